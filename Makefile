@@ -1,0 +1,54 @@
+# Every target first makes sure of .venv; when nothing is missing that takes no time.
+#
+#   make demo DEMO_ARGS=--all      all of the data
+#   make test TEST_ARGS="-k chunk" some of the tests
+
+PYTEST = .venv/bin/python -m pytest
+SOURCES = src tests tools $(wildcard bench)
+TYPED = src tests tools/tidy.py $(wildcard bench)
+
+# A worker a core of the smallest machine aimed at; loadgroup keeps Spark's tests in one of them.
+WORKERS = -n 2 --dist loadgroup
+
+.PHONY: help setup setup-test demo test check format bench conformance torture fuzz clean
+
+help:  ## show this list
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+setup:  ## make .venv and install what is locked
+	@tools/setup
+
+setup-test:
+	@tools/setup test
+
+demo: setup  ## a disaster, end to end, on real data
+	@.venv/bin/python -m leveret.testing.demo $(DEMO_ARGS)
+
+test: setup-test  ## the whole test suite
+	@$(PYTEST) $(WORKERS) -m "not torture and not fuzz" $(TEST_ARGS)
+
+check: setup  ## format, lint, types, import contracts, tidiness
+	.venv/bin/ruff format --check $(SOURCES)
+	.venv/bin/ruff check $(SOURCES)
+	.venv/bin/mypy --strict $(TYPED)
+	.venv/bin/lint-imports
+	.venv/bin/python tools/tidy.py
+
+format: setup  ## write the format that `make check` asks for
+	.venv/bin/ruff format $(SOURCES)
+	.venv/bin/ruff check --fix $(SOURCES)
+
+bench: setup-test  ## throughput and lag, beside RabbitMQ
+	@.venv/bin/python -m bench $(BENCH_ARGS)
+
+conformance: setup-test  ## what stock RabbitMQ clients expect
+	@$(PYTEST) $(WORKERS) tests/conformance -m conformance $(TEST_ARGS)
+
+torture: setup-test  ## kill and restart, over and over
+	@$(PYTEST) $(WORKERS) -m torture --timeout 1800 $(TEST_ARGS)
+
+fuzz: setup  ## every property test with many more examples
+	@$(PYTEST) $(WORKERS) -m "hypothesis or fuzz" --hypothesis-profile fuzz --timeout 1800 $(TEST_ARGS)
+
+clean:  ## remove everything that was made
+	rm -rf .venv build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,314 @@
+"""The kinds of value a setting can have: text in the file <-> a typed value.
+
+A kind says what is `allowed` (for errors and the reference page), parses, and shows a value so that
+parsing it again gives the same. `parse` raises `ValueError`; who called it knows the key and the line.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+NONE: Final = "none"
+
+T = TypeVar("T")
+
+
+class Kind(Protocol[T]):
+    """What a setting's text must look like."""
+
+    @property
+    def allowed(self) -> str:
+        """The values that are taken, as the end of "expected ..."."""
+
+    def parse(self, text: str) -> T:
+        """The value.
+
+        Raises:
+            ValueError: not one of `allowed`.
+        """
+
+    def show(self, value: T) -> str:
+        """The text of a value; `parse` takes it back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Any text that is not empty; a secret is never shown."""
+
+    secret: bool = False
+    allowed: str = "some text"
+
+    def parse(self, text: str) -> str:
+        """The text itself."""
+        if not text:
+            raise ValueError
+        return text
+
+    def show(self, value: str) -> str:
+        """The text itself."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalText:
+    """Text that may be left out."""
+
+    allowed: str = "some text, or none"
+
+    def parse(self, text: str) -> str | None:
+        """The text; None for `none`."""
+        return None if text in ("", NONE) else text
+
+    def show(self, value: str | None) -> str:
+        """The text, or `none`."""
+        return NONE if value is None else value
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """A whole number between two bounds, both included."""
+
+    least: int
+    most: int
+
+    @property
+    def allowed(self) -> str:
+        """The bounds."""
+        return f"a whole number from {self.least} to {self.most}"
+
+    def parse(self, text: str) -> int:
+        """The number."""
+        if not re.fullmatch(r"[0-9]+", text) or not self.least <= int(text) <= self.most:
+            raise ValueError
+        return int(text)
+
+    def show(self, value: int) -> str:
+        """Its digits."""
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        """The words."""
+        return "one of " + ", ".join(self.words)
+
+    def parse(self, text: str) -> str:
+        """The word."""
+        if text not in self.words:
+            raise ValueError
+        return text
+
+    def show(self, value: str) -> str:
+        """The word."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """True or false."""
+
+    allowed: str = "true or false"
+
+    def parse(self, text: str) -> bool:
+        """The truth."""
+        if text not in ("true", "false"):
+            raise ValueError
+        return text == "true"
+
+    def show(self, value: bool) -> str:
+        """The word."""
+        return "true" if value else "false"
+
+
+_BYTES_PER: Final = {
+    "": 1,
+    "k": 2**10,
+    "kib": 2**10,
+    "kb": 10**3,
+    "m": 2**20,
+    "mib": 2**20,
+    "mb": 10**6,
+    "g": 2**30,
+    "gib": 2**30,
+    "gb": 10**9,
+    "t": 2**40,
+    "tib": 2**40,
+    "tb": 10**12,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """A size in bytes, with RabbitMQ's units: `KB` is 1000, `K` and `KiB` are 1024."""
+
+    least: int
+    most: int = 2**63 - 1
+
+    @property
+    def allowed(self) -> str:
+        """The units and bounds."""
+        most = "" if self.most == 2**63 - 1 else f", at most {self.most}"
+        return f"a size of at least {self.least} bytes{most}, such as 64MiB, 5GB or 5000000000"
+
+    def parse(self, text: str) -> int:
+        """The number of bytes."""
+        match = re.fullmatch(r"([0-9]+) ?([a-zA-Z]*)", text)
+        if match is None or match[2].lower() not in _BYTES_PER:
+            raise ValueError
+        size = int(match[1]) * _BYTES_PER[match[2].lower()]
+        if not self.least <= size <= self.most:
+            raise ValueError
+        return size
+
+    def show(self, value: int) -> str:
+        """The number of bytes."""
+        return str(value)
+
+
+_MS_PER: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_DURATION_PART: Final = re.compile(r"([0-9]+)(ms|s|m|h|d|w)")
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A time in milliseconds, written `12h`, `1h30m` or as plain seconds."""
+
+    least_ms: int
+
+    @property
+    def allowed(self) -> str:
+        """The units and the least."""
+        return f"a duration of at least {self.least_ms} ms such as 30 (seconds), 30s, 12h or 7d"
+
+    def parse(self, text: str) -> int:
+        """The milliseconds."""
+        if re.fullmatch(r"[0-9]+", text):
+            text += "s"
+        parts = _DURATION_PART.findall(text)
+        if not parts or "".join(number + unit for number, unit in parts) != text:
+            raise ValueError
+        duration_ms = sum(int(number) * _MS_PER[unit] for number, unit in parts)
+        if duration_ms < self.least_ms:
+            raise ValueError
+        return duration_ms
+
+    def show(self, value: int) -> str:
+        """In the largest unit that divides it."""
+        unit = max((unit for unit in _MS_PER if value % _MS_PER[unit] == 0), key=lambda unit: _MS_PER[unit])
+        return f"{value // _MS_PER[unit]}{unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalDuration:
+    """A time in milliseconds that may be without bound."""
+
+    duration: Duration
+
+    @property
+    def allowed(self) -> str:
+        """As of the duration."""
+        return f"{self.duration.allowed}, or {NONE}"
+
+    def parse(self, text: str) -> int | None:
+        """The milliseconds; None for `none`."""
+        return None if text == NONE else self.duration.parse(text)
+
+    def show(self, value: int | None) -> str:
+        """The duration, or `none`."""
+        return NONE if value is None else self.duration.show(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Regex:
+    """A regular expression, kept as its text."""
+
+    allowed: str = "a regular expression"
+
+    def parse(self, text: str) -> str:
+        """The expression, once it compiles."""
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise ValueError from error
+        return text
+
+    def show(self, value: str) -> str:
+        """Its text."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A directory on this machine; none leaves the choice to the node."""
+
+    allowed: str = "an absolute path, or none"
+
+    def parse(self, text: str) -> Path | None:
+        """The path; None for `none`."""
+        if text == NONE:
+            return None
+        path = Path(text)
+        if not path.is_absolute():
+            raise ValueError
+        return path
+
+    def show(self, value: Path | None) -> str:
+        """The path, or `none`."""
+        return NONE if value is None else str(value)
+
+
+class Address(NamedTuple):
+    """Where a listener binds: an IP address and a TCP port (0 lets the system choose)."""
+
+    ip: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+
+
+LOOPBACK: Final = "127.0.0.1"
+_PORT: Final = Integer(0, 65535)
+
+
+@dataclass(frozen=True, slots=True)
+class Ip:
+    """An IP address to bind to."""
+
+    allowed: str = "an IP address such as 127.0.0.1, 0.0.0.0 or ::1"
+
+    def parse(self, text: str) -> str:
+        """The address."""
+        return str(ipaddress.ip_address(text))
+
+    def show(self, value: str) -> str:
+        """The address."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """An address and port; a bare port is on loopback."""
+
+    allowed: str = f"ADDRESS:PORT such as 127.0.0.1:5672, 0.0.0.0:5672 or [::1]:5672, or a port of {LOOPBACK}"
+
+    def parse(self, text: str) -> Address:
+        """The place to bind to."""
+        ip, _, port = text.rpartition(":")
+        if not ip:
+            return Address(LOOPBACK, _PORT.parse(port))
+        return Address(Ip().parse(ip.removeprefix("[").removesuffix("]")), _PORT.parse(port))
+
+    def show(self, value: Address) -> str:
+        """Address and port."""
+        return str(value)

@@ -1,0 +1,1 @@
+"""Decisions: events in, effects out. No protocol, no I/O, no clock."""

@@ -1,0 +1,77 @@
+"""A set of offsets that grows mostly from its low end: which records of a log are settled."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+
+class OffsetSet:
+    """All offsets below `floor`, and disjoint ranges above it.
+
+    Adding the range at the floor, the common case, touches nothing but the floor.
+    """
+
+    __slots__ = ("_above", "_ends", "_starts", "floor")
+
+    def __init__(self, floor: int = 0) -> None:
+        """Hold everything below `floor`."""
+        self.floor = floor
+        self._above = 0
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def add(self, first: int, end: int) -> None:
+        """Add the offsets from `first` up to, not including, `end`; having some already is no error."""
+        if first <= self.floor:
+            if end > self.floor:
+                self.floor = end
+                self._raise_floor()
+            return
+        starts, ends = self._starts, self._ends
+        low = bisect_right(starts, first)
+        if low and ends[low - 1] >= first:
+            low -= 1
+        high = bisect_right(starts, end)
+        if low < high:
+            self._above -= sum(ends[low:high]) - sum(starts[low:high])
+            first = min(first, starts[low])
+            end = max(end, ends[high - 1])
+        self._above += end - first
+        starts[low:high] = [first]
+        ends[low:high] = [end]
+
+    def _raise_floor(self) -> None:
+        starts, ends = self._starts, self._ends
+        gone = 0
+        while gone < len(starts) and starts[gone] <= self.floor:
+            self.floor = max(self.floor, ends[gone])
+            gone += 1
+        if gone:
+            self._above -= sum(ends[:gone]) - sum(starts[:gone])
+            del starts[:gone]
+            del ends[:gone]
+
+    def __contains__(self, offset: int) -> bool:
+        """Tell whether `offset` is in the set."""
+        if offset < self.floor:
+            return True
+        index = bisect_right(self._starts, offset) - 1
+        return index >= 0 and offset < self._ends[index]
+
+    def gaps(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of [first, end) that are not in the set, in order."""
+        position = max(first, self.floor)
+        index = bisect_right(self._ends, position)
+        while position < end:
+            if index >= len(self._starts) or self._starts[index] >= end:
+                yield position, end
+                return
+            if self._starts[index] > position:
+                yield position, self._starts[index]
+            position = self._ends[index]
+            index += 1
+
+    def count_missing(self, end: int) -> int:
+        """How many offsets below `end` are not in the set; `end` is at or after the last one held."""
+        return max(0, end - self.floor - self._above)

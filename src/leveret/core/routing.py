@@ -1,0 +1,163 @@
+"""From an exchange, a routing key and headers to the queues that get the message.
+
+Each exchange type keeps its bindings in the shape its question needs: a dict for direct, a trie of
+words for topic, plain lists for fanout and headers (AMQP 0-9-1 section 3.1.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+from leveret.model.definitions import Binding
+
+Headers = Callable[[], dict[str, Any]]
+"""Decodes a message's headers when somebody asks; most exchanges never do."""
+
+
+class Router(Protocol):
+    """The bindings of one exchange, and which of them a message matches."""
+
+    def add(self, binding: Binding) -> None:
+        """Take a binding that is not there yet."""
+
+    def remove(self, binding: Binding) -> None:
+        """Forget a binding that is there."""
+
+    def match(self, routing_key: str, headers: Headers) -> Iterable[Binding]:
+        """The bindings that the message matches, each once."""
+
+
+class Direct:
+    """Equal routing keys."""
+
+    def __init__(self) -> None:
+        """No bindings."""
+        self._by_key: dict[str, list[Binding]] = {}
+
+    def add(self, binding: Binding) -> None:
+        """See Router."""
+        self._by_key.setdefault(binding.routing_key, []).append(binding)
+
+    def remove(self, binding: Binding) -> None:
+        """See Router."""
+        self._by_key[binding.routing_key].remove(binding)
+
+    def match(self, routing_key: str, headers: Headers) -> Iterable[Binding]:
+        """See Router."""
+        return self._by_key.get(routing_key, ())
+
+
+class Fanout:
+    """Every binding."""
+
+    def __init__(self) -> None:
+        """No bindings."""
+        self._bindings: list[Binding] = []
+
+    def add(self, binding: Binding) -> None:
+        """See Router."""
+        self._bindings.append(binding)
+
+    def remove(self, binding: Binding) -> None:
+        """See Router."""
+        self._bindings.remove(binding)
+
+    def match(self, routing_key: str, headers: Headers) -> Iterable[Binding]:
+        """See Router."""
+        return self._bindings
+
+
+class Topic:
+    """Words between dots; `*` is one word, `#` any number of them."""
+
+    def __init__(self) -> None:
+        """No bindings."""
+        self._root = _Word()
+
+    def add(self, binding: Binding) -> None:
+        """See Router."""
+        node = self._root
+        for word in binding.routing_key.split("."):
+            node = node.next.setdefault(word, _Word())
+        node.bindings.append(binding)
+
+    def remove(self, binding: Binding) -> None:
+        """See Router."""
+        path = [self._root]
+        words = binding.routing_key.split(".")
+        for word in words:
+            path.append(path[-1].next[word])
+        path[-1].bindings.remove(binding)
+        for parent, word, node in zip(reversed(path[:-1]), reversed(words), reversed(path), strict=False):
+            if node.bindings or node.next:
+                break
+            del parent.next[word]
+
+    def match(self, routing_key: str, headers: Headers) -> Iterable[Binding]:
+        """See Router."""
+        seen = {id(node): node for node in _walk(self._root, routing_key.split("."), 0)}
+        return [binding for node in seen.values() for binding in node.bindings]
+
+
+class _Word:
+    """A node of the topic trie: what may follow, and the bindings that end here."""
+
+    __slots__ = ("bindings", "next")
+
+    def __init__(self) -> None:
+        self.next: dict[str, _Word] = {}
+        self.bindings: list[Binding] = []
+
+
+def _walk(node: _Word, words: list[str], index: int) -> Iterator[_Word]:
+    """Yield the nodes at which the rest of the words ends; some may come twice."""
+    many = node.next.get("#")
+    if many is not None:
+        for skip in range(index, len(words) + 1):
+            yield from _walk(many, words, skip)
+    if index == len(words):
+        yield node
+        return
+    for word in (words[index], "*"):
+        child = node.next.get(word)
+        if child is not None and word != "#":
+            yield from _walk(child, words, index + 1)
+
+
+class HeadersMatch:
+    """Header tables; `x-match` says whether all or any pair must be there (3.1.3.4)."""
+
+    def __init__(self) -> None:
+        """No bindings."""
+        self._bindings: list[Binding] = []
+
+    def add(self, binding: Binding) -> None:
+        """See Router."""
+        self._bindings.append(binding)
+
+    def remove(self, binding: Binding) -> None:
+        """See Router."""
+        self._bindings.remove(binding)
+
+    def match(self, routing_key: str, headers: Headers) -> Iterable[Binding]:
+        """See Router."""
+        held = headers()
+        return [binding for binding in self._bindings if headers_match(binding.arguments, held)]
+
+
+def headers_match(arguments: dict[str, Any], headers: dict[str, Any]) -> bool:
+    """One binding's rule; keys that begin with `x-` count only in the `-with-x` modes, a void value asks for presence."""
+    mode = arguments.get("x-match", "all")
+    with_x = mode.endswith("-with-x")
+    wanted = {k: v for k, v in arguments.items() if k != "x-match" and (with_x or not k.startswith("x-"))}
+    found = (key in headers and (value is None or headers[key] == value) for key, value in wanted.items())
+    return any(found) if mode.startswith("any") else all(found)
+
+
+ROUTERS: dict[str, type[Direct] | type[Fanout] | type[Topic] | type[HeadersMatch]] = {
+    "direct": Direct,
+    "fanout": Fanout,
+    "topic": Topic,
+    "headers": HeadersMatch,
+}

@@ -1,0 +1,362 @@
+"""Schema sync, decided: what travels, how two schemas compare, and what a downstream changes.
+
+The upstream tells the entities of each kind and a digest over them; the downstream turns them into
+an ordered list of changes. Contract with the neighbours: `wire.schema_sync` carries digests and
+entities, `runtime.schema_sync` applies the changes through the broker, which follows up each one
+(a deleted queue takes its bindings along, a deleted vhost all that is in it).
+
+Three sets are kept apart:
+
+- what never travels (`exported` leaves it out, `delta` never deletes it): the vhost of the link itself, the
+  parameters that name a node or its endpoints, `amq.*` exchanges, transient queues and their bindings;
+- what is *local* to a downstream by its configuration (`Locals`): neither overwritten nor deleted;
+- the rest: afterwards the same on both sides, but for the reported conflicts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
+from operator import is_
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from leveret.model.definitions import (
+    KINDS,
+    AnyEntity,
+    Binding,
+    Change,
+    Definitions,
+    Delete,
+    Exchange,
+    GlobalParameter,
+    Parameter,
+    Permission,
+    Policy,
+    Put,
+    Queue,
+    TopicPermission,
+    User,
+    Vhost,
+)
+from leveret.model.errors import ConfigError
+
+SCHEMA_VHOST: Final = "rabbitmq_schema_definition_sync"
+UPSTREAM_PARAMETER: Final = "schema_definition_sync_upstream"
+NODE_PARAMETERS: Final = frozenset(
+    {UPSTREAM_PARAMETER, "standby_replication_upstream", "cluster_name", "internal_cluster_id"}
+)
+"""Global parameters that say who a node is or whom it follows: each side has its own."""
+LOCAL_KINDS: Final = (
+    "users",
+    "vhosts",
+    "policies",
+    "global_parameters",
+    "parameters",
+    "queues",
+    "exchanges",
+    "bindings",
+    "permissions",
+    "operator_policies",
+)
+"""The keys below `schema_definition_sync.downstream.locals`."""
+OPERATOR_POLICY: Final = "operator_policy"
+_HOLDERS: Final = ("exchanges", "policies", "parameters", "queues")
+
+Key: TypeAlias = tuple[str, ...]
+Entities: TypeAlias = Mapping[str, Sequence[AnyEntity]]
+"""Whole kinds; a kind that is missing is unchanged, one that is empty has no entities."""
+
+
+class Locals:
+    """Which of a downstream's entities the schema sync leaves alone: one regular expression a kind.
+
+    An expression is searched for in the name (`^` and `$` anchor it): of a binding in the names of
+    both its ends, of a permission in its user. Whatever lies in a local vhost, or refers to a local
+    user, queue or exchange, is local as well: it could not be applied without the other.
+    """
+
+    def __init__(self, patterns: Mapping[str, str] | None = None) -> None:
+        """Compile `patterns`, by the names in `LOCAL_KINDS`.
+
+        Raises:
+            ConfigError: unknown kind, or not a regular expression.
+        """
+        self._patterns: dict[str, re.Pattern[str]] = {}
+        for kind, pattern in (patterns or {}).items():
+            setting = f"schema_definition_sync.downstream.locals.{kind}"
+            if kind not in LOCAL_KINDS:
+                raise ConfigError(f"unknown setting {setting}: allowed are {', '.join(LOCAL_KINDS)}")
+            try:
+                self._patterns[kind] = re.compile(pattern)
+            except re.error as error:
+                raise ConfigError(f"{setting} = {pattern!r} is not a regular expression: {error}") from None
+
+    def names(self, kind: str, name: str) -> bool:
+        """Whether the expression of `kind` matches `name`; without one nothing does."""
+        pattern = self._patterns.get(kind)
+        return pattern is not None and pattern.search(name) is not None
+
+    def covers(self, entity: AnyEntity) -> bool:
+        """Whether the schema sync leaves `entity` alone on this downstream."""
+        match entity:
+            case User(name=name):
+                return self.names("users", name)
+            case GlobalParameter(name=name):
+                return self.names("global_parameters", name)
+            case Vhost(name=name):
+                return self.names("vhosts", name)
+        return self.names("vhosts", entity.vhost) or self._covers_within(entity)
+
+    def _covers_within(
+        self, entity: Permission | TopicPermission | Exchange | Policy | Parameter | Queue | Binding
+    ) -> bool:
+        match entity:
+            case Permission(user=user):
+                return self._covers_user(user)
+            case TopicPermission(user=user, exchange=exchange):
+                return self._covers_user(user) or self.names("exchanges", exchange)
+            case Parameter(component=component, name=name):
+                return self.names("operator_policies" if component == OPERATOR_POLICY else "parameters", name)
+            case Binding(source=source, destination=destination, destination_type=end):
+                return (
+                    self.names("exchanges", source)
+                    or self.names("queues" if end == "queue" else "exchanges", destination)
+                    or self.names("bindings", source)
+                    or self.names("bindings", destination)
+                )
+        return self.names(entity.kind, entity.name)
+
+    def _covers_user(self, user: str) -> bool:
+        return self.names("users", user) or self.names("permissions", user)
+
+
+def exported(definitions: Definitions, kind: str) -> list[AnyEntity]:
+    """The entities of one kind that a sync compares and an upstream tells, with no epoch."""
+    entities = definitions.by_kind[kind].values()
+    return _travelling(entities, _transient(definitions.by_kind["queues"].values()))
+
+
+def canonical(entity: AnyEntity) -> bytes:
+    """The same octets for equal entities on any node: arguments in order, without the epoch."""
+    if isinstance(entity, Queue) and entity.epoch:
+        entity = msgspec.structs.replace(entity, epoch=0)
+    return msgspec.json.encode(entity, order="deterministic")
+
+
+class Digests:
+    """The digest of each kind of one schema; a kind is digested again only when an entity in it changed."""
+
+    def __init__(self) -> None:
+        """Start with nothing digested."""
+        self._known: dict[str, tuple[list[AnyEntity], str]] = {}
+
+    def of(self, definitions: Definitions) -> dict[str, str]:
+        """Kind to hex digest. Equal digests: the same exported entities, in whatever order they were put."""
+        return {kind: self._digest(kind, exported(definitions, kind)) for kind in KINDS}
+
+    def _digest(self, kind: str, entities: list[AnyEntity]) -> str:
+        # Entities are frozen, so the same objects in the same places have the same digest. Equality would
+        # not do: 1 == True, and as an argument they differ.
+        known, digest = self._known.get(kind, ([], ""))
+        if not digest or len(known) != len(entities) or not all(map(is_, known, entities)):
+            digest = _digest(entities)
+            self._known[kind] = (entities, digest)
+        return digest
+
+
+def _digest(entities: list[AnyEntity]) -> str:
+    total = hashlib.blake2b(digest_size=16)
+    for octets in sorted(map(canonical, entities)):
+        total.update(octets)
+        total.update(b"\n")
+    return total.hexdigest()
+
+
+class Conflict(NamedTuple):
+    """An entity that was left as it is although the upstream has it otherwise, or not at all."""
+
+    kind: str
+    key: Key
+    reason: str
+
+
+class Delta(NamedTuple):
+    """What makes a downstream follow: changes in the order to apply them, and what they leave out."""
+
+    changes: list[Change]
+    conflicts: list[Conflict]
+
+
+def delta(own: Definitions, theirs: Entities, locals_: Locals, holding: Set[Key] = frozenset()) -> Delta:
+    """What a downstream with `own` schema must change so that it is as its upstream's.
+
+    Deletes come first, in the reverse order of `KINDS`, then puts in its order, so that no change meets
+    a missing or a lingering reference. A queue or exchange cannot be altered: one with other
+    properties is deleted and put, and its bindings with it, even if their own kind is unchanged.
+    The second application of the same `theirs` is empty, but for the conflicts.
+
+    `theirs` has the kinds that differ, each whole; `holding` the keys of own queues that hold messages:
+    such a queue is never replaced.
+    """
+    comparison = _Comparison(own, theirs, locals_)
+    for kind in KINDS:
+        if kind in theirs:
+            comparison.compare(kind, holding)
+    comparison.keep_vhosts_of_locals()
+    comparison.restore_swept()
+    deletes = [Delete(kind, key) for kind in reversed(KINDS) for key in comparison.deletes[kind]]
+    puts = [Put(entity) for kind in KINDS for entity in comparison.puts[kind].values()]
+    return Delta([*deletes, *puts], comparison.conflicts)
+
+
+class _Comparison:
+    """The working state of one `delta`."""
+
+    def __init__(self, own: Definitions, theirs: Entities, locals_: Locals) -> None:
+        self.own = own
+        self.locals = locals_
+        self.own_transient = _transient(own.by_kind["queues"].values())
+        transient = _transient(theirs.get("queues", ()))
+        self.theirs: dict[str, dict[Key, AnyEntity]] = {
+            kind: {e.key: e for e in _travelling(entities, transient) if not locals_.covers(e)}
+            for kind, entities in theirs.items()
+        }
+        self.deletes: dict[str, dict[Key, None]] = {kind: {} for kind in KINDS}
+        self.puts: dict[str, dict[Key, AnyEntity]] = {kind: {} for kind in KINDS}
+        self.conflicts: list[Conflict] = []
+
+    def compare(self, kind: str, holding: Set[Key]) -> None:
+        """Put what they have otherwise, delete what only we have."""
+        present, wanted = self.own.by_kind[kind], self.theirs[kind]
+        for key, entity in wanted.items():
+            current = present.get(key)
+            if current is not None and canonical(current) == canonical(entity):
+                continue
+            if current is not None and kind in ("queues", "exchanges"):
+                if kind == "queues" and key in holding:
+                    reason = "its properties differ from the upstream's, and it holds messages"
+                    self.conflicts.append(Conflict(kind, key, reason))
+                    continue
+                self.deletes[kind][key] = None
+            self.puts[kind][key] = entity
+        for entity in _travelling(present.values(), self.own_transient):
+            if entity.key not in wanted and not self.locals.covers(entity):
+                self.deletes[kind][entity.key] = None
+
+    def keep_vhosts_of_locals(self) -> None:
+        """A vhost that the upstream does not have stays if it holds what is local to us."""
+        if not self.deletes["vhosts"]:
+            return
+        for kind in _HOLDERS:
+            for entity in self.own.by_kind[kind].values():
+                if self.locals.covers(entity):
+                    vhost = (entity.key[0],)
+                    if vhost in self.deletes["vhosts"]:
+                        del self.deletes["vhosts"][vhost]
+                        reason = f"the upstream does not have it, but it holds local {kind}"
+                        self.conflicts.append(Conflict("vhosts", vhost, reason))
+
+    def restore_swept(self) -> None:
+        """Put again what should stay but goes with a delete: bindings, and auto-delete exchanges."""
+        swept = _swept(self.own, self.deletes)
+        for kind in ("exchanges", "bindings"):
+            present = self.own.by_kind[kind]
+            for key in swept[kind]:
+                if key not in self.deletes[kind] and self._stays(present[key], swept):
+                    self.puts[kind].setdefault(key, present[key])
+
+    def _stays(self, entity: AnyEntity, swept: Swept) -> bool:
+        if (entity.key[0],) in self.deletes["vhosts"]:
+            return False
+        if isinstance(entity, Binding) and not all(self._will_exist(end, swept) for end in _ends(entity)):
+            return False
+        if self.locals.covers(entity):
+            return True
+        if not _travels(entity, self.own_transient):
+            return not (isinstance(entity, Binding) and _ends(entity)[1][1] in self.deletes["queues"])
+        return entity.kind not in self.theirs or entity.key in self.theirs[entity.kind]
+
+    def _will_exist(self, end: tuple[str, Key], swept: Swept) -> bool:
+        kind, key = end
+        return key in self.puts[kind] or key not in swept[kind]
+
+
+Swept: TypeAlias = dict[str, set[Key]]
+
+
+def _swept(own: Definitions, deletes: Mapping[str, Mapping[Key, None]]) -> Swept:
+    """What is gone once the deletes and all that follows from them are done.
+
+    A binding goes with either of its ends; an auto-delete exchange goes with the last binding from it.
+    """
+    swept = {kind: set(deletes[kind]) for kind in ("queues", "exchanges", "bindings")}
+    if not any(swept.values()):
+        return swept
+    from_exchange: dict[Key, int] = {}
+    bound: dict[tuple[str, Key], list[Key]] = {}
+    bindings = own.by_kind["bindings"]
+    for key, binding in bindings.items():
+        ends = _ends(binding)
+        from_exchange[ends[0][1]] = from_exchange.get(ends[0][1], 0) + 1
+        for end in set(ends):
+            bound.setdefault(end, []).append(key)
+    following = [*swept["bindings"]]
+    following += [
+        key for kind in ("queues", "exchanges") for end in swept[kind] for key in bound.get((kind, end), ())
+    ]
+    done: set[Key] = set()
+    while following:
+        key = following.pop()
+        if key in done or key not in bindings:
+            continue
+        done.add(key)
+        source = _ends(bindings[key])[0][1]
+        from_exchange[source] -= 1
+        exchange = own.by_kind["exchanges"].get(source)
+        if not from_exchange[source] and isinstance(exchange, Exchange) and exchange.auto_delete:
+            swept["exchanges"].add(source)
+            following += bound[("exchanges", source)]
+    swept["bindings"] |= done
+    return swept
+
+
+def _ends(binding: AnyEntity) -> tuple[tuple[str, Key], tuple[str, Key]]:
+    assert isinstance(binding, Binding)
+    destinations = "queues" if binding.destination_type == "queue" else "exchanges"
+    return ("exchanges", (binding.vhost, binding.source)), (
+        destinations,
+        (binding.vhost, binding.destination),
+    )
+
+
+def _transient(queues: Iterable[AnyEntity]) -> set[Key]:
+    return {queue.key for queue in queues if isinstance(queue, Queue) and not queue.durable}
+
+
+def _travelling(entities: Iterable[AnyEntity], transient: Set[Key]) -> list[AnyEntity]:
+    return [entity for entity in entities if _travels(entity, transient)]
+
+
+def _travels(entity: AnyEntity, transient: Set[Key]) -> bool:
+    match entity:
+        case User():
+            return True
+        case GlobalParameter(name=name):
+            return name not in NODE_PARAMETERS
+        case Vhost(name=name):
+            return name != SCHEMA_VHOST
+        case _ if entity.vhost == SCHEMA_VHOST:
+            return False
+        case Exchange(name=name):
+            return name != "" and not name.startswith("amq.")
+        case Queue():
+            return entity.durable
+        case Binding():
+            to_transient = (
+                entity.destination_type == "queue" and (entity.vhost, entity.destination) in transient
+            )
+            return entity.source != "" and not to_transient
+    return True

@@ -1,0 +1,1 @@
+"""What the broker talks about: definitions, limits, refusals. Imports nothing of ours."""

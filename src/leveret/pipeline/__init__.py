@@ -1,0 +1,1 @@
+"""The warm standby's data pipeline: transfer, recovery and inspection, on PySpark."""

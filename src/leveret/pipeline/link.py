@@ -1,0 +1,82 @@
+"""A vhost's connection to the upstream, kept between uses and made anew with back-off."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from leveret.model.errors import LeveretError
+from leveret.pipeline.job import TransferJob
+from leveret.pipeline.stream_client import ConnectionLost, StreamClient, Unreachable, connect
+
+BACKOFF_MIN_S: Final = 0.2
+BACKOFF_MAX_S: Final = 3.0
+
+
+class Link:
+    """Connects to the first endpoint that answers, not more often than the back-off allows."""
+
+    def __init__(self, vhost: str) -> None:
+        self.vhost = vhost
+        self.endpoint = ""
+        self._client: StreamClient | None = None
+        self._not_before_s = 0.0
+        self._backoff_s = BACKOFF_MIN_S
+        self._error: LeveretError | None = None
+
+    def client(self, job: TransferJob) -> StreamClient:
+        """The open connection, or a new one.
+
+        Raises:
+            LeveretError: why there is none; the same again until the back-off has passed.
+        """
+        if self._client is not None and not self._client.connection.closed:
+            return self._client
+        if self._error is not None and time.monotonic() < self._not_before_s:
+            raise self._error
+        try:
+            self._client = connect(
+                job.endpoints,
+                vhost=self.vhost,
+                username=job.credentials.username,
+                password=job.credentials.password,
+                timeout_s=job.timeout_s,
+            )
+        except LeveretError as error:
+            self.failed(error)
+            raise
+        self.endpoint = self._client.connection.peer
+        return self._client
+
+    def worked(self) -> None:
+        """The connection was of use: the next failure is a first one."""
+        self._backoff_s = BACKOFF_MIN_S
+
+    def failed(self, error: LeveretError) -> None:
+        """Drop the connection; the next one waits longer."""
+        self.close()
+        self._error = error
+        self._not_before_s = time.monotonic() + self._backoff_s
+        self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
+
+    def close(self) -> None:
+        """Drop the connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+_links: dict[tuple[str, ...], Link] = {}
+
+
+def link_of(job: TransferJob, vhost: str) -> Link:
+    """This process's link of a vhost: Spark makes objects anew, its Python processes live on."""
+    key = (vhost, *job.endpoints, job.credentials.username)
+    if key not in _links:
+        _links[key] = Link(vhost)
+    return _links[key]
+
+
+def state_of(error: LeveretError) -> str:
+    """The state a link is in after `error`: `connecting` mends itself, `recover` needs the operator."""
+    return "connecting" if isinstance(error, ConnectionLost | Unreachable) else "recover"

@@ -1,0 +1,62 @@
+"""News from Spark's many processes to the driver, which prints them as JSON lines.
+
+A micro-batch runs in four processes, of which only the driver's own output reaches the node. So the others
+send datagrams to it, when they are on its machine; news may be lost and nothing depends on them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+Event: TypeAlias = dict[str, Any]
+DATAGRAM_BYTES_MAX: Final = 65_536
+
+
+class Inbox:
+    """Where news arrive; `address` is for `report`."""
+
+    def __init__(self) -> None:
+        # Not in the data directory: a socket's path may have 107 octets.
+        self._directory = Path(tempfile.mkdtemp(prefix="leveret-"))
+        self.address = str(self._directory / "news")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(self.address)
+
+    def wait(self, timeout_s: float) -> list[Event]:
+        """All news there are, at most `timeout_s` after the call; empty when none came."""
+        events: list[Event] = []
+        self._socket.settimeout(timeout_s)
+        with contextlib.suppress(BlockingIOError, TimeoutError):
+            while True:
+                events.append(msgspec.json.decode(self._socket.recv(DATAGRAM_BYTES_MAX), type=Event))
+                self._socket.settimeout(0)
+        return events
+
+    def close(self) -> None:
+        """Remove the address."""
+        self._socket.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> Inbox:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def report(address: str, event: str, **details: object) -> None:
+    """Send one piece of news; silently nothing when nobody is there."""
+    octets = msgspec.json.encode({"event": event, **details})
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        sender.sendto(octets, address)

@@ -1,0 +1,90 @@
+"""Starting Spark: light, on loopback, here - unless the user's own settings say otherwise.
+
+Order of precedence: the job's `master` and `conf`, Spark's own configuration (`spark-defaults.conf`,
+`PYSPARK_SUBMIT_ARGS`), our local defaults. Under `spark-submit` nothing is set at all. A master named
+in code would silently override `spark-submit --master`, hence the care.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from leveret.pipeline.files import make_directory
+from leveret.pipeline.java import find_java_home
+from leveret.pipeline.job import SparkSettings
+
+# Plain local[*] retries no task.
+LOCAL_MASTER: Final = "local[*,4]"
+
+# Message bodies never cross the JVM, so it needs little memory, and compiling less starts it sooner.
+SHORT_LIVED: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+LONG_LIVED: Final = "-XX:+UseSerialGC"
+
+_ALWAYS: Final = {
+    "spark.speculation": "false",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOCAL: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    # Hadoop's local file system forks twenty processes a micro-batch; these two do not (file: only).
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+
+def start_session(name: str, settings: SparkSettings, scratch: Path, jvm_options: str) -> SparkSession:
+    """A session with its temporary files in `scratch`; takes some five seconds.
+
+    Raises:
+        ConfigError: there is no Java.
+    """
+    builder = SparkSession.builder.appName(f"leveret-{name}")
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return builder.getOrCreate()
+    os.environ["JAVA_HOME"] = str(find_java_home(scratch, os.environ))
+    master = settings.master or (None if _names_a_master(os.environ) else LOCAL_MASTER)
+    conf = _ALWAYS | settings.conf
+    if master is not None and master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # Workers would take whatever `python3` is on the path.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        make_directory(scratch / "local")
+        own = {
+            "spark.local.dir": str(scratch / "local"),
+            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+            "spark.driver.extraJavaOptions": f"{jvm_options} -Dderby.system.home={scratch}",
+        }
+        conf = _LOCAL | own | conf
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("WARN")
+    return spark
+
+
+def _names_a_master(environment: os._Environ[str]) -> bool:
+    """Whether Spark's own configuration says where to run."""
+    if "--master" in environment.get("PYSPARK_SUBMIT_ARGS", "") or "MASTER" in environment:
+        return True
+    home = environment.get("SPARK_CONF_DIR") or os.path.join(environment.get("SPARK_HOME", ""), "conf")
+    try:
+        lines = (Path(home) / "spark-defaults.conf").read_text().splitlines()
+    except OSError:
+        return False
+    return any(line.split("=")[0].split()[:1] == ["spark.master"] for line in lines)

@@ -1,0 +1,146 @@
+"""Storing a range of an outgoing log: Parquet of its records, and a sidecar of what they settle.
+
+`<data_dir>/data/vhost-<vhost>/<first>-<next>.parquet` after decode.RECORDS, zstd level 1, and
+`...settled`, an Arrow file after decode.SETTLEMENTS. The name follows from the content, so storing a range
+again writes the same file again. Only the manifest makes a file count.
+
+Knows no Spark and no network: chunks come in, files come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leveret.pipeline.decode import RECORDS, SETTLEMENTS, Decoder
+from leveret.pipeline.files import (
+    make_directory,
+    sync_directory,
+    sync_file,
+    vhost_directory,
+    written_beside,
+)
+from leveret.pipeline.manifest import Manifest, StoredFile
+
+RUN_BYTES_MAX: Final = 16_000_000
+ROW_GROUP_ROWS: Final = 16_384
+DATA: Final = "data"
+SETTLED: Final = ".settled"
+
+
+def store_range(data_dir: Path, vhost: str, chunks: Iterable[bytes | memoryview]) -> StoredFile | None:
+    """Store chunks that continue each other; on disk when this returns, unless there were none.
+
+    Memory is bounded by a run of 16 MB, however long the range.
+
+    Raises:
+        ChunkError: the chunks are damaged or leave a gap.
+        StorageError: the disk declines.
+    """
+    runs = _runs(chunks)
+    first = next(runs, None)
+    if first is None:
+        return None
+    directory = data_dir / DATA / vhost_directory(vhost)
+    make_directory(directory)
+    decoder = Decoder(vhost)
+    with written_beside(directory) as beside:
+        settled = _write_records(beside, decoder, chain((first,), runs))
+        size = sync_file(beside)
+        path = directory / f"{decoder.first:020}-{decoder.next:020}.parquet"
+        beside.rename(path)
+    sidecar = path.with_suffix(SETTLED) if settled.num_rows else None
+    if sidecar:
+        size += _store_settlements(sidecar, settled)
+    sync_directory(directory)
+    parts = list(decoder.parts.values())
+    return StoredFile(
+        vhost=vhost,
+        path=str(path.relative_to(data_dir)),
+        settlements=str(sidecar.relative_to(data_dir)) if sidecar else "",
+        first=decoder.first,
+        next=decoder.next,
+        records=decoder.records,
+        bytes=size,
+        min_ms=min(part.min_ms for part in parts),
+        max_ms=max(part.max_ms for part in parts),
+        queues=parts,
+    )
+
+
+def read_settlements(path: Path) -> pa.Table:
+    """A sidecar, after SETTLEMENTS."""
+    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+        return reader.read_all()
+
+
+def delete_orphans(manifest: Manifest) -> int:
+    """Delete files that no manifest entry names; only while no transfer runs. Returns how many."""
+    with manifest.locked():
+        known = {name for file in manifest.files() for name in (file.path, file.settlements)}
+        present = (manifest.data_dir / DATA).glob("*/*")
+        orphans = [path for path in present if str(path.relative_to(manifest.data_dir)) not in known]
+        for path in orphans:
+            path.unlink(missing_ok=True)
+    return len(orphans)
+
+
+def _parquet(path: Path) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        path,
+        RECORDS,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=["vhost", "queue", "exchange", "routing_key", "properties"],
+        column_encoding={
+            "queue_epoch": "DELTA_BINARY_PACKED",
+            "queue_offset": "DELTA_BINARY_PACKED",
+            "timestamp_ms": "DELTA_BINARY_PACKED",
+        },
+        write_statistics=["queue_epoch", "queue_offset", "timestamp_ms", "kind"],
+        write_page_checksum=True,
+    )
+
+
+def _write_records(path: Path, decoder: Decoder, runs: Iterable[list[bytes | memoryview]]) -> pa.Table:
+    """Write all runs; returns their settlements."""
+    settled: list[pa.RecordBatch] = []
+    with _parquet(path) as writer:
+        for run in runs:
+            decoded = decoder.decode(run)
+            writer.write_batch(decoded.records, row_group_size=ROW_GROUP_ROWS)
+            settled.append(decoded.settlements)
+    return pa.Table.from_batches(settled, schema=SETTLEMENTS).unify_dictionaries().combine_chunks()
+
+
+def _store_settlements(path: Path, settled: pa.Table) -> int:
+    """Write the sidecar; returns its octets."""
+    with written_beside(path.parent) as beside:
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with (
+            pa.OSFile(str(beside), "wb") as sink,
+            pa.ipc.new_file(sink, SETTLEMENTS, options=options) as out,
+        ):
+            out.write_table(settled)
+        size = sync_file(beside)
+        beside.rename(path)
+    return size
+
+
+def _runs(chunks: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:
+    """Cut into runs of bounded size."""
+    run: list[bytes | memoryview] = []
+    size = 0
+    for raw in chunks:
+        run.append(raw)
+        size += len(raw)
+        if size >= RUN_BYTES_MAX:
+            yield run
+            run, size = [], 0
+    if run:
+        yield run

@@ -1,0 +1,297 @@
+"""One blocking connection of the stream protocol: socket, handshake, requests and their answers.
+
+Below `stream_client`, which knows what the requests are for. One thread uses a connection; nothing
+runs behind its back. That is why it asks for no heartbeats (a worker that writes Parquet between two
+chunks could send none): each read and write has a timeout instead, and TCP keep-alive tells the
+other side when the worker is gone.
+
+The socket is in blocking mode with `SO_RCVTIMEO`, not Python's timeout, which would make it
+non-blocking underneath and `MSG_WAITALL` useless.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+from collections.abc import Callable
+from typing import Final, NoReturn, TypeVar
+
+from leveret.model.errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    InvalidCommand,
+    LeveretError,
+    NotFound,
+    PeerError,
+    PreconditionFailed,
+    Refusal,
+)
+from leveret.wire.stream.codec import Code, Command, Key, Request, Response
+from leveret.wire.stream.commands import (
+    Close,
+    CloseResponse,
+    Heartbeat,
+    Open,
+    OpenResponse,
+    PeerProperties,
+    PeerPropertiesResponse,
+    SaslAuthenticate,
+    SaslAuthenticateResponse,
+    SaslHandshake,
+    SaslHandshakeResponse,
+    Tune,
+    decode,
+)
+
+FRAME_BYTES_MAX: Final = 0x2000_0000
+"""A server that announces more is not one; chunks are not bound by the agreed frame size."""
+LOOK_AHEAD_BYTES: Final = 65536
+"""Read at once when a frame's size is not known yet; larger frames go past this buffer."""
+CLOSE_TIMEOUT_S: Final = 2.0
+_SIZE: Final = struct.Struct(">I")
+_TIMEVAL: Final = struct.Struct("@ll")
+_DELIVER: Final = Key.DELIVER.to_bytes(2, "big")
+
+T = TypeVar("T", bound=Command)
+
+REFUSALS: Final[dict[int, type[Refusal]]] = {
+    Code.STREAM_DOES_NOT_EXIST: NotFound,
+    Code.STREAM_NOT_AVAILABLE: NotFound,
+    Code.SASL_MECHANISM_UNSUPPORTED: AuthenticationFailed,
+    Code.AUTHENTICATION_FAILURE: AuthenticationFailed,
+    Code.SASL_ERROR: AuthenticationFailed,
+    Code.AUTHENTICATION_FAILURE_LOOPBACK: AuthenticationFailed,
+    Code.VHOST_ACCESS_FAILURE: AccessRefused,
+    Code.ACCESS_REFUSED: AccessRefused,
+    Code.PRECONDITION_FAILED: PreconditionFailed,
+    Code.PUBLISHER_UNKNOWN: PreconditionFailed,
+}
+"""What a response code is to our callers; any other is an `InvalidCommand`."""
+
+
+class ConnectionLost(LeveretError):
+    """The connection ended, by either side, the network or a timeout; it is closed for good."""
+
+
+class StreamConnection:
+    """An open connection in one vhost.
+
+    Attributes:
+        peer: `host:port`, for messages.
+        server_properties: what the server says it is (`product`, `version`, ...).
+        frame_max_bytes: the server's limit for a frame sent to it.
+        on_command: called with every command that nobody waits for, before `await_command` goes on.
+
+    Raises:
+        OSError: nobody listens there.
+        ConnectionLost: somebody does, but not a server of this protocol.
+        AuthenticationFailed, AccessRefused: wrong credentials; no such vhost or no access to it.
+    """
+
+    def __init__(
+        self, host: str, port: int, *, vhost: str, username: str, password: str, timeout_s: float
+    ) -> None:
+        self.peer = f"{host}:{port}"
+        self.server_properties: dict[str, str] = {}
+        self.frame_max_bytes = 0
+        self.on_command: Callable[[Command], None] = _nobody
+        self._timeout_s = timeout_s
+        self._correlations = itertools.count(1)
+        self._socket = socket.create_connection((host, port), timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._socket.setblocking(True)
+        self._reader = _FrameReader(self._socket)
+        self.set_timeout(timeout_s)
+        try:
+            self._handshake(vhost, username, password)
+        except PeerError as error:
+            self.lose(str(error))
+        except BaseException:
+            self._socket.close()
+            raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed or lost."""
+        return self._socket.fileno() == -1
+
+    @property
+    def is_leveret(self) -> bool:
+        """Whether the server is one of ours, which checks and knows more than RabbitMQ."""
+        return self.server_properties.get("product") == "Leveret"
+
+    @property
+    def server_version(self) -> tuple[int, ...]:
+        """Major and minor number of the server's version; (0, 0) when it is not made of numbers."""
+        numbers = self.server_properties.get("version", "").split(".")[:2]
+        return tuple(map(int, numbers)) if all(map(str.isdecimal, numbers)) else (0, 0)
+
+    def next_id(self) -> int:
+        """A correlation id for a request."""
+        return next(self._correlations) & 0x7FFF_FFFF
+
+    def request(self, request: Request, answer: type[T]) -> T:
+        """Send, wait for the answer, raise what it refuses."""
+        response = self.exchange(request, answer)
+        self.check(response)
+        return response
+
+    def exchange(self, request: Request, answer: type[T]) -> T:
+        """Send and wait for the answer, whatever its code."""
+        self.send(request.encode())
+        while True:
+            response = self.await_command(answer)
+            if getattr(response, "correlation", None) == request.correlation:
+                return response
+
+    def check(self, response: Command) -> None:
+        """Raise the refusal that a response's code stands for, unless it is OK."""
+        if isinstance(response, Response) and response.code != Code.OK:
+            raise self.refusal(response.code, type(response).__name__.removesuffix("Response"))
+
+    def refusal(self, code: int, what: str) -> Refusal:
+        """The error for a code in answer to `what`."""
+        return REFUSALS.get(code, InvalidCommand)(f"{self.peer} declines {what}: {name_of(code)}")
+
+    def await_command(self, wanted: type[T]) -> T:
+        """Read until a command of that type comes, leaving out chunks that nobody wants any more."""
+        while True:
+            frame = self.next_frame()
+            if is_deliver(frame):
+                continue
+            command = self.receive(frame)
+            if isinstance(command, wanted):
+                return command
+
+    def receive(self, frame: memoryview) -> Command:
+        """Decode a frame, and see to those that may come at any time."""
+        command = decode(bytes(frame))
+        match command:
+            case Heartbeat():
+                self.send(command.encode())
+            case Close():
+                self.send(CloseResponse(command.correlation, Code.OK).encode())
+                self.lose(f"closed by the server: {name_of(command.code)}, {command.reason}")
+        self.on_command(command)
+        return command
+
+    def next_frame(self) -> memoryview:
+        """The next frame without its size, in memory of its own.
+
+        Raises:
+            ConnectionLost: the connection ended, or nothing came in time.
+        """
+        try:
+            return self._reader.read()
+        except BlockingIOError:
+            self.lose("nothing came before the timeout")
+        except (OSError, PeerError) as error:
+            self.lose(str(error))
+
+    def send(self, octets: bytes) -> None:
+        """Send whole frames.
+
+        Raises:
+            ConnectionLost: the connection ended, or the server took nothing for too long.
+        """
+        try:
+            self._socket.sendall(octets)
+        except BlockingIOError:
+            self.lose("nothing could be sent before the timeout")
+        except OSError as error:
+            self.lose(str(error))
+
+    def set_timeout(self, seconds: float | None = None) -> None:
+        """Bound every single read and write from now on; without a value, as at the beginning."""
+        whole, fraction = divmod(max(self._timeout_s if seconds is None else seconds, 0.001), 1)
+        value = _TIMEVAL.pack(int(whole), int(fraction * 1_000_000))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+
+    def lose(self, reason: str) -> NoReturn:
+        """Drop the connection and say why."""
+        self._socket.close()
+        raise ConnectionLost(f"connection to {self.peer} lost: {reason}")
+
+    def close(self) -> None:
+        """Say goodbye, wait shortly for the answer, drop the connection; a second call does nothing."""
+        if self.closed:
+            return
+        try:
+            self.set_timeout(min(self._timeout_s, CLOSE_TIMEOUT_S))
+            self.request(Close(self.next_id(), Code.OK, "bye"), CloseResponse)
+        except (LeveretError, OSError):
+            pass  # It is over either way, and all that mattered was answered before.
+        finally:
+            self._socket.close()
+
+    def _handshake(self, vhost: str, username: str, password: str) -> None:
+        ours = {"product": "Leveret", "platform": "Python", "connection_name": "leveret pipeline"}
+        self.server_properties = self.request(
+            PeerProperties(self.next_id(), ours), PeerPropertiesResponse
+        ).properties
+        offer = self.request(SaslHandshake(self.next_id()), SaslHandshakeResponse)
+        if "PLAIN" not in offer.mechanisms:
+            raise AuthenticationFailed(f"{self.peer} offers {offer.mechanisms}, not PLAIN")
+        proof = b"\0" + username.encode() + b"\0" + password.encode()
+        self.request(SaslAuthenticate(self.next_id(), "PLAIN", proof), SaslAuthenticateResponse)
+        tune = self.await_command(Tune)
+        self.frame_max_bytes = tune.frame_max_bytes or FRAME_BYTES_MAX
+        self.send(Tune(tune.frame_max_bytes, 0).encode())
+        self.request(Open(self.next_id(), vhost), OpenResponse)
+
+
+class _FrameReader:
+    """Frames from a blocking socket: small ones many to a read, large ones straight into place."""
+
+    def __init__(self, source: socket.socket) -> None:
+        self._socket = source
+        self._buffer = memoryview(bytearray(LOOK_AHEAD_BYTES))
+        self._start = 0
+        self._end = 0
+
+    def read(self) -> memoryview:
+        """The next frame without its size."""
+        while self._end - self._start < 4:
+            self._fill()
+        (size,) = _SIZE.unpack_from(self._buffer, self._start)
+        if not 4 <= size <= FRAME_BYTES_MAX:
+            raise PeerError(f"a frame of {size} octets was announced")
+        self._start += 4
+        frame = memoryview(bytearray(size))
+        there = min(size, self._end - self._start)
+        frame[:there] = self._buffer[self._start : self._start + there]
+        self._start += there
+        while there < size:
+            there += self._received(self._socket.recv_into(frame[there:], 0, socket.MSG_WAITALL))
+        return frame.toreadonly()
+
+    def _fill(self) -> None:
+        left = self._end - self._start
+        self._buffer[:left] = bytes(self._buffer[self._start : self._end])
+        self._start, self._end = 0, left
+        self._end += self._received(self._socket.recv_into(self._buffer[left:]))
+
+    def _received(self, count: int) -> int:
+        if count == 0:
+            raise PeerError("the server closed it without a word")
+        return count
+
+
+def is_deliver(frame: memoryview) -> bool:
+    """Whether a frame holds a chunk (of subscription `frame[4]`, from octet 5 on)."""
+    return len(frame) > 4 and frame[:2] == _DELIVER
+
+
+def name_of(code: int) -> str:
+    """A response code in words."""
+    try:
+        return f"{Code(code).name.lower().replace('_', ' ')} (code {code})"
+    except ValueError:
+        return f"code {code}"
+
+
+def _nobody(command: Command) -> None:
+    """Nobody waits for commands that come by themselves."""

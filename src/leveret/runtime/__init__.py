@@ -1,0 +1,1 @@
+"""The node: sockets, timers, files, and the running of what the core decided."""

@@ -1,0 +1,87 @@
+"""Group commit: many appends, one fdatasync, off the event loop.
+
+A round takes every log that was appended to and every promise that waits, and syncs the logs in a
+thread (fdatasync releases the GIL). What is appended meanwhile forms the next round, so the batch
+grows by itself with the load. Promises are kept in the order they were made: a callback runs only
+after the fdatasync of a round that *began* after its append, never on one that was under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from leveret.storage.log import Log, sync_descriptors
+
+logger = logging.getLogger(__name__)
+
+Promise = Callable[[], None]
+
+
+class GroupCommit:
+    """Makes logs durable and then keeps promises; see the module.
+
+    Attributes:
+        rounds: how many times the disk was waited for.
+    """
+
+    def __init__(self, *, fsync: bool, on_failure: Callable[[OSError], None]) -> None:
+        """With `fsync` False (durability = os) promises are kept at once and the kernel writes when it likes."""
+        self.rounds = 0
+        self._fsync = fsync
+        self._on_failure = on_failure
+        self._dirty: dict[Log, None] = {}
+        self._promises: list[Promise] = []
+        self._running = False
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fdatasync")
+
+    def appended(self, log: Log) -> None:
+        """The log must be synced by the next round."""
+        self._dirty[log] = None
+
+    def when_durable(self, promise: Promise) -> None:
+        """Call `promise` on the loop once everything appended so far is durable."""
+        self._promises.append(promise)
+
+    def begin(self) -> None:
+        """Start a round unless one is under way (then its end starts the next)."""
+        if self._running or not (self._promises or self._dirty):
+            return
+        promises, self._promises = self._promises, []
+        dirty, self._dirty = self._dirty, {}
+        if not self._fsync or not dirty:
+            for promise in promises:
+                promise()
+            return
+        self._running = True
+        descriptors = [fd for log in dirty for fd in log.unsynced()]
+        loop = asyncio.get_running_loop()
+        done = loop.run_in_executor(self._executor, sync_descriptors, descriptors)
+        done.add_done_callback(lambda future: self._finished(future, promises))
+
+    def _finished(self, future: asyncio.Future[None], promises: list[Promise]) -> None:
+        self._running = False
+        self.rounds += 1
+        error = future.exception()
+        if isinstance(error, OSError):
+            # After a failed fdatasync the kernel may have dropped the pages: nothing that waits can ever be
+            # promised, so no promise is kept and the node stops (it recovers from what is on disk).
+            self._on_failure(error)
+            return
+        for promise in promises:
+            promise()
+        self.begin()
+
+    async def settle(self) -> None:
+        """Wait until everything appended so far is durable and its promises are kept."""
+        kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.when_durable(lambda: None if kept.done() else kept.set_result(None))
+        self.begin()
+        await kept
+
+    def close(self) -> None:
+        """End the thread."""
+        self._executor.shutdown(wait=True)
+

@@ -1,0 +1,230 @@
+"""The flush: one pass over what all reads of this turn of the loop left behind.
+
+In order, and why in this order:
+
+1. append the messages that queues gathered (they get their offsets);
+2. hand out what consumers may take (only messages that have an offset can be handed out);
+3. append settlements, those of step 2's no-ack deliveries too (a settlement stands behind its message);
+4. append changed definitions;
+5. promise: confirms of publishes that need the disk, and replies that wait for definitions, are tied to
+   the next fdatasync; all else is written now;
+6. remove the logs of deleted queues once their deletion is durable.
+
+A crash between any two steps loses only what nobody was promised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from leveret.core.broker import Broker
+from leveret.core.confirms import Batch
+from leveret.core.queue import Queue
+from leveret.model.errors import StorageError
+from leveret.runtime.commit import GroupCommit
+from leveret.runtime.definitions_store import DefinitionsStore
+from leveret.runtime.outgoing import Collector
+from leveret.runtime.queue_store import QueueStore
+from leveret.session.amqp091.channel import Channel
+from leveret.session.amqp091.connection import ClientConnection
+from leveret.session.host import Sender
+from leveret.wire.chunk import Header
+
+logger = logging.getLogger(__name__)
+
+UNSYNCED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Publishers are not read from while more than this waits for the disk."""
+
+
+class Peer(Protocol):
+    """The socket of a session."""
+
+    def write(self, octets: bytes, *, held: bool) -> None:
+        """Send, after everything sent before; `held` octets and all after them wait for `release`."""
+
+    def release(self) -> None:
+        """The definitions that a held write waited for are durable."""
+
+    def end(self) -> None:
+        """Close the socket after what was written."""
+
+
+class Engine:
+    """Runs what the core decided; see the module.
+
+    Attributes:
+        outbox: sessions that have octets to send.
+        peers: the socket of each session.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        commit: GroupCommit,
+        queues: QueueStore,
+        definitions: DefinitionsStore,
+        collector: Collector,
+    ) -> None:
+        """Wire the rooms together; nothing runs until `touch`."""
+        self.outbox: list[Sender] = []
+        self.peers: dict[Sender, Peer] = {}
+        self.unsynced_bytes = 0
+        self._broker = broker
+        self._commit = commit
+        self._queues = queues
+        self._definitions = definitions
+        self._collector = collector
+        self._scheduled = False
+        self._touched: dict[ClientConnection, None] = {}
+        self._copies: list[tuple[Queue, Header, bytes]] = []
+        self._failed: set[Queue] = set()
+        self._holding: list[ClientConnection] = []
+        self._relieved: list[Callable[[], None]] = []
+        self._appended_bytes = 0
+        queues.on_append = self._note_append
+
+    # -- scheduling ---------------------------------------------------------------------------
+
+    def touch(self, session: ClientConnection | None = None) -> None:
+        """Something happened (to this session): flush at the end of this turn of the loop."""
+        if session is not None:
+            self._touched[session] = None
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def is_overloaded(self) -> bool:
+        """Whether publishers should wait for the disk."""
+        return self.unsynced_bytes > UNSYNCED_BYTES_MAX
+
+    def when_relieved(self, callback: Callable[[], None]) -> None:
+        """Call back once the disk has caught up."""
+        self._relieved.append(callback)
+
+    # -- the flush ----------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """See the module."""
+        self._scheduled = False
+        broker = self._broker
+        dirty, broker.dirty = broker.dirty, {}
+        for queue in dirty:
+            self._flush_queue(queue)
+        self._follow_replication()
+        definitions_changed = self._append_definitions()
+        self._promise(definitions_changed)
+        self.write_out()
+        self._commit.begin()
+
+    def _flush_queue(self, queue: Queue) -> None:
+        try:
+            self._queues.append_messages(queue)
+        except StorageError as error:
+            logger.error("append_failed vhost=%s queue=%s error=%s", *queue.key, error)
+            self._failed.add(queue)
+        try:
+            queue.dispatch()
+            self._queues.append_settlements(queue)
+        except StorageError as error:
+            logger.error("queue_failed vhost=%s queue=%s error=%s", *queue.key, error)
+
+    def _note_append(self, queue: Queue, header: Header, data: bytes) -> None:
+        self._appended_bytes += header.chunk_bytes
+        if queue.replicated:
+            self._copies.append((queue, header, data))
+
+    def _follow_replication(self) -> None:
+        changes, self._broker.replication_changes = self._broker.replication_changes, []
+        for queue in changes:
+            # What was appended in this flush is copied by `follow` itself, and skipped when it comes again.
+            if queue.replicated and queue.key in self._broker.queues:
+                self._collector.resume([queue])
+            else:
+                self._collector.unfollow(queue)
+
+    def _append_definitions(self) -> bool:
+        broker = self._broker
+        if not broker.changes and not broker.deleted:
+            return False
+        changes, broker.changes = broker.changes, []
+        try:
+            self._definitions.append(changes)
+        except StorageError as error:
+            logger.error("definitions_not_logged error=%s", error)
+            broker.changes = changes + broker.changes
+            asyncio.get_running_loop().call_later(1.0, self.touch)
+            return False
+        deleted, broker.deleted = broker.deleted, []
+        if deleted:
+            for queue in deleted:
+                self._collector.unfollow(queue)
+            self._commit.when_durable(lambda: self._remove_logs(deleted))
+        return True
+
+    def _remove_logs(self, deleted: list[Queue]) -> None:
+        for queue in deleted:
+            self._queues.delete(queue)
+
+    def _promise(self, definitions_changed: bool) -> None:
+        """Tie confirms, copies to outgoing logs and held replies to the next fdatasync."""
+        commit = self._commit
+        waiting: list[tuple[Channel, Batch]] = []
+        touched, self._touched = self._touched, {}
+        for session in touched:
+            confirming, session.confirming = session.confirming, {}
+            for channel in confirming:
+                batch = channel.confirms.close_batch() if channel.confirms else None
+                if batch is None:
+                    continue
+                if self._failed and not self._failed.isdisjoint(batch.queues):
+                    channel.confirm(batch, ok=False)
+                elif batch.needs_sync:
+                    waiting.append((channel, batch))
+                else:
+                    channel.confirm(batch, ok=True)
+        self._failed.clear()
+        copies, self._copies = self._copies, []
+        appended, self._appended_bytes = self._appended_bytes, 0
+        if waiting or copies or appended:
+            self.unsynced_bytes += appended
+            commit.when_durable(lambda: self._durable(waiting, copies, appended))
+        self._holding += [session for session in touched if session.held]
+        if definitions_changed and self._holding:
+            held, self._holding = self._holding, []
+            commit.when_durable(lambda: self._release(held))
+
+    def _durable(
+        self, confirms: list[tuple[Channel, Batch]], copies: list[tuple[Queue, Header, bytes]], appended: int
+    ) -> None:
+        for channel, batch in confirms:
+            channel.confirm(batch, ok=True)
+        self.write_out()
+        for queue, header, data in copies:
+            self._collector.collect(queue, header, data)
+        self.unsynced_bytes -= appended
+        if self._relieved and not self.is_overloaded():
+            relieved, self._relieved = self._relieved, []
+            for callback in relieved:
+                callback()
+
+    def _release(self, sessions: list[ClientConnection]) -> None:
+        for session in sessions:
+            peer = self.peers.get(session)
+            if peer is not None:
+                peer.release()
+
+    def write_out(self) -> None:
+        """Write what sessions have to send."""
+        outbox = self.outbox[:]
+        self.outbox.clear()
+        for session in outbox:
+            octets = session.take_output()
+            peer = self.peers.get(session)
+            if peer is not None:
+                held = isinstance(session, ClientConnection) and session.held
+                if isinstance(session, ClientConnection):
+                    session.held = False
+                peer.write(octets, held=held)

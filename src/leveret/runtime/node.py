@@ -1,0 +1,264 @@
+"""The node: builds every room, passes each what it needs, starts and stops them in order.
+
+Start: definitions log, queues from their logs, outgoing logs completed from the queues, then the
+listeners; so nobody is served before everything is whole. Stop goes the other way round: no new
+work, what was promised is made durable, files are closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import leveret
+from leveret.config import Config
+from leveret.core.access import SALT_BYTES, hash_password
+from leveret.core.broker import STANDBY_TAG, Broker
+from leveret.core.queue import Queue
+from leveret.model import definitions as d
+from leveret.model.errors import Refusal
+from leveret.runtime.amqp_listener import AmqpListener
+from leveret.runtime.commit import GroupCommit
+from leveret.runtime.definitions_store import DefinitionsStore
+from leveret.runtime.engine import Engine
+from leveret.runtime.hosts import AmqpHost, Authority, SchemaHost, StreamDoor
+from leveret.runtime.outgoing import Collector
+from leveret.runtime.queue_store import QueueStore
+from leveret.runtime.schema_sync import SchemaSync
+from leveret.runtime.standby import StandbyDownstream
+from leveret.runtime.stream_listener import StreamListener
+from leveret.storage.state_file import StateFile
+
+logger = logging.getLogger(__name__)
+
+_RETAIN_EVERY_S: Final = 5.0
+_PURGED: Final = 3
+
+
+class Node:
+    """One broker process.
+
+    Attributes:
+        broker: what exists; change it with `broker.apply`, then `await commit()`.
+        schema_sync: schema replication, both sides.
+        standby: the downstream side of message replication.
+        failed: set when the disk failed for good; the process must end.
+    """
+
+    def __init__(self, config: Config, data_dir: Path) -> None:
+        """Read what is on disk; listen nowhere yet.
+
+        Raises:
+            Corrupt: the definitions cannot be read.
+        """
+        self.config = config
+        self.data_dir = data_dir
+        self.started_at_ms = clock_ms()
+        self.failed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        storage = config.storage
+        self.commits = GroupCommit(fsync=storage.durability == "fsync", on_failure=self._disk_failed)
+        self._definitions = DefinitionsStore(data_dir / "definitions", self.commits, clock_ms)
+        self._queues = QueueStore(data_dir, self.commits, clock_ms, storage.segment_bytes_max)
+        self.broker = Broker(self._queues.read)
+        self.collector = Collector(
+            data_dir / "outgoing",
+            clock_ms,
+            self._queues.log,
+            segment_bytes_max=storage.segment_bytes_max,
+            retain_bytes_max=config.standby.retention_bytes_max,
+            retain_ms=config.standby.retention_ms_max,
+        )
+        self._queues.keep_from = self.collector.keep_from
+        self.engine = Engine(self.broker, self.commits, self._queues, self._definitions, self.collector)
+        self.authority = Authority(self.broker, config.access.loopback_users)
+        self._build_doors()
+
+    def _build_doors(self) -> None:
+        config = self.config
+        host = AmqpHost(
+            self.authority,
+            self.engine.outbox,
+            cluster_name=config.cluster_name,
+            node_name=config.node_name,
+            version=leveret.__version__,
+            frame_max_bytes=config.amqp.frame_max_bytes,
+            channel_max=config.amqp.channel_max,
+            heartbeat_s=config.amqp.heartbeat_s,
+        )
+        self.schema_sync = SchemaSync(self, StateFile(self.data_dir / "schema_sync.json"))
+        schema_host = SchemaHost(self.authority, config.node_name, self.schema_sync.serve_request)
+        self.amqp = AmqpListener(host, schema_host, self.engine, clock_ms)
+        self.stream_door = StreamDoor(
+            self.authority, self.collector, self.engine, self.commits, node_name=config.node_name
+        )
+        self.streams = StreamListener(self.stream_door)
+        self.standby = StandbyDownstream(self)
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recover everything, then open the doors.
+
+        Raises:
+            LeveretError: a log is damaged, or an address cannot be had.
+        """
+        _raise_file_limit()
+        self._restore()
+        await self.commit()
+        for address in self.config.listeners.amqp:
+            await self.amqp.start(address.ip, address.port)
+        for address in self.config.listeners.stream:
+            await self.streams.start(address.ip, address.port)
+            self.stream_door.advertised_host = address.ip
+            self.stream_door.advertised_port = address.port
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self.collector.run()), loop.create_task(self._retain())]
+        await self.schema_sync.start()
+        await self.standby.start()
+        # What was built so far stays for good; the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
+
+    def _restore(self) -> None:
+        broker = self.broker
+        stored = self._definitions.definitions
+        epochs = [queue.epoch for queue in stored.by_kind["queues"].values() if isinstance(queue, d.Queue)]
+        broker.last_epoch = max([self._definitions.next_offset, *epochs])
+        for entity in stored.entities():
+            try:
+                broker.apply(d.Put(entity))
+            except Refusal as error:
+                logger.error("definition_not_restored kind=%s key=%s error=%s", entity.kind, entity.key, error)
+        broker.changes.clear()
+        queues = list(broker.queues.values())
+        self._queues.remove_orphans(queues)
+        for queue in queues:
+            self._queues.recover(queue)
+        if not stored.by_kind["users"] and not stored.by_kind["vhosts"]:
+            self._seed()
+        self._restore_outgoing(queues)
+
+    def _seed(self) -> None:
+        """The first start: one vhost, one administrator who may do everything in it."""
+        access = self.config.access
+        user, vhost = access.default_user, access.default_vhost
+        password_hash = hash_password(access.default_pass, os.urandom(SALT_BYTES))
+        self.broker.apply(d.Put(d.Vhost(name=vhost, description="Default virtual host")))
+        self.broker.apply(d.Put(d.User(name=user, password_hash=password_hash, tags=("administrator",))))
+        self.broker.apply(d.Put(d.Permission(user=user, vhost=vhost, configure=".*", write=".*", read=".*")))
+
+    def _restore_outgoing(self, queues: list[Queue]) -> None:
+        self.broker.replication_changes.clear()
+        for (name,), vhost in self.broker.definitions.by_kind["vhosts"].items():
+            if STANDBY_TAG in getattr(vhost, "tags", ()):
+                own = [queue for queue in queues if queue.key[0] == name]
+                self.collector.open_vhost(name)
+                self.collector.resume(own)
+                self.collector.close_missing(name, own)
+
+    async def stop(self) -> None:
+        """Close the doors, keep what was promised, close the files."""
+        await self.schema_sync.stop()
+        await self.standby.stop()
+        await self.amqp.stop()
+        await self.streams.stop()
+        for task in self._tasks:
+            task.cancel()
+        self.engine.flush()
+        if not self.failed.is_set():
+            await self.commits.settle()
+        self.commits.close()
+        self.collector.close()
+        self._queues.close()
+        self._definitions.close()
+
+    def _disk_failed(self, error: OSError) -> None:
+        logger.critical("fdatasync_failed error=%s action=stop nothing that waited is confirmed", error)
+        self.failed.set()
+
+    async def _retain(self) -> None:
+        while True:
+            await asyncio.sleep(_RETAIN_EVERY_S)
+            self.collector.retain()
+            self.collector.resume(list(self.broker.queues.values()))
+
+    # -- what the doors use -------------------------------------------------------------------
+
+    async def commit(self) -> None:
+        """Return once every change applied so far is durable, and outgoing logs exist where they should."""
+        self._follow_tags()
+        self.engine.flush()
+        await self.commits.settle()
+
+    def _follow_tags(self) -> None:
+        """Vhosts gain and lose their outgoing log with their tag."""
+        vhosts = self.broker.definitions.by_kind["vhosts"]
+        tagged = {name for (name,), vhost in vhosts.items() if STANDBY_TAG in getattr(vhost, "tags", ())}
+        for name in tagged:
+            self.collector.open_vhost(name)
+        for name in set(self.collector.logs) - tagged:
+            self.collector.close_vhost(name, delete=(name,) not in vhosts)
+
+    def purge(self, vhost: str, name: str) -> int:
+        """Settle all ready messages of a queue; return how many.
+
+        Raises:
+            NotFound: there is no such queue.
+        """
+        queue = self.broker.queue(vhost, name)
+        count = queue.drop_ready(_PURGED)
+        self.broker.dirty[queue] = None
+        self.engine.touch()
+        return count
+
+    def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
+        """See Authority."""
+        return self.authority.authenticate(username, password, from_loopback)
+
+    def internal_user(self, purpose: str) -> AbstractContextManager[tuple[str, str]]:
+        """See Authority."""
+        return self.authority.internal_user(purpose)
+
+    def upstream_metrics(self) -> list[dict[str, Any]]:
+        """One row a replicated queue: when its oldest message arrived, and how much is collected."""
+        return list(self._upstream_rows())
+
+    def _upstream_rows(self) -> Iterator[dict[str, Any]]:
+        now = clock_ms()
+        for (vhost, name), queue in sorted(self.broker.queues.items()):
+            log = self.collector.logs.get(vhost)
+            if queue.replicated and log is not None and queue.damage is None:
+                oldest = None
+                with suppress(StopIteration):
+                    oldest = self._queues.oldest_timestamp_ms(queue)
+                collected = log.positions.get((queue.name_octets, queue.epoch), 0)
+                yield {
+                    "queue": name,
+                    "timestamp": now if oldest is None else oldest,
+                    "vhost": vhost,
+                    "messages": queue.message_count,
+                    "collected_offset": collected,
+                }
+
+
+def clock_ms() -> int:
+    """Wall clock in milliseconds; the only clock the rooms below ever see."""
+    return time.time_ns() // 1_000_000
+
+
+def _raise_file_limit() -> None:
+    """A queue is a file: take as many descriptors as the system allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

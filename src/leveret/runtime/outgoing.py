@@ -1,0 +1,290 @@
+"""The outgoing log of a vhost: copies of the chunks of its replicated queues, for downstreams.
+
+A chunk is copied after the fdatasync that made it durable in its queue's log, data octets unchanged,
+with a trailer that says which queue, epoch and offset it came from (formats: wire.chunk). So the
+outgoing log never holds what its queue could still lose. It is outside the confirm path: its own
+fdatasync runs on a timer, in its own thread, and downstreams are served only what that covered.
+
+On start it is completed from the queue logs: the last position of each queue is read back from the
+outgoing log, and the queue's log is copied from there. A queue that is deleted, or that its policy
+no longer names, ends with a settlement of all its offsets, so that no downstream brings it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import hashlib
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from leveret.core.queue import Queue
+from leveret.model.errors import StorageError
+from leveret.storage.log import Log, sync_descriptors
+from leveret.wire.chunk import (
+    Attribute,
+    Chunk,
+    ChunkType,
+    Header,
+    decode_trailer,
+    encode_attribute,
+    encode_entry,
+    encode_trailer,
+)
+from leveret.wire.record import COUNT_MAX, Reason, Settlement, decode_settlements, encode_settlements
+
+logger = logging.getLogger(__name__)
+
+FLUSH_INTERVAL_S: Final = 0.05
+_COPY_BYTES: Final = 4 * 1024 * 1024
+_Key = tuple[bytes, int]
+
+
+class OutgoingLog:
+    """One vhost's outgoing log, and what runtime.stream_host serves of it."""
+
+    def __init__(self, directory: Path, *, epoch: int, segment_bytes_max: int) -> None:
+        """Recover the log and the position of every queue in it."""
+        self.positions: dict[_Key, int] = {}
+        self._last_chunk_id = -1
+        self.log = Log(directory, epoch=epoch, segment_bytes_max=segment_bytes_max).open(self._recovered)
+        self.offsets: dict[str, int] = {}
+        self.committed_offset = self.log.next_offset
+        self.last_chunk_id = self._last_chunk_id
+        self._listeners: list[Callable[[], None]] = []
+
+    def _recovered(self, chunk: Chunk) -> None:
+        self._last_chunk_id = chunk.header.chunk_id
+        key, offset = b"", 0
+        epoch = 0
+        for kind, name, value in decode_trailer(chunk.trailer):
+            if kind == Attribute.QUEUE_EPOCH:
+                key, epoch = name, value
+            elif kind == Attribute.QUEUE_OFFSET:
+                offset = value
+        if chunk.header.type == ChunkType.TRACKING and _closes(chunk, offset):
+            self.positions.pop((key, epoch), None)
+        else:
+            self.positions[key, epoch] = offset + chunk.header.records
+
+    # -- what a downstream is served ----------------------------------------------------------
+
+    @property
+    def first_offset(self) -> int:
+        """The oldest offset retained."""
+        return self.log.first_offset
+
+    @property
+    def last_timestamp_ms(self) -> int:
+        """Timestamp of the newest chunk."""
+        return self.log.last_timestamp_ms
+
+    @property
+    def bytes(self) -> int:
+        """Octets retained."""
+        return self.log.size_bytes
+
+    def read(self, offset: int, bytes_max: int) -> list[builtins.bytes]:
+        """Whole raw chunks from the one that holds `offset`, below the committed end."""
+        chunks: list[builtins.bytes] = []
+        if offset < self.committed_offset:
+            for header, octets in self.log.read_raw(offset, bytes_max):
+                if header.next_offset > self.committed_offset:
+                    break
+                chunks.append(octets)
+        return chunks
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """An offset at or before the first chunk of that time."""
+        return min(self.log.offset_at(timestamp_ms), self.committed_offset)
+
+    def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back whenever the committed end rose; returns how to stop that."""
+        self._listeners.append(callback)
+        return lambda: self._listeners.remove(callback) if callback in self._listeners else None
+
+    # -- what the collector appends -----------------------------------------------------------
+
+    def copy(self, queue: Queue, header: Header, data: builtins.bytes) -> None:
+        """Append a chunk of the queue's log unless it is here already."""
+        key = (queue.name_octets, queue.epoch)
+        if header.chunk_id < self.positions.get(key, 0):
+            return
+        self._append(key, header.type, header.entries, header.records, data, header.timestamp_ms, header.chunk_id, header.crc)
+        self.positions[key] = header.next_offset
+
+    def settle_below(self, key: _Key, offset: int, timestamp_ms: int, *, at: int) -> None:
+        """Append a settlement of all offsets below `offset`, at the place `at` of the queue."""
+        ranges = [Settlement(Reason.DROPPED, first, min(COUNT_MAX, offset - first)) for first in range(0, offset, COUNT_MAX)]
+        data = encode_entry(encode_settlements(ranges))
+        self._append(key, ChunkType.TRACKING, 1, 1, data, timestamp_ms, at, None)
+
+    def _append(
+        self, key: _Key, kind: int, entries: int, records: int, data: builtins.bytes, timestamp_ms: int, offset: int, crc: int | None
+    ) -> None:
+        trailer = encode_trailer(
+            encode_attribute(Attribute.QUEUE_EPOCH, *key), encode_attribute(Attribute.QUEUE_OFFSET, b"", offset)
+        )
+        self._last_chunk_id = self.log.append(kind, entries, records, data, timestamp_ms, trailer, crc).chunk_id
+
+    def begin_commit(self) -> tuple[list[int], int, int]:
+        """Descriptors to sync, and the end and last chunk that are committed once that is done."""
+        return self.log.unsynced(), self.log.next_offset, self._last_chunk_id
+
+    def committed(self, end: int, last_chunk_id: int) -> None:
+        """Everything below `end` is durable: serve it."""
+        if end > self.committed_offset:
+            self.committed_offset, self.last_chunk_id = end, last_chunk_id
+            for listener in list(self._listeners):
+                listener()
+
+
+def _closes(chunk: Chunk, offset: int) -> bool:
+    """Whether a settlement record covers everything before itself: the queue's end."""
+    ranges = list(decode_settlements(chunk.data[4:]))
+    return bool(ranges) and ranges[0].first == 0 and sum(r.count for r in ranges) == offset > 0
+
+
+class Collector:
+    """Keeps the outgoing logs of all tagged vhosts; see the module."""
+
+    def __init__(
+        self,
+        directory: Path,
+        clock_ms: Callable[[], int],
+        queue_log: Callable[[Queue], Log],
+        *,
+        segment_bytes_max: int,
+        retain_bytes_max: int,
+        retain_ms: int | None,
+    ) -> None:
+        """`queue_log` gives a queue's log, for copying what it holds already."""
+        self.logs: dict[str, OutgoingLog] = {}
+        self._directory = directory
+        self._clock_ms = clock_ms
+        self._queue_log = queue_log
+        self._segment_bytes_max = segment_bytes_max
+        self._retain_bytes_max = retain_bytes_max
+        self._retain_ms = retain_ms
+        self._following: set[Queue] = set()
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outgoing")
+
+    # -- which vhosts and queues --------------------------------------------------------------
+
+    def open_vhost(self, vhost: str) -> OutgoingLog:
+        """The vhost's outgoing log, made when it is tagged for the first time."""
+        log = self.logs.get(vhost)
+        if log is None:
+            log = self.logs[vhost] = OutgoingLog(
+                self._directory / directory_name(vhost), epoch=1, segment_bytes_max=self._segment_bytes_max
+            )
+        return log
+
+    def close_vhost(self, vhost: str, *, delete: bool) -> None:
+        """The vhost is gone, or is not tagged any more."""
+        log = self.logs.pop(vhost, None)
+        if log is not None:
+            if delete:
+                log.log.delete()
+            else:
+                log.log.close()
+
+    def follow(self, queue: Queue) -> None:
+        """Collect this queue from now on, and first what its log holds beyond what was collected before."""
+        outgoing = self.open_vhost(queue.key[0])
+        self._following.add(queue)
+        log = self._queue_log(queue)
+        key = (queue.name_octets, queue.epoch)
+        position = outgoing.positions.get(key, 0)
+        if position < log.first_offset:
+            # The segments between were dropped: all they held is settled. Say so, a message of them may be out.
+            outgoing.settle_below(key, log.first_offset, self._clock_ms(), at=log.first_offset - 1)
+            position = log.first_offset
+        while position < log.next_offset:
+            for chunk in log.read(position, _COPY_BYTES, check=True):
+                outgoing.copy(queue, chunk.header, bytes(chunk.data))
+                position = chunk.header.next_offset
+        outgoing.positions.setdefault(key, position)
+
+    def unfollow(self, queue: Queue) -> None:
+        """Stop collecting; downstreams learn that nothing of the queue is to be recovered."""
+        self._following.discard(queue)
+        outgoing = self.logs.get(queue.key[0])
+        key = (queue.name_octets, queue.epoch)
+        if outgoing is not None and outgoing.positions.pop(key, None) is not None:
+            outgoing.settle_below(key, queue.next_offset, self._clock_ms(), at=queue.next_offset)
+
+    def close_missing(self, vhost: str, queues: list[Queue]) -> None:
+        """At start: end every queue that went while nobody could say so."""
+        outgoing = self.open_vhost(vhost)
+        alive = {(queue.name_octets, queue.epoch) for queue in queues if queue.replicated}
+        for key in [key for key in outgoing.positions if key not in alive]:
+            end = outgoing.positions.pop(key)
+            outgoing.settle_below(key, end, self._clock_ms(), at=end)
+
+    def collect(self, queue: Queue, header: Header, data: bytes) -> None:
+        """A durable chunk of a replicated queue: copy it. Never fails the broker."""
+        if queue not in self._following:
+            return
+        try:
+            self.logs[queue.key[0]].copy(queue, header, data)
+        except StorageError as error:
+            # The queue's log still has it: collection is taken up again from there by the next `follow`.
+            logger.error("collection_stopped vhost=%s queue=%s error=%s", *queue.key, error)
+            self._following.discard(queue)
+
+    def keep_from(self, queue: Queue) -> int:
+        """The first offset of the queue's log that is still needed here."""
+        if not queue.replicated:
+            return queue.settled.floor
+        return self.logs[queue.key[0]].positions.get((queue.name_octets, queue.epoch), 0)
+
+    def resume(self, queues: list[Queue]) -> None:
+        """Take up collections that a full disk had stopped."""
+        for queue in queues:
+            if queue.replicated and queue not in self._following and queue.damage is None:
+                try:
+                    self.follow(queue)
+                except StorageError as error:
+                    logger.warning("collection_still_stopped vhost=%s queue=%s error=%s", *queue.key, error)
+                    self._following.discard(queue)
+
+    # -- durability and retention -------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Sync and serve, every FLUSH_INTERVAL_S, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(FLUSH_INTERVAL_S)
+            pending = [(log, *log.begin_commit()) for log in self.logs.values()]
+            descriptors = [fd for _, fds, _, _ in pending for fd in fds]
+            if descriptors:
+                await loop.run_in_executor(self._executor, sync_descriptors, descriptors)
+                for log, _, end, last in pending:
+                    log.committed(end, last)
+
+    def retain(self) -> None:
+        """Drop what is beyond the configured size or age."""
+        older = None if self._retain_ms is None else self._clock_ms() - self._retain_ms
+        for log in self.logs.values():
+            log.log.retain(bytes_max=self._retain_bytes_max, older_than_ms=older)
+
+    def close(self) -> None:
+        """Sync what is left and close."""
+        for log in self.logs.values():
+            log.log.sync()
+            log.log.close()
+        self._executor.shutdown(wait=True)
+
+
+def directory_name(vhost: str) -> str:
+    """A vhost's name as a directory name that tells it from all others."""
+    quoted = quote(vhost, safe="")
+    if len(quoted) <= 200:
+        return quoted
+    return "sha256-" + hashlib.sha256(vhost.encode()).hexdigest()
+

@@ -1,0 +1,235 @@
+"""Queues and their logs: what the core gathered becomes chunks, chunks become what the core asks for.
+
+The order within a flush: messages are appended first, then handed out, then settlements are appended.
+A settlement therefore always stands behind its message, and any prefix of the log is a consistent
+queue. Nothing is promised here; the group commit does that.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from leveret.core.offsets import OffsetSet
+from leveret.core.queue import Head, Queue, Run
+from leveret.model.errors import Corrupt, StorageError
+from leveret.runtime.commit import GroupCommit
+from leveret.session.stored import Heads
+from leveret.storage.log import Log
+from leveret.wire.chunk import (
+    ENTRIES_MAX,
+    Attribute,
+    Chunk,
+    ChunkType,
+    Header,
+    decode_trailer,
+    encode_attribute,
+    encode_entry,
+    encode_trailer,
+)
+from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES: Final = 512 * 1024
+CHUNK_BYTES_MAX: Final = 16 * 1024 * 1024
+
+OnAppend = Callable[[Queue, Header, bytes], None]
+"""(queue, header, data) of a chunk that was just appended to a replicated queue's log."""
+
+
+class QueueStore:
+    """One log a queue, in a directory named after its epoch."""
+
+    def __init__(
+        self, directory: Path, commit: GroupCommit, clock_ms: Callable[[], int], segment_bytes_max: int
+    ) -> None:
+        """Durable queues live in `directory`/queues, others in `directory`/transient, emptied at start."""
+        self.on_append: OnAppend = _ignore
+        self.keep_from: Callable[[Queue], int] = _keep_nothing
+        self._durable = directory / "queues"
+        self._transient = directory / "transient"
+        self._commit = commit
+        self._clock_ms = clock_ms
+        self._segment_bytes_max = segment_bytes_max
+        self._logs: dict[Queue, Log] = {}
+        self._heads = Heads()
+        shutil.rmtree(self._transient, ignore_errors=True)
+
+    # -- life of a log ------------------------------------------------------------------------
+
+    def log(self, queue: Queue) -> Log:
+        """The queue's log, made on first use."""
+        log = self._logs.get(queue)
+        if log is None:
+            log = self._logs[queue] = self._describe(queue).open()
+        return log
+
+    def _describe(self, queue: Queue) -> Log:
+        base = self._durable if queue.definition.durable else self._transient
+        return Log(base / f"{queue.epoch:016x}", epoch=queue.epoch, segment_bytes_max=self._segment_bytes_max)
+
+    def recover(self, queue: Queue) -> None:
+        """Give the queue what its log holds; a damaged log takes the queue down, and nothing else."""
+        log = self._describe(queue)
+        if not log.directory.exists():
+            return
+        settled = OffsetSet()
+
+        def on_chunk(chunk: Chunk) -> None:
+            header = chunk.header
+            for kind, name, value in decode_trailer(chunk.trailer):
+                if kind == Attribute.SEQUENCE:
+                    queue.sequences[name] = value
+            if header.type == ChunkType.TRACKING:
+                settled.add(header.chunk_id, header.next_offset)
+                for _, first, count in decode_settlements(chunk.data[4:]):
+                    settled.add(first, first + count)
+
+        try:
+            log.open(on_chunk)
+        except Corrupt as error:
+            logger.error("queue_down vhost=%s queue=%s error=%s", *queue.key, error)
+            queue.damage = str(error)
+            return
+        if log.torn_bytes:
+            logger.warning("torn_tail_cut vhost=%s queue=%s offset=%d octets=%d", *queue.key, log.next_offset, log.torn_bytes)
+        self._logs[queue] = log
+        queue.restore(log.first_offset, log.next_offset, settled)
+
+    def delete(self, queue: Queue) -> None:
+        """Remove a deleted queue's log."""
+        log = self._logs.pop(queue, None)
+        if log is not None:
+            log.delete()
+        elif queue.damage is None:
+            self._describe(queue).delete()
+
+    def remove_orphans(self, queues: list[Queue]) -> None:
+        """Delete logs of queues whose deletion was durable before their log was removed."""
+        known = {self._describe(queue).directory for queue in queues}
+        for directory in self._durable.iterdir() if self._durable.exists() else ():
+            if directory not in known:
+                logger.info("orphaned_log_removed directory=%s", directory.name)
+                shutil.rmtree(directory)
+
+    def close(self) -> None:
+        """Close every log."""
+        for log in self._logs.values():
+            log.close()
+
+    # -- appending ----------------------------------------------------------------------------
+
+    def append_messages(self, queue: Queue) -> None:
+        """Append what the queue gathered.
+
+        Raises:
+            StorageError: the disk refused it; what was gathered is dropped, to be nacked.
+        """
+        gathered, queue.gathered = queue.gathered, []
+        sequences, queue.unlogged_sequences = queue.unlogged_sequences, {}
+        if not gathered:
+            return
+        if queue.damage is not None:
+            raise StorageError(f"queue '{queue.key[1]}' is down: {queue.damage}")
+        log = self.log(queue)
+        batches = _split(gathered)
+        for batch in batches:
+            data = b"".join([head.entry.join([b"", *bodies]) for head, bodies in batch])
+            count = sum(len(bodies) for _, bodies in batch)
+            trailer = self._trailer(queue, log, sequences if batch is batches[-1] else {})
+            header = self._append(queue, log, ChunkType.USER, count, data, trailer)
+            queue.appended(header.chunk_id, batch)
+        queue.sequences.update(sequences)
+
+    def append_settlements(self, queue: Queue) -> None:
+        """Append what the queue settled, then drop segments that hold nothing else.
+
+        Raises:
+            StorageError: the disk refused it; the settlements stay to be logged by a later flush.
+        """
+        settling = queue.settling
+        if settling:
+            log = self.log(queue)
+            ranges = [
+                Settlement(reason, at, min(end - at, COUNT_MAX))
+                for reason, first, end in settling
+                for at in range(first, end, COUNT_MAX)
+            ]
+            data = encode_entry(encode_settlements(ranges))
+            header = self._append(queue, log, ChunkType.TRACKING, 1, data, self._trailer(queue, log, {}))
+            queue.settling = []
+            queue.logged_settlement(header.chunk_id)
+            log.drop_before(min(queue.settled.floor, self.keep_from(queue)))
+
+    def _append(self, queue: Queue, log: Log, kind: int, records: int, data: bytes, trailer: bytes) -> Header:
+        header = log.append(kind, records, records, data, self._clock_ms(), trailer)
+        if queue.definition.durable:
+            self._commit.appended(log)
+        if queue.replicated:
+            self.on_append(queue, header, data)
+        return header
+
+    def _trailer(self, queue: Queue, log: Log, new: dict[bytes, int]) -> bytes:
+        """Publisher sequences: new ones with their messages, all of them at the start of a segment.
+
+        So the newest segment, which is never dropped, always knows every publisher's last sequence.
+        """
+        sequences = queue.sequences | new if log.starts_segment else new
+        return encode_trailer(
+            *(encode_attribute(Attribute.SEQUENCE, name, value) for name, value in sequences.items())
+        )
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def read(self, queue: Queue, offset: int) -> list[Run]:
+        """The core's Reader: messages at and after `offset`, about half a megabyte of them.
+
+        Raises:
+            StorageError: the log cannot be read back.
+        """
+        log = self.log(queue)
+        runs: list[Run] = []
+        while offset < log.next_offset and not runs:
+            for chunk in log.read(offset, READ_BYTES, check=True):
+                header = chunk.header
+                if header.type == ChunkType.USER:
+                    runs += self._heads.runs(bytes(chunk.data), header.chunk_id, offset)
+                offset = max(offset, header.next_offset)
+        return runs
+
+    def oldest_timestamp_ms(self, queue: Queue) -> int | None:
+        """When the oldest message that the queue still holds arrived, None for an empty queue."""
+        if not queue.message_count:
+            return None
+        return next(self.log(queue).read(queue.settled.floor, 1)).header.timestamp_ms
+
+
+def _split(gathered: list[tuple[Head, list[bytes]]]) -> list[list[tuple[Head, list[bytes]]]]:
+    """Batches of what fits a chunk; nearly always one."""
+    batches: list[list[tuple[Head, list[bytes]]]] = [[]]
+    count = size = 0
+    for head, bodies in gathered:
+        step = max(1, min(ENTRIES_MAX, CHUNK_BYTES_MAX // (len(head.entry) + head.body_bytes)))
+        for at in range(0, len(bodies), step):
+            part = bodies[at : at + step] if len(bodies) > step else bodies
+            added = len(part) * (len(head.entry) + head.body_bytes)
+            if batches[-1] and (count + len(part) > ENTRIES_MAX or size + added > CHUNK_BYTES_MAX):
+                batches.append([])
+                count = size = 0
+            batches[-1].append((head, part))
+            count += len(part)
+            size += added
+    return batches
+
+
+def _ignore(queue: Queue, header: Header, data: bytes) -> None:
+    """Nobody collects."""
+
+
+def _keep_nothing(queue: Queue) -> int:
+    """Nobody needs settled messages any more."""
+    return queue.settled.floor

@@ -1,0 +1,373 @@
+"""The door for the stream protocol: sockets, timers and log reads around `session.stream`.
+
+Chunks are read on the event loop, a quarter of a megabyte at a time, not in an executor. A reader that keeps
+up finds them in the page cache, where such a read takes some 30 microseconds, less than a thread
+hop; one that catches up from disk is served by the kernel's read-ahead. And a read never races with
+appends and retention, which run on the loop too. Between two reads the loop serves everybody else.
+
+Memory is bounded per connection: chunks are read only while less than `WRITE_BUFFER_BYTES_MAX` wait
+for the socket, so a slow reader holds that much plus one read; a peer that does not take its answers
+is not read from; and published octets that wait for the disk are bounded by the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple, cast
+
+from leveret.model.errors import LeveretError, Refusal
+from leveret.runtime.stream_host import ServedLog, StreamHost
+from leveret.session.stream import StreamSession
+from leveret.session.stream_types import Append, Effect, KeepOffset, State, Subscribed, Subscription
+from leveret.wire.stream.codec import Code
+
+READ_BYTES_MAX: Final = 262_144
+READ_BYTES_PER_CREDIT: Final = 65_536
+"""A reader that asks for chunks one by one is not read for as if it wanted them all."""
+WRITE_BUFFER_BYTES_MAX: Final = 1_048_576
+STOP_TIMEOUT_S: Final = 3.0
+FLUSH_TIMEOUT_S: Final = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class StreamListener:
+    """Serves the stream protocol on one or more addresses.
+
+    Attributes:
+        ports: those it listens on, in the order of `start` calls.
+    """
+
+    def __init__(self, host: StreamHost, *, frame_max_bytes: int = 1_048_576, heartbeat_s: int = 60) -> None:
+        self.ports: list[int] = []
+        self._host = host
+        self._frame_max_bytes = frame_max_bytes
+        self._heartbeat_s = heartbeat_s
+        self._servers: list[asyncio.AbstractServer] = []
+        self._connections: set[StreamConnection] = set()
+
+    async def start(self, address: str, port: int) -> None:
+        """Listen on an address (more than once for more of them); port 0 takes a free one.
+
+        Raises:
+            OSError: the address is not to be had.
+        """
+        server = await asyncio.get_running_loop().create_server(
+            self._accept, address, port, reuse_address=True
+        )
+        self._servers.append(server)
+        self.ports.append(server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Close every connection with a word, then without, and stop listening."""
+        for server in self._servers:
+            server.close()
+        for connection in list(self._connections):
+            connection.close("the node is stopping")
+        waiting = [connection.closed for connection in self._connections]
+        if waiting:
+            await asyncio.wait(waiting, timeout=STOP_TIMEOUT_S)
+        for connection in list(self._connections):
+            connection.abort()
+        self._servers.clear()
+        self.ports.clear()
+
+    @property
+    def connections(self) -> list[StreamConnection]:
+        """The connections there are now."""
+        return list(self._connections)
+
+    def _accept(self) -> StreamConnection:
+        return StreamConnection(self._host, self._frame_max_bytes, self._heartbeat_s, self._connections)
+
+
+class _Watch(NamedTuple):
+    """A log that a subscription reads, and what ends being told of its growth."""
+
+    log: ServedLog
+    release: Callable[[], None]
+
+
+class StreamConnection(asyncio.Protocol):
+    """One peer.
+
+    Attributes:
+        name: both ends, as RabbitMQ writes them.
+        since_ms: when it was accepted, Unix time.
+        octets_received, octets_sent: counters.
+        closed: done when the connection is gone.
+    """
+
+    protocol = "stream"
+    channels = 0
+
+    def __init__(
+        self, host: StreamHost, frame_max_bytes: int, heartbeat_s: int, register: set[StreamConnection]
+    ) -> None:
+        self.name = ""
+        self.since_ms = int(time.time() * 1000)
+        self.octets_received = 0
+        self.octets_sent = 0
+        self._host = host
+        self._limits = (frame_max_bytes, heartbeat_s)
+        self._register = register
+        self._loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self._watches: dict[int, _Watch] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._pump_waits = False
+        self._writable = True
+
+    # --- What others ask --------------------------------------------------------------------------
+
+    @property
+    def user(self) -> str:
+        """Empty before login."""
+        return self._session.user
+
+    @property
+    def vhost(self) -> str:
+        """Empty before Open."""
+        return self._session.vhost
+
+    @property
+    def state(self) -> str:
+        """`running`, or what it is doing instead."""
+        return self._session.state.value
+
+    @property
+    def peer_properties(self) -> dict[str, str]:
+        """What the peer says it is."""
+        return self._session.peer_properties
+
+    @property
+    def subscriptions(self) -> dict[int, Subscription]:
+        """What it reads."""
+        return self._session.subscriptions
+
+    def close(self, reason: str) -> None:
+        """End the connection politely; `closed` is done when it is gone."""
+        self._session.close(Code.OK, reason, self._now_ms())
+        self._settle()
+
+    def abort(self) -> None:
+        """End it at once."""
+        self._transport.abort()
+
+    # --- What the event loop calls ----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept a peer; the first word is its."""
+        # uvloop has transports of its own, which are no subclass.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES_MAX)
+        with contextlib.suppress(OSError):
+            # Peers without heartbeats (our own blocking client) are found dead by the kernel.
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        self.name = f"{peer[0]}:{peer[1]} -> {here[0]}:{here[1]}"
+        self._session = StreamSession(self._host, _is_loopback(peer[0]), *self._limits, self._now_ms())
+        self._register.add(self)
+        self._arm()
+
+    def data_received(self, data: bytes) -> None:
+        """Serve what the peer sent."""
+        self.octets_received += len(data)
+        self._guarded(partial(self._receive, data))
+
+    def pause_writing(self) -> None:
+        """The peer takes less than it is sent: nothing more is read, for it or from it."""
+        self._writable = False
+        self._pace()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self._writable = True
+        self._guarded(self._settle)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Let go of everything."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for number in list(self._watches):
+            self._watches.pop(number).release()
+        self._register.discard(self)
+        reason = self._session.close_reason or (str(error) if error else "the peer hung up")
+        log.info(
+            "stream connection %s closed: user=%s vhost=%s reason=%s",
+            self.name,
+            self.user,
+            self.vhost,
+            reason,
+        )
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    # --- Steps ------------------------------------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Run a step; a bug in it costs this one peer its connection, not the node."""
+        if self.closed.done():
+            return
+        try:
+            step()
+        except Exception:
+            log.exception("stream connection %s: internal error, dropping it", self.name)
+            self._transport.abort()
+
+    def _receive(self, data: bytes) -> None:
+        before = self._session.state
+        effects = self._session.receive(data, self._now_ms())
+        if before is not State.OPEN and self._session.state is State.OPEN:
+            log.info("stream connection %s opened: user=%s vhost=%s", self.name, self.user, self.vhost)
+        self._flush()
+        for effect in effects:
+            self._perform(effect)
+        self._settle()
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Append():
+                self._append(effect)
+            case KeepOffset():
+                self._host.store_offset(self.vhost, effect.reference, effect.offset)
+            case Subscribed() if effect.number in self._session.subscriptions:
+                self._watch(effect.number)
+
+    def _append(self, append: Append) -> None:
+        publisher = append.publisher
+        try:
+            queue = self._host.recovery_queue(self.user, self.vhost, publisher.queue)
+            done = partial(self._guarded, partial(self._stored, append))
+            queue.append(publisher.reference, append.entries, done)
+        except LeveretError as error:
+            log.warning("stream connection %s: queue=%s not written: %s", self.name, publisher.queue, error)
+            self._session.not_stored(append, error)
+
+    def _stored(self, append: Append) -> None:
+        self._session.stored(append)
+        self._settle()
+
+    def _watch(self, number: int) -> None:
+        if held := self._watches.pop(number, None):
+            held.release()
+        try:
+            served = self._host.outgoing_log(self.user, self.vhost)
+        except LeveretError as error:
+            self._drop(number, error)
+            return
+        self._watches[number] = _Watch(served, served.on_commit(self._wake))
+
+    def _drop(self, number: int, error: LeveretError) -> None:
+        level = logging.INFO if isinstance(error, Refusal) else logging.ERROR
+        log.log(level, "stream connection %s: subscription=%d ended: %s", self.name, number, error)
+        self._session.stream_gone(number, error)
+
+    def _settle(self) -> None:
+        """Bring sockets, logs and timers in line with what the session now is."""
+        self._flush()
+        for number in self._watches.keys() - self._session.subscriptions.keys():
+            self._watches.pop(number).release()
+        if self._session.state is State.CLOSED:
+            self._hang_up()
+            return
+        self._pace()
+        self._arm()
+        if self._watches:
+            self._wake()
+
+    def _flush(self) -> None:
+        output = self._session.take_output(self._now_ms())
+        if output and not self._transport.is_closing():
+            self.octets_sent += sum(map(len, output))
+            self._transport.writelines(output)
+
+    def _hang_up(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.close()
+            # What a peer does not take in time is not worth keeping the socket for.
+            self._timer_at(self._loop.time() + FLUSH_TIMEOUT_S, self._transport.abort)
+
+    def _pace(self) -> None:
+        """Read from the peer, or stop reading."""
+        wanted = self._writable and self._session.takes_more
+        if wanted != self._session.reading and not self._transport.is_closing():
+            self._session.set_reading(wanted, self._now_ms())
+            (self._transport.resume_reading if wanted else self._transport.pause_reading)()
+
+    # --- Chunks -----------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """Have `_pump` called once, soon."""
+        if not self._pump_waits:
+            self._pump_waits = True
+            self._loop.call_soon(self._guarded, self._pump)
+
+    def _pump(self) -> None:
+        """One read for each subscription that wants one; again when the others have had the loop."""
+        self._pump_waits = False
+        progress = False
+        for number in list(self._watches):
+            if not self._writable:
+                return
+            progress |= self._deliver(number)
+        if progress:
+            self._wake()
+
+    def _deliver(self, number: int) -> bool:
+        subscription = self._session.subscriptions.get(number)
+        watch = self._watches.get(number)
+        if subscription is None or watch is None or not subscription.wanting:
+            return False
+        try:
+            if subscription.next_offset >= watch.log.committed_offset:
+                return False
+            bytes_max = min(READ_BYTES_MAX, subscription.credit * READ_BYTES_PER_CREDIT)
+            chunks = watch.log.read(subscription.next_offset, bytes_max)
+        except LeveretError as error:
+            self._drop(number, error)
+            self._settle()
+            return False
+        self._session.deliver(number, chunks)
+        # Who was served goes to the end, so that a full buffer stops somebody else next time.
+        self._watches[number] = self._watches.pop(number)
+        self._flush()
+        return bool(chunks)
+
+    # --- Time -------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Have `_tick` called at the session's deadline, or before it."""
+        deadline = self._session.next_deadline_ms()
+        if deadline is None:
+            return
+        # A whole millisecond later, because the session's clock is cut off to milliseconds.
+        when = (deadline + 1) / 1000
+        if self._timer is None or when < self._timer.when():
+            self._timer_at(when, partial(self._guarded, self._tick))
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._session.tick(self._now_ms())
+        self._settle()
+
+    def _timer_at(self, when: float, call: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, call)
+
+
+def _is_loopback(address: str) -> bool:
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return bool((mapped or parsed).is_loopback)

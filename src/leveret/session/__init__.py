@@ -1,0 +1,1 @@
+"""One peer each, pure: octets in, core calls and octets out."""

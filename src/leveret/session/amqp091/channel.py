@@ -1,0 +1,325 @@
+"""One channel: its consumers, its unacked deliveries, its confirms; a method each.
+
+Frames of a message come in three kinds (method, header, bodies); `incoming` is the message they
+build. A closing channel drops everything but close and close-ok (spec 1.5.2.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from pamqp import base, commands
+
+from leveret.core.confirms import Batch, Confirms
+from leveret.core.queue import Head, Queue
+from leveret.model.errors import AccessRefused, ResourceLocked
+from leveret.session.amqp091.delivery import Consumer, Unacked, UnackedRuns, content
+from leveret.session.amqp091.publishing import Incoming
+from leveret.session.amqp091.replies import Fault
+from leveret.session.amqp091.topology import TOPOLOGY
+from leveret.wire import amqp091 as wire
+
+if TYPE_CHECKING:
+    from leveret.session.amqp091.connection import ClientConnection
+
+_CLOSE: Final = b"\x00\x14\x00\x28"
+_CLOSE_OK: Final = b"\x00\x14\x00\x29"
+
+
+class Channel:
+    """See the module."""
+
+    def __init__(self, connection: ClientConnection, number: int) -> None:
+        """Open, without consumers, not in confirm mode."""
+        self.connection = connection
+        self.number = number
+        self.consumers: dict[bytes, Consumer] = {}
+        self.unacked = UnackedRuns()
+        self.next_tag = 1
+        self.prefetch = 0
+        self.global_prefetch = 0
+        self.confirms: Confirms | None = None
+        self.incoming: Incoming | None = None
+        self.last_queue = ""
+        self.is_closed = False
+        self.is_closing = False
+
+    # -- frames -------------------------------------------------------------------------------
+
+    def frame(self, kind: int, payload: bytes) -> None:
+        """Take one frame of this channel.
+
+        Raises:
+            LeveretError: closes the channel or the connection, by its code.
+        """
+        if self.is_closing:
+            self._closing_frame(kind, payload)
+        elif kind == wire.FRAME_METHOD:
+            if self.incoming:
+                raise Fault(505, "expected content header or body, got a method instead")
+            if payload[:4] == wire.BASIC_PUBLISH:
+                self.incoming = Incoming(payload)
+            elif payload[:4] == wire.BASIC_ACK and len(payload) == 13:
+                self.ack(int.from_bytes(payload[4:12], "big"), multiple=bool(payload[12] & 1))
+            else:
+                self._method(wire.decode_method(payload))
+        else:
+            self._content(kind, payload)
+
+    def _closing_frame(self, kind: int, payload: bytes) -> None:
+        if kind == wire.FRAME_METHOD and payload[:4] == _CLOSE_OK:
+            self.is_closed = True
+        elif kind == wire.FRAME_METHOD and payload[:4] == _CLOSE:
+            self.reply(commands.Channel.CloseOk())
+
+    def _content(self, kind: int, payload: bytes) -> None:
+        incoming = self.incoming
+        if incoming is None:
+            raise Fault(505, "expected a method, got content instead")
+        if (kind == wire.FRAME_HEADER) != (incoming.header is None):
+            raise Fault(505, "content header and body out of order")
+        whole = incoming.take_header(payload) if kind == wire.FRAME_HEADER else incoming.take_body(payload)
+        if whole:
+            self.incoming = None
+            self.connection.publisher.finish(self, incoming)
+
+    def reply(self, method: base.Frame) -> None:
+        """Send a method on this channel."""
+        self.connection.send(wire.marshal(method, self.number))
+
+    def _method(self, method: base.Frame) -> None:
+        handler = _METHODS.get(type(method)) or TOPOLOGY.get(type(method))
+        if handler is None:
+            raise Fault(540 if type(method) in _NOT_SERVED else 503, f"method {method.name} is not served")
+        handler(self, method)
+
+    # -- channel ------------------------------------------------------------------------------
+
+    def _open_again(self, method: base.Frame) -> None:
+        raise Fault(504, "second 'channel.open' seen")
+
+    def _close(self, method: base.Frame) -> None:
+        self.abandon()
+        self.is_closed = True
+        self.reply(commands.Channel.CloseOk())
+
+    def _flow(self, method: commands.Channel.Flow) -> None:
+        if not method.active:
+            raise Fault(540, "active=false")
+        self.connection.send(wire.frame(wire.FRAME_METHOD, self.number, b"\x00\x14\x00\x15\x01"))
+
+    def abandon(self) -> None:
+        """End: consumers go, unacked deliveries return, later frames are dropped until close-ok."""
+        self.is_closing = True
+        self.incoming = None
+        for tag in list(self.consumers):
+            self._remove_consumer(tag)
+        self.requeue(self.unacked.take_up_to(0))
+        self.connection.confirming.pop(self, None)
+
+    # -- queues -------------------------------------------------------------------------------
+
+    def queue(self, name: str) -> Queue:
+        """The queue named, or the last one declared when the name is empty; its lock is checked.
+
+        Raises:
+            NotFound: there is none. ResourceLocked: it is another connection's.
+        """
+        if not name:
+            if not self.last_queue:
+                raise Fault(404, "no previously declared queue")
+            name = self.last_queue
+        queue = self.connection.broker.queue(self.connection.vhost or "", name)
+        self.check_lock(queue)
+        return queue
+
+    def check_lock(self, queue: Queue) -> None:
+        """Refuse another connection's exclusive queue."""
+        if queue.owner is not None and queue.owner is not self.connection:
+            vhost, name = queue.key
+            raise ResourceLocked(
+                f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'. It could be originally "
+                "declared on another connection or the exclusive property value does not match that of the original "
+                "declaration."
+            )
+
+    def mark(self, queue: Queue) -> None:
+        """The queue has something to log or to hand out at the next flush."""
+        if queue.key in self.connection.broker.queues:
+            self.connection.broker.dirty[queue] = None
+
+    # -- consuming ----------------------------------------------------------------------------
+
+    def _qos(self, method: commands.Basic.Qos) -> None:
+        if method.prefetch_size:
+            raise Fault(540, f"prefetch_size!=0 ({method.prefetch_size})")
+        if method.global_:
+            self.global_prefetch = method.prefetch_count
+            self.wake_consumers()
+        else:
+            self.prefetch = method.prefetch_count
+        self.reply(commands.Basic.QosOk())
+
+    def _consume(self, method: commands.Basic.Consume) -> None:
+        queue = self.queue(method.queue)
+        vhost, name = queue.key
+        self.connection.access.require("read", "queue", name)
+        tag = (method.consumer_tag or f"amq.ctag-{self.connection.host.unique_id()}").encode()
+        if tag in self.consumers:
+            raise Fault(530, f"attempt to reuse consumer tag '{tag.decode()}'")
+        if any(other.exclusive for other in queue.consumers) or (method.exclusive and queue.consumers):
+            raise AccessRefused(f"queue '{name}' in vhost '{vhost}' in exclusive use")
+        consumer = Consumer(
+            self, queue, tag, no_ack=method.no_ack, exclusive=method.exclusive, prefetch=self.prefetch
+        )
+        self.consumers[tag] = consumer
+        if not method.nowait:
+            self.connection.send(wire.named_reply(self.number, 60, 21, tag))
+        queue.add_consumer(consumer)
+        self.mark(queue)
+
+    def _cancel(self, method: commands.Basic.Cancel) -> None:
+        tag = (method.consumer_tag or "").encode()
+        if tag in self.consumers:
+            self._remove_consumer(tag)
+        if not method.nowait:
+            self.connection.send(wire.named_reply(self.number, 60, 31, tag))
+
+    def _remove_consumer(self, tag: bytes) -> None:
+        consumer = self.consumers.pop(tag)
+        queue = consumer.queue
+        queue.remove_consumer(consumer)
+        held = queue.key in self.connection.broker.queues
+        if held and queue.definition.auto_delete and not queue.consumers:
+            self.connection.broker.delete_queue(queue)
+        else:
+            self.mark(queue)
+
+    def consumer_cancelled(self, consumer: Consumer) -> None:
+        """A consumer's queue is gone; the client is told if it can hear it."""
+        self.consumers.pop(consumer.tag, None)
+        if not self.is_closing and self.connection.client_can("consumer_cancel_notify"):
+            self.connection.send(wire.named_reply(self.number, 60, 30, consumer.tag, b"\x01"))
+
+    def wake_consumers(self) -> None:
+        """Something changed about how much this channel takes."""
+        for consumer in self.consumers.values():
+            self.mark(consumer.queue)
+
+    def _get(self, method: commands.Basic.Get) -> None:
+        queue = self.queue(method.queue)
+        self.connection.access.require("read", "queue", queue.key[1])
+        runs, redelivered = queue.take(1) if queue.ready_count else ([], False)
+        if not runs:
+            self.connection.send(wire.named_reply(self.number, 60, 72, b""))
+            return
+        run = runs[0]
+        tag = self.next_tag
+        self.next_tag += 1
+        message = content(self, run.head, run.bodies[0], redelivered)
+        # A get-ok has the count between routing key and frame end; its content is a delivery's.
+        after_route = message[1 + len(run.head.route) + 1 :]
+        ok = wire.get_ok(self.number, tag, redelivered, run.head.route, queue.ready_count)
+        self.connection.send(ok + after_route)
+        if method.no_ack:
+            queue.settle(run.first, 1)
+            self.mark(queue)
+        else:
+            self.unacked.add(Unacked(tag, run.first, 1, queue, None))
+
+    # -- settling -----------------------------------------------------------------------------
+
+    def ack(self, tag: int, *, multiple: bool) -> None:
+        """Settle deliveries for good.
+
+        Raises:
+            Fault: 406, the tag is not unacked.
+        """
+        for run in self._take(tag, multiple):
+            if run.consumer is not None:
+                run.consumer.unacked_count -= run.count
+            run.queue.settle(run.offset, run.count)
+            self.mark(run.queue)
+        if self.global_prefetch:
+            self.wake_consumers()
+
+    def _take(self, tag: int, multiple: bool) -> list[Unacked]:
+        if multiple:
+            taken = self.unacked.take_up_to(tag)
+            if not taken and tag:
+                raise Fault(406, f"unknown delivery tag {tag}")
+            return taken
+        run = self.unacked.take_one(tag)
+        if run is None:
+            raise Fault(406, f"unknown delivery tag {tag}")
+        return [run]
+
+    def _nack(self, method: commands.Basic.Nack) -> None:
+        self._refuse(method.delivery_tag or 0, multiple=method.multiple, requeue=method.requeue)
+
+    def _reject(self, method: commands.Basic.Reject) -> None:
+        self._refuse(method.delivery_tag or 0, multiple=False, requeue=method.requeue)
+
+    def _refuse(self, tag: int, *, multiple: bool, requeue: bool) -> None:
+        if requeue:
+            self.requeue(self._take(tag, multiple))
+        else:
+            self.ack(tag, multiple=multiple)
+
+    def requeue(self, runs: list[Unacked]) -> None:
+        """Give deliveries back to their queues, in their old places."""
+        for run in runs:
+            if run.consumer is not None:
+                run.consumer.unacked_count -= run.count
+            run.queue.requeue(run.offset, run.count)
+            self.mark(run.queue)
+        if self.global_prefetch:
+            self.wake_consumers()
+
+    def _recover(self, method: commands.Basic.Recover) -> None:
+        self._recover_async(method)
+        self.reply(commands.Basic.RecoverOk())
+
+    def _recover_async(self, method: commands.Basic.Recover | commands.Basic.RecoverAsync) -> None:
+        if not method.requeue:
+            raise Fault(540, "requeue=false")
+        self.requeue(self.unacked.take_up_to(0))
+
+    # -- publishing ---------------------------------------------------------------------------
+
+    def _confirm_select(self, method: commands.Confirm.Select) -> None:
+        if self.confirms is None:
+            self.confirms = Confirms()
+        if not method.nowait:
+            self.reply(commands.Confirm.SelectOk())
+
+    def confirm(self, batch: Batch, ok: bool) -> None:
+        """A batch of publishes is safe, or is not; tell the publisher."""
+        if self.confirms is None or self.is_closing:
+            return
+        for tag, multiple, positive in self.confirms.settled(batch, ok):
+            encode = wire.ack if positive else wire.nack
+            self.connection.send(encode(self.number, tag, multiple))
+
+    def return_unroutable(self, head: Head, body: bytes) -> None:
+        """A mandatory message went to no queue: basic.return, 312."""
+        message = content(self, head, body, False)[1 + len(head.route) + 1 :]
+        self.connection.send(wire.basic_return(self.number, 312, b"NO_ROUTE", head.route) + message)
+
+
+_METHODS: Final[dict[type[base.Frame], Callable[[Channel, Any], None]]] = {
+    commands.Channel.Open: Channel._open_again,
+    commands.Channel.Close: Channel._close,
+    commands.Channel.Flow: Channel._flow,
+    commands.Basic.Qos: Channel._qos,
+    commands.Basic.Consume: Channel._consume,
+    commands.Basic.Cancel: Channel._cancel,
+    commands.Basic.Get: Channel._get,
+    commands.Basic.Nack: Channel._nack,
+    commands.Basic.Reject: Channel._reject,
+    commands.Basic.Recover: Channel._recover,
+    commands.Basic.RecoverAsync: Channel._recover_async,
+    commands.Confirm.Select: Channel._confirm_select,
+}
+_NOT_SERVED: Final = frozenset({commands.Tx.Select, commands.Tx.Commit, commands.Tx.Rollback})

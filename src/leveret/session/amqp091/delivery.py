@@ -1,0 +1,191 @@
+"""Consumers: what a channel was sent and has not settled, and how messages become frames."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, repeat
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from leveret.core.queue import Head, Queue, Run
+from leveret.wire import amqp091 as wire
+
+if TYPE_CHECKING:
+    from leveret.session.amqp091.channel import Channel
+
+_pack_tag: Callable[[int], bytes] = Struct(">Q").pack
+UNLIMITED: Final = 1 << 30
+
+
+class Unacked:
+    """Deliveries with consecutive tags and consecutive offsets of one queue."""
+
+    __slots__ = ("consumer", "count", "offset", "queue", "tag")
+
+    def __init__(self, tag: int, offset: int, count: int, queue: Queue, consumer: Consumer | None) -> None:
+        """`consumer` is None for what basic.get took."""
+        self.tag = tag
+        self.offset = offset
+        self.count = count
+        self.queue = queue
+        self.consumer = consumer
+
+
+class UnackedRuns:
+    """A channel's unsettled deliveries in order of tag."""
+
+    def __init__(self) -> None:
+        """Nothing delivered."""
+        self._runs: deque[Unacked] = deque()
+        self.count = 0
+
+    def add(self, run: Unacked) -> None:
+        """Append a run; its tags follow all before."""
+        self._runs.append(run)
+        self.count += run.count
+
+    def take_up_to(self, tag: int) -> list[Unacked]:
+        """Remove and return everything with a tag of at most `tag`; 0 means all."""
+        runs = self._runs
+        taken: list[Unacked] = []
+        while runs and (not tag or runs[0].tag <= tag):
+            run = runs[0]
+            if tag and run.tag + run.count - 1 > tag:
+                taken.append(_split_front(run, tag - run.tag + 1))
+                break
+            taken.append(runs.popleft())
+        self.count -= sum(run.count for run in taken)
+        return taken
+
+    def take_one(self, tag: int) -> Unacked | None:
+        """Remove and return one delivery, None when it is not there."""
+        runs = self._runs
+        index = self._index_of(tag)
+        if index < 0:
+            return None
+        run = runs[index]
+        self.count -= 1
+        if run.count == 1:
+            del runs[index]
+            return run
+        if tag == run.tag:
+            return _split_front(run, 1)
+        before = tag - run.tag
+        taken = Unacked(tag, run.offset + before, 1, run.queue, run.consumer)
+        after = run.count - before - 1
+        run.count = before
+        if after:
+            runs.insert(index + 1, Unacked(tag + 1, taken.offset + 1, after, run.queue, run.consumer))
+        return taken
+
+    def _index_of(self, tag: int) -> int:
+        """Index of the run that holds `tag`, -1 for none; the first run is looked at first."""
+        runs = self._runs
+        if not runs or tag < runs[0].tag:
+            return -1
+        low, high = 0, len(runs)
+        if tag < runs[0].tag + runs[0].count:
+            high = 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            if runs[middle].tag <= tag:
+                low = middle
+            else:
+                high = middle
+        return low if tag < runs[low].tag + runs[low].count else -1
+
+    def __iter__(self) -> Iterator[Unacked]:
+        """The runs, oldest first."""
+        return iter(self._runs)
+
+
+def _split_front(run: Unacked, count: int) -> Unacked:
+    """Cut the first `count` deliveries off `run`."""
+    front = Unacked(run.tag, run.offset, count, run.queue, run.consumer)
+    run.tag += count
+    run.offset += count
+    run.count -= count
+    return front
+
+
+class Consumer:
+    """One basic.consume on one channel."""
+
+    __slots__ = ("_heads", "channel", "exclusive", "no_ack", "prefetch", "queue", "tag", "unacked_count")
+
+    def __init__(
+        self, channel: Channel, queue: Queue, tag: bytes, *, no_ack: bool, exclusive: bool, prefetch: int
+    ) -> None:
+        """`prefetch` 0 means no limit."""
+        self.channel = channel
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.prefetch = prefetch
+        self.unacked_count = 0
+        self._heads: dict[int, bytes] = {}
+
+    def capacity(self) -> int:
+        """See core.queue.Consumer: prefetch of consumer and channel, and the socket's back-pressure."""
+        channel = self.channel
+        if not channel.connection.takes_deliveries():
+            return 0
+        if self.no_ack:
+            return UNLIMITED
+        room = self.prefetch - self.unacked_count if self.prefetch else UNLIMITED
+        if channel.global_prefetch:
+            room = min(room, channel.global_prefetch - channel.unacked.count)
+        return room
+
+    def queue_deleted(self) -> None:
+        """The queue is gone: RabbitMQ's consumer_cancel_notify, if the client asked for it."""
+        self.channel.consumer_cancelled(self)
+
+    def deliver(self, queue: Queue, runs: Sequence[Run], redelivered: bool) -> None:
+        """Frame the runs, and remember them unless they need no acknowledgement."""
+        channel = self.channel
+        for run in runs:
+            count = len(run.bodies)
+            first = channel.next_tag
+            channel.next_tag = first + count
+            channel.connection.send(self._frames(run, first, redelivered))
+            if not self.no_ack:
+                channel.unacked.add(Unacked(first, run.first, count, queue, self))
+                self.unacked_count += count
+
+    def _frames(self, run: Run, first: int, redelivered: bool) -> bytes:
+        """basic.deliver and content of every message of a run, tags from `first` on."""
+        head = run.head
+        channel = self.channel.number
+        before = self._heads.get(len(head.route))
+        if before is None:
+            before = self._heads[len(head.route)] = wire.deliver_head(channel, self.tag, len(head.route))
+        if head.body_bytes > self.channel.connection.frame_max_bytes - wire.FRAME_OVERHEAD:
+            return b"".join(
+                before + _pack_tag(first + i) + content(self.channel, head, body, redelivered)
+                for i, body in enumerate(run.bodies)
+            )
+        middle = frames_before_body(head, channel, redelivered)
+        tags = map(_pack_tag, range(first, first + len(run.bodies)))
+        parts = zip(repeat(before), tags, repeat(middle), run.bodies, repeat(wire.FRAME_END_OCTET))
+        return b"".join(chain.from_iterable(parts))
+
+
+def frames_before_body(head: Head, channel: int, redelivered: bool) -> bytes:
+    """From a delivery tag to the body's first octet, kept with the head; a frame end must follow the body."""
+    key = channel << 1 | redelivered
+    found = head.frames.get(key)
+    if found is None:
+        found = head.frames[key] = wire.content_head(channel, redelivered, head.route, head.header, head.body_bytes)
+    return found
+
+
+def content(channel: Channel, head: Head, body: bytes, redelivered: bool) -> bytes:
+    """From a delivery tag to the end of a message of any size."""
+    frame_max = channel.connection.frame_max_bytes
+    if len(body) <= frame_max - wire.FRAME_OVERHEAD:
+        return frames_before_body(head, channel.number, redelivered) + body + wire.FRAME_END_OCTET
+    start = wire.content_head(channel.number, redelivered, head.route, head.header, 0)
+    return start + wire.FRAME_END_OCTET + wire.body_frames(channel.number, body, frame_max)

@@ -1,0 +1,236 @@
+"""exchange.* and queue.* methods: from AMQP's arguments to the broker's verbs, and back to replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+from pamqp import base, commands
+
+from leveret.core.queue import Queue
+from leveret.core.topology import PREDECLARED
+from leveret.model import definitions as d
+from leveret.model.errors import AccessRefused, InvalidCommand, PreconditionFailed
+from leveret.session.amqp091.replies import Fault
+from leveret.wire import amqp091 as wire
+
+if TYPE_CHECKING:
+    from leveret.session.amqp091.channel import Channel
+
+_PURGED: Final = 3
+_U32: Final = 4
+
+
+def _arguments(table: Any) -> d.Arguments:
+    """A field table as definitions hold it: JSON's types."""
+    return {str(key): _plain(value) for key, value in (table or {}).items()}
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case bytes() | bytearray():
+            return bytes(value).decode("utf-8", "replace")
+        case datetime():
+            return int(value.timestamp())
+        case Decimal():
+            return float(value)
+        case dict():
+            return _arguments(value)
+        case list():
+            return [_plain(item) for item in value]
+    return value
+
+
+def _vhost(channel: Channel) -> str:
+    return channel.connection.vhost or ""
+
+
+def _hold(channel: Channel) -> None:
+    """Replies wait for the definitions log, so a declared entity survives what comes after its reply."""
+    if channel.connection.broker.changes:
+        channel.connection.held = True
+
+
+def _exchange_declare(channel: Channel, method: commands.Exchange.Declare) -> None:
+    vhost, name = _vhost(channel), method.exchange
+    broker = channel.connection.broker
+    if method.passive:
+        broker.exchange(vhost, name)
+    else:
+        channel.connection.access.require("configure", "exchange", name)
+        wanted = d.Exchange(
+            name=name,
+            vhost=vhost,
+            type=method.exchange_type,
+            durable=method.durable,
+            auto_delete=method.auto_delete,
+            internal=method.internal,
+            arguments=_arguments(method.arguments),
+        )
+        _check_reserved_exchange(channel, name)
+        broker.declare_exchange(wanted)
+        _hold(channel)
+    if not method.nowait:
+        channel.reply(commands.Exchange.DeclareOk())
+
+
+def _check_reserved_exchange(channel: Channel, name: str) -> None:
+    vhost = _vhost(channel)
+    if name == "":
+        raise AccessRefused("operation not permitted on the default exchange")
+    if name.startswith("amq.") and name not in channel.connection.broker.topology(vhost).exchanges:
+        raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
+
+
+def _exchange_delete(channel: Channel, method: commands.Exchange.Delete) -> None:
+    vhost, name = _vhost(channel), method.exchange
+    if name == "":
+        raise AccessRefused("operation not permitted on the default exchange")
+    if name in PREDECLARED:
+        raise AccessRefused(f"deletion of system exchange '{name}' in vhost '{vhost}' not allowed")
+    channel.connection.access.require("configure", "exchange", name)
+    channel.connection.broker.delete_exchange(vhost, name, if_unused=method.if_unused)
+    _hold(channel)
+    if not method.nowait:
+        channel.reply(commands.Exchange.DeleteOk())
+
+
+def _exchange_bind(channel: Channel, method: commands.Exchange.Bind | commands.Exchange.Unbind) -> None:
+    access = channel.connection.access
+    for name in (method.destination, method.source):
+        if name == "":
+            raise AccessRefused("operation not permitted on the default exchange")
+    access.require("write", "exchange", method.destination)
+    access.require("read", "exchange", method.source)
+    binding = d.Binding(
+        source=method.source,
+        vhost=_vhost(channel),
+        destination=method.destination,
+        destination_type="exchange",
+        routing_key=method.routing_key,
+        arguments=_arguments(method.arguments),
+    )
+    _change_binding(channel, binding, add=isinstance(method, commands.Exchange.Bind))
+    if not method.nowait:
+        add = isinstance(method, commands.Exchange.Bind)
+        channel.reply(commands.Exchange.BindOk() if add else commands.Exchange.UnbindOk())
+
+
+def _change_binding(channel: Channel, binding: d.Binding, *, add: bool) -> None:
+    broker = channel.connection.broker
+    _check_match(binding)
+    if add:
+        broker.bind(binding)
+    else:
+        broker.exchange(binding.vhost, binding.source)
+        broker.unbind(binding)
+    _hold(channel)
+
+
+def _check_match(binding: d.Binding) -> None:
+    mode = binding.arguments.get("x-match", "all")
+    if mode not in ("all", "any", "all-with-x", "any-with-x"):
+        raise PreconditionFailed(
+            f"Invalid x-match field value {mode!r}; expected all, any, all-with-x, or any-with-x"
+        )
+
+
+def _queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
+    connection = channel.connection
+    vhost = _vhost(channel)
+    name = method.queue or f"amq.gen-{connection.host.unique_id()}"
+    if method.passive:
+        queue = channel.queue(method.queue)
+    else:
+        connection.access.require("configure", "queue", name)
+        queue = _declare(channel, method, name, vhost)
+        _hold(channel)
+    channel.last_queue = queue.key[1]
+    if not method.nowait:
+        connection.send(
+            wire.declare_ok(channel.number, queue.name_octets, queue.ready_count, queue.consumer_count)
+        )
+
+
+def _declare(channel: Channel, method: commands.Queue.Declare, name: str, vhost: str) -> Queue:
+    connection = channel.connection
+    held = connection.broker.queues.get((vhost, name))
+    if held is None and method.queue.startswith("amq."):
+        raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
+    if held is not None:
+        channel.check_lock(held)
+        if method.exclusive != (held.owner is not None):
+            raise Fault(405, f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'. It could be originally declared on another connection or the exclusive property value does not match that of the original declaration.")
+    wanted = d.Queue(
+        name=name,
+        vhost=vhost,
+        durable=method.durable,
+        auto_delete=method.auto_delete,
+        arguments=_arguments(method.arguments),
+    )
+    return connection.broker.declare_queue(wanted, connection if method.exclusive else None)
+
+
+def _queue_bind(channel: Channel, method: commands.Queue.Bind | commands.Queue.Unbind) -> None:
+    add = isinstance(method, commands.Queue.Bind)
+    queue = channel.queue(method.queue)
+    name = queue.key[1]
+    access = channel.connection.access
+    if method.exchange == "":
+        raise AccessRefused("operation not permitted on the default exchange")
+    access.require("write", "queue", name)
+    access.require("read", "exchange", method.exchange)
+    routing_key = method.routing_key or (name if not method.queue and not method.routing_key else "")
+    if channel.connection.broker.exchange(_vhost(channel), method.exchange).type == "topic":
+        access.require_topic("read", method.exchange, routing_key)
+    binding = d.Binding(
+        source=method.exchange,
+        vhost=_vhost(channel),
+        destination=name,
+        routing_key=routing_key,
+        arguments=_arguments(method.arguments),
+    )
+    _change_binding(channel, binding, add=add)
+    if isinstance(method, commands.Queue.Unbind):
+        channel.reply(commands.Queue.UnbindOk())
+    elif not method.nowait:
+        channel.reply(commands.Queue.BindOk())
+
+
+def _queue_purge(channel: Channel, method: commands.Queue.Purge) -> None:
+    queue = channel.queue(method.queue)
+    channel.connection.access.require("read", "queue", queue.key[1])
+    count = queue.drop_ready(_PURGED)
+    channel.mark(queue)
+    if not method.nowait:
+        channel.reply(commands.Queue.PurgeOk(count))
+
+
+def _queue_delete(channel: Channel, method: commands.Queue.Delete) -> None:
+    broker = channel.connection.broker
+    count = 0
+    channel.connection.access.require("configure", "queue", method.queue or channel.last_queue)
+    if method.queue and (_vhost(channel), method.queue) not in broker.queues:
+        queue = None
+    else:
+        queue = channel.queue(method.queue)
+    if queue is not None:
+        count = broker.delete_queue(queue, if_unused=method.if_unused, if_empty=method.if_empty)
+        _hold(channel)
+    if not method.nowait:
+        channel.reply(commands.Queue.DeleteOk(count))
+
+
+TOPOLOGY: Final[dict[type[base.Frame], Callable[[Channel, Any], None]]] = {
+    commands.Exchange.Declare: _exchange_declare,
+    commands.Exchange.Delete: _exchange_delete,
+    commands.Exchange.Bind: _exchange_bind,
+    commands.Exchange.Unbind: _exchange_bind,
+    commands.Queue.Declare: _queue_declare,
+    commands.Queue.Bind: _queue_bind,
+    commands.Queue.Unbind: _queue_bind,
+    commands.Queue.Purge: _queue_purge,
+    commands.Queue.Delete: _queue_delete,
+}

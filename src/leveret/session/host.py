@@ -1,0 +1,73 @@
+"""What any session needs of its node, and the permission checks of one logged-in user."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from leveret.core.access import Operation, is_allowed, matches, permission_of
+from leveret.core.broker import Broker
+from leveret.model.definitions import TopicPermission
+from leveret.model.errors import AccessRefused
+
+
+class Sender(Protocol):
+    """A session with output."""
+
+    def take_output(self) -> bytes:
+        """All octets that wait, once."""
+
+
+class Host(Protocol):
+    """The node, as a session sees it."""
+
+    broker: Broker
+    cluster_name: str
+    node_name: str
+    version: str
+    frame_max_bytes: int
+    channel_max: int
+    heartbeat_s: int
+    outbox: list[Sender]
+    """Sessions that have octets to send, each once."""
+
+    def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
+        """Check credentials; return the user's name, or raise AuthenticationFailed."""
+
+    def open_vhost(self, user: str, vhost: str) -> None:
+        """Check that the vhost exists and the user may enter it, or raise a Refusal."""
+
+    def unique_id(self) -> str:
+        """22 characters that nobody else gets, for names the server makes up."""
+
+
+class Access:
+    """What one user may do in one vhost."""
+
+    def __init__(self, broker: Broker, user: str, vhost: str) -> None:
+        """Check nothing yet."""
+        self._broker = broker
+        self._user = user
+        self._vhost = vhost
+
+    def require(self, operation: Operation, kind: str, name: str) -> None:
+        """Let pass, or refuse in RabbitMQ's words.
+
+        Raises:
+            AccessRefused: the user's pattern for the operation does not match the name.
+        """
+        permission = permission_of(self._broker.definitions, self._user, self._vhost)
+        if not is_allowed(permission, operation, name):
+            shown = name or "amq.default"
+            raise AccessRefused(f"access to {kind} '{shown}' in vhost '{self._vhost}' refused for user '{self._user}'")
+
+    def require_topic(self, operation: Operation, exchange: str, routing_key: str) -> None:
+        """Check the user's topic permission, if one is set for the exchange."""
+        held = self._broker.definitions.by_kind["topic_permissions"].get((self._vhost, self._user, exchange))
+        if not isinstance(held, TopicPermission):
+            return
+        pattern = held.write if operation == "write" else held.read
+        if not matches(pattern, routing_key):
+            raise AccessRefused(
+                f"access to topic '{routing_key}' in exchange '{exchange}' in vhost '{self._vhost}' "
+                f"refused for user '{self._user}'"
+            )

@@ -1,0 +1,74 @@
+"""Stored messages and the queue's heads and runs: the step between a log's octets and the core."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leveret.core.queue import Head, Run
+from leveret.wire.amqp091 import body_bytes_of, is_persistent, shortstr
+from leveret.wire.record import body_start, decode_message, message_head
+
+HEADS_MAX: Final = 4096
+
+
+def make_head(exchange: bytes, routing_key: bytes, header: bytes) -> Head:
+    """What messages of one exchange, routing key and content header share."""
+    head = message_head(exchange, routing_key, header)
+    body_bytes = body_bytes_of(header)
+    entry = (len(head) + body_bytes).to_bytes(4, "big") + head
+    route = shortstr(exchange) + shortstr(routing_key)
+    return Head(entry, route, header, body_bytes, is_persistent(header))
+
+
+class Heads:
+    """Heads by the octets before a body, so that messages read back share them as they did before."""
+
+    def __init__(self) -> None:
+        """Know none yet."""
+        self._known: dict[bytes, Head] = {}
+
+    def of_entry(self, entry: bytes) -> tuple[Head, bytes]:
+        """Head and body of a stored message, without its length.
+
+        Raises:
+            ChunkError: the entry is cut short.
+        """
+        start = body_start(entry)
+        head = self._head(len(entry).to_bytes(4, "big") + entry[:start], entry)
+        return head, entry[start:]
+
+    def _head(self, key: bytes, entry: bytes) -> Head:
+        found = self._known.get(key)
+        if found is None:
+            message = decode_message(entry)
+            found = make_head(message.exchange, message.routing_key, message.header)
+            if len(self._known) >= HEADS_MAX:
+                self._known.clear()
+            self._known[key] = found
+        return found
+
+    def runs(self, data: bytes, first: int, skip_before: int) -> list[Run]:
+        """The messages of a user chunk's data as runs, from offset `skip_before` on.
+
+        Raises:
+            ChunkError: an entry is cut short.
+        """
+        runs: list[Run] = []
+        head: Head | None = None
+        position, offset, end = 0, first, len(data)
+        while position < end:
+            if head is not None and data.startswith(head.entry, position):
+                start = position + len(head.entry)
+                body = data[start : start + head.body_bytes]
+                position = start + head.body_bytes
+            else:
+                size = int.from_bytes(data[position : position + 4], "big")
+                head, body = self.of_entry(data[position + 4 : position + 4 + size])
+                position += 4 + size
+            if offset >= skip_before:
+                if runs and runs[-1].head is head:
+                    runs[-1].bodies.append(body)
+                else:
+                    runs.append(Run(offset, head, [body]))
+            offset += 1
+        return runs

@@ -1,0 +1,133 @@
+"""One segment file of a log: a run of chunks and nothing else.
+
+The file's name is the offset of its first record, 20 digits, `.segment`. A sparse index (one entry
+per 64 KiB) is kept in memory and rebuilt by the scan at start.
+
+**What counts as torn.** An append is one `writev`, so power loss leaves a prefix of it, possibly
+followed by zeros (the file grew, the data did not arrive). The tail of the *last* segment is torn, and
+is cut, when its last chunk has a good header and the file ends before the chunk does, when less than a
+header is left, or when the file ends in zeros inside that chunk. Anything else that fails a check is
+damage: it is reported with its place, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from leveret.model.errors import Corrupt
+from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, Header, decode_header, verify
+
+INDEX_EVERY_BYTES: Final = 64 * 1024
+_ZERO_TAIL_BYTES: Final = 64
+"""A whole last chunk with a wrong CRC counts as torn only when at least so much of its end is zero."""
+
+OnChunk = Callable[[Chunk], None]
+
+
+class Segment:
+    """Where chunks are in one file; knows nothing of what they mean."""
+
+    __slots__ = ("_fd", "_index_ids", "_index_positions", "first_offset", "last_timestamp_ms", "next_offset", "path", "size")
+
+    def __init__(self, directory: Path, first_offset: int) -> None:
+        """Describe the file; neither opens nor creates it."""
+        self.path = directory / f"{first_offset:020d}.segment"
+        self.first_offset = first_offset
+        self.next_offset = first_offset
+        self.size = 0
+        self.last_timestamp_ms = 0
+        self._fd = -1
+        self._index_ids = array("Q")
+        self._index_positions = array("Q")
+
+    def fd(self) -> int:
+        """The file, opened for reading and writing and created if need be (mode 0600)."""
+        if self._fd < 0:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return self._fd
+
+    def close(self) -> None:
+        """Give the file descriptor back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def note(self, header: Header) -> None:
+        """Remember a chunk that stands at the present end."""
+        positions = self._index_positions
+        if not positions or self.size - positions[-1] >= INDEX_EVERY_BYTES:
+            self._index_ids.append(header.chunk_id)
+            positions.append(self.size)
+        self.size += header.chunk_bytes
+        self.next_offset = header.next_offset
+        self.last_timestamp_ms = header.timestamp_ms
+
+    def position_before(self, offset: int) -> int:
+        """Position of a chunk at or before the one with `offset`, at most an index step away."""
+        index = bisect_right(self._index_ids, offset) - 1
+        return self._index_positions[index] if index >= 0 else 0
+
+    def scan(self, on_chunk: OnChunk, *, last: bool) -> int:
+        """Read and check every chunk; return how many octets of torn tail follow the last whole one.
+
+        Raises:
+            Corrupt: a check fails where no torn write explains it.
+        """
+        length = os.fstat(self.fd()).st_size
+        if length == 0:
+            return 0
+        with mmap.mmap(self.fd(), length, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
+            while self.size < length:
+                try:
+                    chunk = self._chunk_at(view, length)
+                except ChunkError as error:
+                    if last and _is_torn(view, self.size, length):
+                        return length - self.size
+                    raise Corrupt(
+                        str(self.path.parent), self.path.name, self.next_offset, self.size, str(error)
+                    ) from None
+                with chunk.data, chunk.trailer:  # type: ignore[union-attr]  # both are memoryviews here
+                    on_chunk(chunk)
+                self.note(chunk.header)
+        return 0
+
+    def _chunk_at(self, view: memoryview, length: int) -> Chunk:
+        header = decode_header(view, self.size)
+        if header.chunk_id != self.next_offset:
+            raise ChunkError(f"chunk id is {header.chunk_id}, expected {self.next_offset}")
+        start = self.size + HEADER_BYTES
+        middle = start + header.data_bytes
+        end = self.size + header.chunk_bytes
+        if end > length:
+            raise ChunkError(f"the file ends {end - length} octets before the chunk does")
+        data, trailer = view[start:middle], view[middle:end]
+        try:
+            chunk = Chunk(header, data, trailer)
+            verify(chunk, self.size)
+        except ChunkError:
+            data.release()
+            trailer.release()
+            raise
+        return chunk
+
+
+def _is_torn(view: memoryview, position: int, length: int) -> bool:
+    """Tell an interrupted append from damage; see the module's text."""
+    rest = bytes(view[position:length])
+    if len(rest) < HEADER_BYTES:
+        return True
+    try:
+        header = decode_header(rest)
+    except ChunkError:
+        return len(rest.rstrip(b"\0")) < HEADER_BYTES
+    if header.chunk_bytes > len(rest):
+        return True
+    if header.chunk_bytes < len(rest):
+        return False
+    return len(rest) - len(rest.rstrip(b"\0")) >= _ZERO_TAIL_BYTES

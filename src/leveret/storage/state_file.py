@@ -1,0 +1,59 @@
+"""A small file of what an operator decided at run time: modes, switched-off links.
+
+One JSON object, replaced whole: written beside, synced, renamed, the directory synced. So a reader finds
+the old object or the new one, after power loss too. Mode 0600.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from leveret.model.errors import StorageError
+
+
+class StateFile:
+    """The object in one file; nothing is cached."""
+
+    def __init__(self, path: Path) -> None:
+        """Name the file; it need not exist."""
+        self.path = path
+
+    def load(self) -> dict[str, Any]:
+        """The object as it was saved last; empty if it never was.
+
+        Raises:
+            StorageError: the file is not a JSON object, or may not be read.
+        """
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=dict[str, Any])
+        except FileNotFoundError:
+            return {}
+        except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
+            raise StorageError(
+                f"{self.path}: {error}; mend the file, or remove it to start from the configuration"
+            ) from error
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Replace the object; on disk when this returns. Blocks for the disk.
+
+        Raises:
+            StorageError: the directory is missing, full or may not be written.
+        """
+        beside = self.path.with_name(f"{self.path.name}.new")
+        try:
+            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(state)))
+                file.flush()
+                os.fsync(file.fileno())
+            beside.rename(self.path)
+            directory = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be written: {error}") from error

@@ -1,0 +1,83 @@
+"""Free loopback ports, and waiting for what listens on them.
+
+Everything a test starts listens on 127.0.0.1 on a port nobody else has. A port is found by
+binding to port 0; between letting it go and the server's own bind another process could take it,
+so a caller treats "address in use" as a failed start, not as a riddle.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from typing import Final
+
+LOOPBACK: Final = "127.0.0.1"
+POLL_INTERVAL_S: Final = 0.02
+AMQP_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+_FRAME_METHOD: Final = b"\x01"
+_FRAME_HEADER_BYTES: Final = 7
+
+
+class NotReady(Exception):
+    """What was waited for did not come before the deadline; the text says what and how long."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Return `count` different TCP ports that are free on loopback at this moment."""
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for one in held:
+            one.bind((LOOPBACK, 0))
+        return [one.getsockname()[1] for one in held]
+    finally:
+        for one in held:
+            one.close()
+
+
+def free_port() -> int:
+    """Return one TCP port that is free on loopback at this moment."""
+    return free_ports(1)[0]
+
+
+def accepts(port: int, timeout_s: float = 1.0) -> bool:
+    """Tell whether something accepts TCP connections on this loopback port."""
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout=timeout_s):
+            return True
+    except OSError:
+        return False
+
+
+def speaks_amqp(port: int, timeout_s: float = 2.0) -> bool:
+    """Tell whether an AMQP 0-9-1 broker answers the protocol header on this port.
+
+    A listener accepts before its broker has finished starting, so only an answer counts.
+    """
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout=timeout_s) as peer:
+            peer.sendall(AMQP_HEADER)
+            answer = b""
+            while len(answer) < _FRAME_HEADER_BYTES:
+                piece = peer.recv(4096)
+                if not piece:
+                    return False
+                answer += piece
+            return answer.startswith(_FRAME_METHOD)
+    except OSError:
+        return False
+
+
+def wait_until(
+    holds: Callable[[], bool], what: str, timeout_s: float, *, interval_s: float = POLL_INTERVAL_S
+) -> None:
+    """Ask `holds` again and again until it says yes.
+
+    Raises:
+        NotReady: it did not within `timeout_s`; `what` names the wish in the message.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() >= deadline:
+            raise NotReady(f"{what}: not within {timeout_s:g} s")
+        time.sleep(interval_s)

@@ -1,0 +1,267 @@
+"""A node in memory, as far as the stream listener needs one.
+
+`served_log_contract` and `recovery_queue_contract` say what the listener relies on; the tests run
+them on this fake, and anybody's real log or queue can be run through them too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from isal.isal_zlib import crc32
+
+from leveret.model.errors import AccessRefused, AuthenticationFailed, NotFound, Refusal
+from leveret.runtime.stream_host import RecoveryQueue, ServedLog
+from leveret.wire.chunk import (
+    Attribute,
+    ChunkType,
+    decode_header,
+    encode_attribute,
+    encode_entry,
+    encode_header,
+    encode_trailer,
+)
+
+QUEUE_EPOCH: Final = 7
+Octets: TypeAlias = bytes
+"""`bytes` inside a class that has a property of this name."""
+
+
+def make_chunk(
+    chunk_id: int,
+    bodies: Sequence[bytes],
+    *,
+    kind: ChunkType = ChunkType.USER,
+    timestamp_ms: int = 0,
+    queue: bytes = b"q",
+    queue_offset: int | None = None,
+) -> bytes:
+    """A raw chunk of an outgoing log, trailer and all."""
+    data = b"".join(map(encode_entry, bodies))
+    trailer = encode_trailer(
+        encode_attribute(Attribute.QUEUE_EPOCH, queue, QUEUE_EPOCH),
+        encode_attribute(Attribute.QUEUE_OFFSET, b"", chunk_id if queue_offset is None else queue_offset),
+    )
+    count = len(bodies)
+    header = encode_header(
+        kind, count, count, timestamp_ms, 1, chunk_id, crc32(data), len(data), len(trailer)
+    )
+    return header + data + trailer
+
+
+class FakeServedLog:
+    """An outgoing log whose every chunk is durable as soon as it is appended."""
+
+    def __init__(self) -> None:
+        self._ids: list[int] = []
+        self._chunks: list[Octets] = []
+        self._stamps: list[int] = []
+        self._next_offset = 0
+        self._callbacks: list[Callable[[], None]] = []
+        self.fails_with: Exception | None = None
+        self.reads = 0
+
+    def append(
+        self, bodies: Sequence[Octets], *, kind: ChunkType = ChunkType.USER, timestamp_ms: int = 0
+    ) -> Octets:
+        """Append one chunk and tell the readers; returns it."""
+        chunk = make_chunk(self._next_offset, bodies, kind=kind, timestamp_ms=timestamp_ms)
+        self._ids.append(self._next_offset)
+        self._chunks.append(chunk)
+        self._stamps.append(timestamp_ms)
+        self._next_offset += len(bodies)
+        for callback in list(self._callbacks):
+            callback()
+        return chunk
+
+    def retain_from(self, chunk_id: int) -> None:
+        """Forget what lies before a chunk, as retention does."""
+        kept = bisect_left(self._ids, chunk_id)
+        del self._ids[:kept], self._chunks[:kept], self._stamps[:kept]
+
+    @property
+    def readers(self) -> int:
+        """How many callbacks are registered."""
+        return len(self._callbacks)
+
+    @property
+    def first_offset(self) -> int:
+        """First offset retained."""
+        return self._ids[0] if self._ids else self._next_offset
+
+    @property
+    def committed_offset(self) -> int:
+        """The offset after the last one."""
+        return self._next_offset
+
+    @property
+    def last_chunk_id(self) -> int:
+        """Id of the last chunk, or -1."""
+        return self._ids[-1] if self._ids else -1
+
+    @property
+    def last_timestamp_ms(self) -> int:
+        """Its time, or 0."""
+        return self._stamps[-1] if self._stamps else 0
+
+    @property
+    def bytes(self) -> int:
+        """Octets retained."""
+        return sum(map(len, self._chunks))
+
+    def read(self, offset: int, bytes_max: int) -> list[Octets]:
+        """As `ServedLog` says; raises `fails_with` when it is set."""
+        self.reads += 1
+        if self.fails_with is not None:
+            raise self.fails_with
+        if offset >= self._next_offset:
+            return []
+        first = max(bisect_right(self._ids, offset) - 1, 0)
+        chunks: list[Octets] = []
+        for chunk in self._chunks[first:]:
+            bytes_max -= len(chunk)
+            if chunks and bytes_max < 0:
+                break
+            chunks.append(chunk)
+        return chunks
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """First offset of the first chunk that is not older; the log's end when all are."""
+        index = bisect_left(self._stamps, timestamp_ms)
+        return self._ids[index] if index < len(self._ids) else self._next_offset
+
+    def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """As `ServedLog` says."""
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
+
+
+class FakeRecoveryQueue:
+    """A queue that keeps what it is given; `hold` makes the disk slow.
+
+    Attributes:
+        stored: (publishing id, stored message) in the order in which they were stored.
+    """
+
+    def __init__(self) -> None:
+        self.stored: list[tuple[int, bytes]] = []
+        self.refuses_with: Refusal | None = None
+        self._sequences: dict[str, int] = {}
+        self._held: list[Callable[[], None]] | None = None
+
+    def last_sequence(self, reference: str) -> int:
+        """As `SequenceBook` says."""
+        return self._sequences.get(reference, 0)
+
+    def append(self, reference: str, entries: list[tuple[int, bytes]], done: Callable[[], None]) -> None:
+        """As `RecoveryQueue` says; raises `refuses_with` when it is set."""
+        if self.refuses_with is not None:
+            raise self.refuses_with
+        for publishing_id, body in entries:
+            if publishing_id > self.last_sequence(reference):
+                self._sequences[reference] = publishing_id
+                self.stored.append((publishing_id, body))
+        if self._held is None:
+            asyncio.get_running_loop().call_soon(done)
+        else:
+            self._held.append(done)
+
+    def hold(self) -> None:
+        """From now on nothing becomes durable."""
+        self._held = []
+
+    def release(self) -> None:
+        """All that is held becomes durable, and so does what comes."""
+        held, self._held = self._held or [], None
+        for done in held:
+            done()
+
+
+@dataclass
+class FakeStreamHost:
+    """Users, vhosts, logs and queues; set its fields to what a test needs."""
+
+    passwords: dict[str, str] = field(default_factory=lambda: {"guest": "guest", "standby": "secret"})
+    administrators: set[str] = field(default_factory=lambda: {"guest"})
+    vhosts: set[str] = field(default_factory=lambda: {"/", "plain"})
+    logs: dict[str, FakeServedLog] = field(default_factory=lambda: {"/": FakeServedLog()})
+    unreadable: set[tuple[str, str]] = field(default_factory=set)
+    queues: dict[tuple[str, str], FakeRecoveryQueue] = field(default_factory=dict)
+    offsets: dict[tuple[str, str], int] = field(default_factory=dict)
+    node_name: str = "leveret@test"
+    advertised_host: str = "127.0.0.1"
+    advertised_port: int = 0
+
+    def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
+        """The name, if the password is right; guest only from loopback."""
+        if self.passwords.get(username) != password or (username == "guest" and not from_loopback):
+            raise AuthenticationFailed(f"user '{username}' - invalid credentials")
+        return username
+
+    def open_vhost(self, user: str, vhost: str) -> None:
+        """Every user may enter every vhost there is."""
+        if vhost not in self.vhosts:
+            raise NotFound(f"vhost {vhost} not found")
+
+    def outgoing_log(self, user: str, vhost: str) -> FakeServedLog:
+        """The vhost's log."""
+        if (user, vhost) in self.unreadable:
+            raise AccessRefused(f"user '{user}' may not read the outgoing log of vhost '{vhost}'")
+        if vhost not in self.logs:
+            raise NotFound(f"vhost '{vhost}' has no outgoing log")
+        return self.logs[vhost]
+
+    def recovery_queue(self, user: str, vhost: str, queue: str) -> FakeRecoveryQueue:
+        """The queue, made when it is missing."""
+        if user not in self.administrators:
+            raise AccessRefused(f"user '{user}' may not recover messages: not an administrator")
+        return self.queues.setdefault((vhost, queue), FakeRecoveryQueue())
+
+    def store_offset(self, vhost: str, reference: str, offset: int) -> None:
+        """Keep it."""
+        self.offsets[vhost, reference] = offset
+
+    def query_offset(self, vhost: str, reference: str) -> int | None:
+        """What was kept."""
+        return self.offsets.get((vhost, reference))
+
+
+def served_log_contract(served: ServedLog) -> None:
+    """Assert what the listener relies on; `served` holds at least three chunks, none being appended."""
+    chunks = served.read(served.first_offset, 1 << 40)
+    headers = [decode_header(chunk) for chunk in chunks]
+    assert len(chunks) >= 3, "the contract needs three chunks to look at"
+    assert headers[0].chunk_id == served.first_offset
+    assert [each.next_offset for each in headers[:-1]] == [each.chunk_id for each in headers[1:]]
+    assert headers[-1].chunk_id == served.last_chunk_id
+    assert headers[-1].next_offset == served.committed_offset
+    assert headers[-1].timestamp_ms == served.last_timestamp_ms
+    assert [each.chunk_bytes for each in headers] == list(map(len, chunks)), "each item is one whole chunk"
+    assert sum(map(len, chunks)) <= served.bytes
+    for header, chunk in zip(headers, chunks, strict=True):
+        assert served.read(header.chunk_id, 1) == [chunk], "at least one chunk, however small the limit"
+        assert served.read(header.next_offset - 1, 1) == [chunk], "the chunk that holds the offset"
+    assert served.read(served.first_offset, len(chunks[0]) + len(chunks[1])) == chunks[:2]
+    assert served.read(served.committed_offset, 1 << 20) == []
+    assert served.offset_at(0) == served.first_offset
+    assert served.offset_at(served.last_timestamp_ms + 1) == served.committed_offset
+
+
+async def recovery_queue_contract(queue: RecoveryQueue) -> None:
+    """Assert what recovery relies on; nobody else publishes to `queue`."""
+    stored: list[int] = []
+    reference = "recovery.contract"
+    everything = asyncio.Event()
+    assert queue.last_sequence(reference) == 0
+    queue.append(reference, [(1, b"a"), (2, b"b")], lambda: stored.append(2))
+    queue.append(reference, [(2, b"b"), (3, b"c")], lambda: stored.append(3))
+    queue.append(reference, [(1, b"a")], everything.set)
+    assert stored == [], "nothing is durable within the call"
+    await asyncio.wait_for(everything.wait(), 10)
+    assert stored == [2, 3], "in the order of the calls"
+    assert queue.last_sequence(reference) == 3
+    assert queue.last_sequence("recovery.other") == 0

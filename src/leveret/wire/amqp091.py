@@ -1,0 +1,211 @@
+"""AMQP 0-9-1: the frames and the few methods that Leveret encodes itself.
+
+    0      1         3          7           7+size      8+size
+    +------+---------+----------+-----------+-----------+
+    | type | channel | size     | payload   | frame-end |
+    +------+---------+----------+-----------+-----------+
+     octet   short     long       size octets  0xCE            (spec 2.3.5, 4.2.3)
+
+Publish, deliver, get, ack and content frames are here because they are the hot path. All other
+methods go through pamqp, but for the replies that carry names: pamqp refuses to encode names that
+RabbitMQ allows.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import pamqp.frame
+from pamqp import base, commands, exceptions, header
+
+from leveret.model.errors import PeerError
+
+FRAME_METHOD: Final = 1
+FRAME_HEADER: Final = 2
+FRAME_BODY: Final = 3
+FRAME_HEARTBEAT: Final = 8
+FRAME_END: Final = 0xCE
+FRAME_END_OCTET: Final = b"\xce"
+FRAME_OVERHEAD: Final = 8
+FRAME_MIN_BYTES: Final = 4096
+FRAME_HEAD: Final = struct.Struct(">BHI")
+HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+AMQP10_HEADERS: Final = (b"AMQP\x03\x01\x00\x00", b"AMQP\x00\x01\x00\x00")
+
+BASIC_PUBLISH: Final = b"\x00\x3c\x00\x28"
+BASIC_DELIVER: Final = b"\x00\x3c\x00\x3c"
+BASIC_ACK: Final = b"\x00\x3c\x00\x50"
+
+_TAG: Final = struct.Struct(">Q")
+_METHOD: Final = struct.Struct(">HH")
+_ACK_FRAME: Final = struct.Struct(">BHIHHQBB")
+_DECLARE_COUNTS: Final = struct.Struct(">II")
+_PUBLISH_HEAD: Final = 6
+"""Class, method and the reserved short before a publish's exchange."""
+
+
+class FrameError(PeerError):
+    """The octets are not a frame (reply code 501)."""
+
+
+class SyntaxFault(PeerError):
+    """A frame holds fields that do not parse (reply code 502)."""
+
+
+class UnknownMethod(PeerError):
+    """A class and method that the specification does not have (reply code 540)."""
+
+
+def frame(kind: int, channel: int, payload: bytes) -> bytes:
+    """One frame around `payload`."""
+    return FRAME_HEAD.pack(kind, channel, len(payload)) + payload + FRAME_END_OCTET
+
+
+def marshal(method: base.Frame, channel: int) -> bytes:
+    """A method frame, encoded by pamqp."""
+    return pamqp.frame.marshal(method, channel)
+
+
+def decode_method(payload: bytes) -> base.Frame:
+    """A method from a method frame's payload, decoded by pamqp.
+
+    Raises:
+        UnknownMethod: no such class and method.
+        SyntaxFault: its arguments do not parse.
+    """
+    if len(payload) < 4:
+        raise SyntaxFault("method frame shorter than its class and method")
+    try:
+        factory: type[base.Frame] = commands.INDEX_MAPPING[int.from_bytes(payload[:4], "big")]
+    except KeyError:
+        raise UnknownMethod("%d.%d" % _METHOD.unpack_from(payload)) from None
+    try:
+        method: base.Frame = factory()
+        method.unmarshal(payload[4:])
+    except (struct.error, ValueError, IndexError, OverflowError, OSError) as error:
+        raise SyntaxFault(f"cannot decode {factory.name}: {error}") from error
+    return method
+
+
+def shortstr(text: bytes) -> bytes:
+    """A short string of at most 255 octets."""
+    return bytes((len(text),)) + text
+
+
+def split_publish(payload: bytes) -> tuple[bytes, bytes, int]:
+    """Exchange, routing key and flags (1 mandatory, 2 immediate) of a basic.publish payload.
+
+    Raises:
+        SyntaxFault: the payload is cut short.
+    """
+    try:
+        end = _PUBLISH_HEAD + 1 + payload[_PUBLISH_HEAD]
+        exchange = payload[_PUBLISH_HEAD + 1 : end]
+        key_end = end + 1 + payload[end]
+        return exchange, payload[end + 1 : key_end], payload[key_end]
+    except IndexError:
+        raise SyntaxFault("cannot decode Basic.Publish: cut short") from None
+
+
+def body_bytes_of(header_payload: bytes) -> int:
+    """Body size announced by a content header payload.
+
+    Raises:
+        SyntaxFault: the payload is cut short.
+    """
+    if len(header_payload) < 14:
+        raise SyntaxFault("content header shorter than its fixed part")
+    return int.from_bytes(header_payload[4:12], "big")
+
+
+def is_persistent(header_payload: bytes) -> bool:
+    """Whether the delivery mode is 2; reads no further into the properties than it must."""
+    flags = int.from_bytes(header_payload[12:14], "big")
+    if not flags & 0x1000:
+        return False
+    position = 14
+    try:
+        for bit in (0x8000, 0x4000):
+            if flags & bit:
+                position += 1 + header_payload[position]
+        if flags & 0x2000:
+            position += 4 + int.from_bytes(header_payload[position : position + 4], "big")
+        return header_payload[position] == 2
+    except IndexError:
+        raise SyntaxFault("content header ends inside its properties") from None
+
+
+def decode_properties(header_payload: bytes) -> commands.Basic.Properties:
+    """All properties of a content header payload.
+
+    Raises:
+        SyntaxFault: they do not parse.
+    """
+    content = header.ContentHeader()
+    try:
+        content.unmarshal(header_payload)
+    except (struct.error, ValueError, IndexError, exceptions.UnmarshalingException, OverflowError, OSError) as error:
+        raise SyntaxFault(f"cannot decode content header: {error}") from error
+    return content.properties
+
+
+def body_frames(channel: int, body: bytes, frame_max_bytes: int) -> bytes:
+    """Content body frames; none for an empty body (spec 4.2.6.2)."""
+    step = frame_max_bytes - FRAME_OVERHEAD
+    return b"".join([frame(FRAME_BODY, channel, body[at : at + step]) for at in range(0, len(body), step)])
+
+
+def deliver_head(channel: int, consumer_tag: bytes, route_bytes: int) -> bytes:
+    """A basic.deliver frame up to its delivery tag; `route_bytes` is the length of exchange and key as short strings."""
+    size = 4 + 1 + len(consumer_tag) + 8 + 1 + route_bytes
+    return FRAME_HEAD.pack(FRAME_METHOD, channel, size) + BASIC_DELIVER + shortstr(consumer_tag)
+
+
+def content_head(channel: int, redelivered: bool, route: bytes, header_payload: bytes, body_bytes: int) -> bytes:
+    """What follows a delivery tag up to the body, for a body of one frame (or none when it is empty)."""
+    start = bytes((redelivered,)) + route + FRAME_END_OCTET + frame(FRAME_HEADER, channel, header_payload)
+    return start + FRAME_HEAD.pack(FRAME_BODY, channel, body_bytes) if body_bytes else start[:-1]
+
+
+def get_ok(channel: int, tag: int, redelivered: bool, route: bytes, message_count: int) -> bytes:
+    """A basic.get-ok frame."""
+    payload = _METHOD.pack(60, 71) + _TAG.pack(tag) + bytes((redelivered,)) + route + message_count.to_bytes(4, "big")
+    return frame(FRAME_METHOD, channel, payload)
+
+
+def basic_return(channel: int, code: int, text: bytes, route: bytes) -> bytes:
+    """A basic.return frame."""
+    return frame(FRAME_METHOD, channel, _METHOD.pack(60, 50) + code.to_bytes(2, "big") + shortstr(text) + route)
+
+
+def ack(channel: int, tag: int, multiple: bool) -> bytes:
+    """A basic.ack frame, from the broker a confirm."""
+    return _ACK_FRAME.pack(FRAME_METHOD, channel, 13, 60, 80, tag, multiple, FRAME_END)
+
+
+def nack(channel: int, tag: int, multiple: bool) -> bytes:
+    """A basic.nack frame, from the broker a confirm that failed."""
+    return _ACK_FRAME.pack(FRAME_METHOD, channel, 13, 60, 120, tag, multiple, FRAME_END)
+
+
+def named_reply(channel: int, class_id: int, method_id: int, name: bytes, rest: bytes = b"") -> bytes:
+    """A method frame whose arguments are one short string and `rest` (consume-ok, cancel, ...)."""
+    return frame(FRAME_METHOD, channel, _METHOD.pack(class_id, method_id) + shortstr(name) + rest)
+
+
+def declare_ok(channel: int, queue: bytes, message_count: int, consumer_count: int) -> bytes:
+    """A queue.declare-ok frame."""
+    return named_reply(channel, 50, 11, queue, _DECLARE_COUNTS.pack(message_count, consumer_count))
+
+
+def close_method(channel: int, code: int, text: str, class_id: int, method_id: int) -> bytes:
+    """A connection.close (channel 0) or channel.close frame; the text is cut to a short string."""
+    ids = (10, 50) if channel == 0 else (20, 40)
+    octets = text.encode()
+    while len(octets) > 255:
+        text = text[:-1]
+        octets = text.encode()
+    payload = _METHOD.pack(*ids) + code.to_bytes(2, "big") + shortstr(octets) + _METHOD.pack(class_id, method_id)
+    return frame(FRAME_METHOD, channel, payload)

@@ -1,0 +1,129 @@
+"""Records of a queue's log: a stored message, and a settlement.
+
+A message keeps the content header as it came, so that it is delivered without being encoded again:
+
+    +----------+--------------+----------------+----------------+------+
+    | exchange | routing key  | header length  | content header | body |
+    | shortstr | shortstr     | u32            | payload        |      |
+    +----------+--------------+----------------+----------------+------+
+
+The content header payload is AMQP 0-9-1's (class 60, weight 0, body size u64, property flags,
+properties; spec 4.2.6.1). A settlement says which offsets of the same log will never be delivered
+again: one or more of (reason u8, first offset u64, count u32). A range may cover offsets that are
+themselves settlements; they count for nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from leveret.wire.chunk import ChunkError
+
+_U32: Final = struct.Struct(">I")
+_SETTLED: Final = struct.Struct(">BQI")
+_CONTENT: Final = struct.Struct(">HHQ")
+COUNT_MAX: Final = 0xFFFF_FFFF
+OUTGOING_STREAM: Final = "rabbitmq.internal.osr.messages"
+"""Name under which the stream protocol serves a vhost's outgoing log (facts: RabbitMQ's own)."""
+RECOVERY_STREAM_PREFIX: Final = "leveret.recovery/"
+"""A publisher declared on this prefix + queue name hands in stored messages, not bodies."""
+
+
+class Reason(IntEnum):
+    """Why an offset is settled."""
+
+    ACKED = 0
+    EXPIRED = 1
+    DROPPED = 2
+    PURGED = 3
+    DEAD_LETTERED = 4
+
+
+class Settlement(NamedTuple):
+    """`count` offsets from `first` on are settled."""
+
+    reason: int
+    first: int
+    count: int
+
+
+class StoredMessage(NamedTuple):
+    """A message as the log keeps it; `header` is the content header payload, `body` the octets."""
+
+    exchange: bytes
+    routing_key: bytes
+    header: bytes
+    body: bytes
+
+    @property
+    def properties(self) -> bytes:
+        """Property flags and list: the header without class, weight and body size."""
+        return self.header[12:]
+
+
+def message_head(exchange: bytes, routing_key: bytes, header: bytes) -> bytes:
+    """What precedes the body in a message's entry; the same for every message of one shape."""
+    return (
+        bytes((len(exchange),))
+        + exchange
+        + bytes((len(routing_key),))
+        + routing_key
+        + _U32.pack(len(header))
+        + header
+    )
+
+
+def content_header(properties: bytes, body_bytes: int) -> bytes:
+    """A content header payload from `properties` (flags and list) and the size of the body."""
+    return _CONTENT.pack(60, 0, body_bytes) + properties
+
+
+def body_start(entry: bytes | memoryview) -> int:
+    """Where the body begins in a stored message.
+
+    Raises:
+        ChunkError: the entry ends before its body begins.
+    """
+    try:
+        position = 1 + entry[0]
+        position += 1 + entry[position]
+        (size,) = _U32.unpack_from(entry, position)
+    except (IndexError, struct.error):
+        raise ChunkError("stored message ends inside its exchange, routing key or header") from None
+    position += 4 + int(size)
+    if position > len(entry):
+        raise ChunkError(f"stored message: its header of {size} octets does not fit")
+    return position
+
+
+def decode_message(entry: bytes) -> StoredMessage:
+    """Read a stored message.
+
+    Raises:
+        ChunkError: the entry is cut short.
+    """
+    start = body_start(entry)
+    exchange_end = 1 + entry[0]
+    key_end = exchange_end + 1 + entry[exchange_end]
+    return StoredMessage(
+        entry[1:exchange_end], entry[exchange_end + 1 : key_end], entry[key_end + 4 : start], entry[start:]
+    )
+
+
+def encode_settlements(settlements: Iterable[Settlement]) -> bytes:
+    """The body of one settlement record."""
+    return b"".join([_SETTLED.pack(*settlement) for settlement in settlements])
+
+
+def decode_settlements(body: bytes | memoryview) -> Iterator[Settlement]:
+    """Read a settlement record.
+
+    Raises:
+        ChunkError: its length is no multiple of 13.
+    """
+    if len(body) % _SETTLED.size:
+        raise ChunkError(f"settlement record of {len(body)} octets is no whole number of ranges")
+    return map(Settlement._make, _SETTLED.iter_unpack(body))

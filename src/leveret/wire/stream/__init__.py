@@ -1,0 +1,1 @@
+"""The RabbitMQ stream protocol as octets and values: `frames`, `fields`, `commands`. Pure."""

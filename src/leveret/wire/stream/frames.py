@@ -1,0 +1,77 @@
+"""Frames of the stream protocol: the octets on the socket, and nothing above them.
+
+    0        4      6         8
+    +--------+------+---------+------------------+
+    | size   | key  | version | content          |
+    | u32    | u16  | u16     | size - 4 octets  |
+    +--------+------+---------+------------------+
+
+`size` does not count itself. A frame, for this package, is what follows it: key, version, content.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from leveret.model.errors import PeerError
+
+SIZE: Final = struct.Struct(">I")
+FRAME_BYTES_MIN: Final = 4
+"""Key and version."""
+
+
+class FrameError(PeerError):
+    """A size that no frame can have."""
+
+
+class FrameTooLarge(PeerError):
+    """A frame announces more octets than were agreed."""
+
+
+@dataclass(slots=True)
+class FrameDecoder:
+    """Octets in, whole frames out; waits for nothing and owns no socket.
+
+    `frame_max_bytes` may be changed between two frames, as Tune and Open do: `feed` looks at it
+    anew before each frame, so what a peer sent in one segment is judged as if it came in many.
+    """
+
+    frame_max_bytes: int
+    _buffer: bytearray = field(default_factory=bytearray)
+    _wanted: int = 0
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield, in arrival order, every frame that `data` completes; to be iterated at once.
+
+        Raises:
+            FrameTooLarge: a size beyond `frame_max_bytes`.
+            FrameError: a size below 4.
+        """
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._wanted:
+                return
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        position = 0
+        try:
+            while (start := position + 4) <= len(data):
+                end = start + self._size(data, position)
+                self._wanted = end - position
+                if end > len(data):
+                    break
+                position = end
+                yield data[start:end]
+        finally:
+            self._buffer += data[position:]
+
+    def _size(self, data: bytes, position: int) -> int:
+        (size,) = SIZE.unpack_from(data, position)
+        if size > self.frame_max_bytes:
+            raise FrameTooLarge(f"frame of {size} octets, {self.frame_max_bytes} were agreed")
+        if size < FRAME_BYTES_MIN:
+            raise FrameError(f"frame of {size} octets has no room for key and version")
+        return int(size)

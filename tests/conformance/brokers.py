@@ -1,0 +1,84 @@
+"""The two brokers every conformance test runs against, behind one face.
+
+RabbitMQ is the oracle: what a test states was first seen there. Definitions that AMQP can not
+make (users, vhosts, permissions) are made by the management API, which both brokers have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+import pika
+
+from leveret.testing.broker import LeveretProcess
+from leveret.testing.ports import LOOPBACK
+from leveret.testing.rabbitmq import RabbitNode
+from tests.conformance.rawclient import PATIENCE_S, Peer
+
+RABBITMQ: Final = "rabbitmq"
+LEVERET: Final = "leveret"
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One running broker with user guest (password guest) and vhost `/`."""
+
+    kind: str
+    amqp_port: int
+    management_port: int
+
+    @property
+    def url(self) -> str:
+        """Where guest connects to vhost `/`."""
+        return f"amqp://guest:guest@{LOOPBACK}:{self.amqp_port}/%2F"
+
+    def connect(
+        self, username: str = "guest", password: str = "guest", *, vhost: str = "/", **options: Any
+    ) -> pika.BlockingConnection:
+        """Connect with pika; no heartbeats unless `options` ask for them."""
+        credentials = pika.PlainCredentials(username, password)
+        settings: dict[str, Any] = {"heartbeat": 0, "socket_timeout": PATIENCE_S} | options
+        parameters = pika.ConnectionParameters(
+            LOOPBACK, self.amqp_port, virtual_host=vhost, credentials=credentials, **settings
+        )
+        return pika.BlockingConnection(parameters)
+
+    def peer(self) -> Peer:
+        """Connect without saying anything yet."""
+        return Peer(self.amqp_port)
+
+    def add_vhost(self, vhost: str) -> None:
+        """Make a vhost that guest may use."""
+        self._put(f"vhosts/{quote(vhost, safe='')}", {})
+        self.set_permissions("guest", vhost)
+
+    def add_user(self, username: str, password: str) -> None:
+        """Make a user without permissions."""
+        self._put(f"users/{quote(username, safe='')}", {"password": password, "tags": ""})
+
+    def set_permissions(
+        self, username: str, vhost: str, *, configure: str = ".*", write: str = ".*", read: str = ".*"
+    ) -> None:
+        """Say what a user may do in a vhost; an empty pattern allows nothing."""
+        path = f"permissions/{quote(vhost, safe='')}/{quote(username, safe='')}"
+        self._put(path, {"configure": configure, "write": write, "read": read})
+
+    def _put(self, path: str, body: dict[str, str]) -> None:
+        url = f"http://{LOOPBACK}:{self.management_port}/api/{path}"
+        httpx.put(url, json=body, auth=("guest", "guest"), timeout=PATIENCE_S).raise_for_status()
+
+
+@contextmanager
+def running(kind: str) -> Iterator[Broker]:
+    """Run a fresh broker of this kind as long as the block lasts."""
+    if kind == RABBITMQ:
+        with RabbitNode(plugins=("rabbitmq_management",)) as rabbit:
+            yield Broker(kind, rabbit.amqp_port, rabbit.management_port)
+    else:
+        with LeveretProcess() as node:
+            yield Broker(kind, node.amqp_port, node.management_port)

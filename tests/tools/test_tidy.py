@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tidy
+
+PURE = Path("src/leveret/core/queue.py")
+RUNTIME = Path("src/leveret/runtime/node.py")
+CLI = Path("src/leveret/cli/ctl.py")
+TEST = Path("tests/unit/core/test_queue.py")
+NOTE = "TO" + "DO"
+
+
+def fatal(path: Path, text: str) -> list[str]:
+    return [finding.text for finding in tidy.findings_in(path, text) if finding.fatal]
+
+
+def function_of(lines: int) -> str:
+    return "def long() -> None:\n" + "    pass\n" * (lines - 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (PURE, "print('ready')\n"),
+        (PURE, "import time\nnow = time.time()\n"),
+        (PURE, "try:\n    go()\nexcept Exception:\n    pass\n"),
+        (PURE, "try:\n    go()\nexcept:\n    pass\n"),
+        (TEST, f"# {NOTE}: more cases\n"),
+        (Path("src/leveret/core/utils.py"), ""),
+        (Path("README.md"), "see " + "/wor" + "k/main\n"),
+        (Path("requirements/dev.txt"), "--index" + "-url https://example.org\n"),
+        (PURE, "x = 1\n" * (tidy.FILE_LINES_MAX + 1)),
+        (PURE, function_of(tidy.FUNCTION_LINES_MAX + 1)),
+    ],
+)
+def test_what_is_banned_fails_the_check_with_one_finding(path: Path, text: str) -> None:
+    assert len(fatal(path, text)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (CLI, "print('ready')\n"),
+        (TEST, "print('ready')\n"),
+        (RUNTIME, "try:\n    go()\nexcept Exception:\n    pass\n"),
+        (RUNTIME, "import time\nnow = time.time()\n"),
+        (PURE, "try:\n    go()\nexcept ValueError:\n    pass\n"),
+        (PURE, "try:\n    go()\nexcept BaseException:\n    undo()\n    raise\n"),
+        (Path("README.md"), "GET /api/workers, then data at ./work/log\n"),
+    ],
+)
+def test_what_another_room_may_do_passes_there(path: Path, text: str) -> None:
+    assert fatal(path, text) == []
+
+
+def test_a_size_past_the_aim_and_short_of_the_limit_is_a_hint() -> None:
+    found = list(tidy.findings_in(PURE, function_of(tidy.FUNCTION_LINES_AIM + 1)))
+    assert [(finding.line, finding.fatal) for finding in found] == [(1, False)]
+
+
+def test_a_finding_names_the_file_and_the_line_of_the_thing() -> None:
+    (finding,) = tidy.findings_in(PURE, "x = 1\n\nprint(x)\n")
+    assert str(finding).startswith("src/leveret/core/queue.py:3: print")
+
+
+def test_the_check_fails_on_a_tree_with_a_banned_thing_and_passes_once_it_is_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guilty = tmp_path / "src/leveret/core/queue.py"
+    guilty.parent.mkdir(parents=True)
+    guilty.write_text("print('ready')\n")
+    assert tidy.main(tmp_path) == 1
+    assert "src/leveret/core/queue.py:1" in capsys.readouterr().out
+    guilty.write_text("ready = True\n")
+    assert tidy.main(tmp_path) == 0
+
+
+def test_made_files_are_not_read(tmp_path: Path) -> None:
+    for folder in (".venv", "build", "src/leveret.egg-info"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "note.txt").write_text(NOTE)
+    assert tidy.main(tmp_path) == 0

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from leveret.testing.ports import (
+    LOOPBACK,
+    NotReady,
+    accepts,
+    free_port,
+    free_ports,
+    speaks_amqp,
+    wait_until,
+)
+
+
+def test_free_ports_are_all_different() -> None:
+    assert len(set(free_ports(50))) == 50
+
+
+def test_a_free_port_can_be_bound() -> None:
+    with socket.socket() as server:
+        server.bind((LOOPBACK, free_port()))
+
+
+def test_a_port_that_nobody_listens_on_accepts_nothing() -> None:
+    assert not accepts(free_port())
+
+
+def test_a_listener_that_does_not_answer_speaks_no_amqp() -> None:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        port = server.getsockname()[1]
+        assert accepts(port)
+        assert not speaks_amqp(port, timeout_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (b"\x01\x00\x00\x00\x00\x00\x04rest", True),
+        (b"AMQP\x00\x00\x09\x01", False),
+        (b"", False),
+    ],
+)
+def test_only_a_method_frame_counts_as_speaking_amqp(answer: bytes, expected: bool) -> None:
+    with socket.create_server((LOOPBACK, 0)) as server:
+
+        def serve() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(8)
+                peer.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            assert speaks_amqp(server.getsockname()[1]) is expected
+        finally:
+            thread.join()
+
+
+def test_waiting_ends_as_soon_as_the_wish_holds() -> None:
+    answers = iter([False, False, True])
+    wait_until(lambda: next(answers), "the third answer", 10.0)
+    assert list(answers) == []
+
+
+def test_waiting_in_vain_says_what_for_and_how_long() -> None:
+    with pytest.raises(NotReady, match=r"the moon: not within 0\.05 s"):
+        wait_until(lambda: False, "the moon", 0.05)

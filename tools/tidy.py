@@ -1,0 +1,124 @@
+"""Names what has strayed from the house style where no linter looks.
+
+`make check` runs it. Sizes past the aim are reported; sizes past the limit, banned calls and
+banned text fail. Everything here has a replacement, which the message names.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE_LINES_AIM, FILE_LINES_MAX = 500, 700
+FUNCTION_LINES_AIM, FUNCTION_LINES_MAX = 60, 100
+
+PACKAGE = Path("src/leveret")
+PURE_ROOMS = ("model", "wire", "core", "session")
+MAY_PRINT = ("cli", "testing")
+# The doors and the loops: one peer's or one request's bug must not end the node.
+MAY_CATCH_ALL = ("runtime", "pipeline", "management")
+NOT_READ = {".venv", "build", "dist", "requirements"}
+TEXT_SUFFIXES = {".py", ".md", ".toml", ".sh", ".html", ".js", ".conf", ".json", ".txt", ""}
+
+# Spelled in pieces, so that this file passes its own rules.
+BANNED_TEXT = {
+    re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX)\b"): "write it down as an issue, or do it",
+    re.compile(r"(?<![\w.])/(work|opt/wheels|opt/pypi|ro" r"ot)/"): "a path of one machine",
+    re.compile(r"\b(files\.python" r"hosted|py" r"pi)\.org\b"): "pip's own configuration names the index",
+    re.compile(r"\[tool\.uv\.index|--(extra-)?index" r"-url[ =]"): "pip's own configuration names the index",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to look at; `fatal` ones fail the check."""
+
+    path: Path
+    line: int
+    text: str
+    fatal: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}" + ("" if self.fatal else " (a hint)")
+
+
+def room_of(path: Path) -> str:
+    """The room a file of the package belongs to; empty for tests, tools and benchmarks."""
+    return path.relative_to(PACKAGE).parts[0] if path.is_relative_to(PACKAGE) else ""
+
+
+def findings_in(path: Path, text: str) -> Iterator[Finding]:
+    """Everything wrong with one file, whose path is relative to the project's root."""
+    for pattern, advice in BANNED_TEXT.items():
+        for match in pattern.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            yield Finding(path, line, f"{match.group()!r}: {advice}")
+    if path.suffix != ".py":
+        return
+    if path.name == "utils.py":
+        yield Finding(path, 1, "name the file after the one idea it holds")
+    yield from too_long(path, 1, "file", text.count("\n"), FILE_LINES_AIM, FILE_LINES_MAX)
+    for node in ast.walk(ast.parse(text, path)):
+        yield from findings_in_node(path, node)
+
+
+def findings_in_node(path: Path, node: ast.AST) -> Iterator[Finding]:
+    """Long functions, banned calls and handlers that swallow everything."""
+    room = room_of(path)
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            yield from too_long(path, node.lineno, node.name, lines, FUNCTION_LINES_AIM, FUNCTION_LINES_MAX)
+        case ast.Call(func=ast.Name(id="print")) if room and room not in MAY_PRINT:
+            yield Finding(path, node.lineno, "print: log, or return the value to cli")
+        case ast.Attribute(value=ast.Name(id="time"), attr="time") if room in PURE_ROOMS:
+            yield Finding(path, node.lineno, "time.time: take `now_ms` as an argument")
+        case ast.ExceptHandler(type=None | ast.Name(id="Exception" | "BaseException")):
+            if room and room not in MAY_CATCH_ALL and not passes_on(node.body[-1]):
+                yield Finding(path, node.lineno, "except of everything: name the errors that are expected")
+
+
+def passes_on(last: ast.stmt) -> bool:
+    """Whether a handler that ends so has only tidied up and lets the error go on."""
+    return isinstance(last, ast.Raise)
+
+
+def too_long(path: Path, line: int, what: str, lines: int, aim: int, limit: int) -> Iterator[Finding]:
+    """A hint past the aim, a failure past the limit."""
+    if lines > aim:
+        text = f"{what} is {lines} lines long: look for the second idea in it past {aim}, {limit} is the most"
+        yield Finding(path, line, text, fatal=lines > limit)
+
+
+def files_of(root: Path) -> Iterator[Path]:
+    """The project's own text files, relative to the root, in a stable order."""
+    for path in sorted(root.rglob("*")):
+        relative = path.relative_to(root)
+        skipped = any(
+            part in NOT_READ or part.endswith(".egg-info") or (part.startswith(".") and part != ".ci")
+            for part in relative.parts
+        )
+        if path.is_file() and not skipped and path.suffix in TEXT_SUFFIXES:
+            yield relative
+
+
+def main(root: Path) -> int:
+    """Print what was found; the exit status is 1 when something has to change."""
+    found = [
+        finding
+        for path in files_of(root)
+        for finding in findings_in(path, (root / path).read_text(encoding="utf-8", errors="replace"))
+    ]
+    for finding in found:
+        print(finding)
+    fatal = sum(finding.fatal for finding in found)
+    print(f"tidy: {fatal} to change, {len(found) - fatal} to think about")
+    return 1 if fatal else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(__file__).parent.parent))
