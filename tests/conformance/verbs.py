@@ -74,7 +74,10 @@ def ready_count(channel: Any, queue: str) -> int:
 
 
 def wait_ready(channel: Any, queue: str, count: int) -> None:
-    """Wait until the queue has this many messages ready."""
+    """Wait until the queue has this many messages ready.
+
+    RabbitMQ's queues answer a declare before they handle what was published earlier.
+    """
     wait_until(lambda: ready_count(channel, queue) == count, f"{count} ready in {queue}", PATIENCE_S)
 
 
@@ -96,21 +99,6 @@ class Consumer:
             assert time.monotonic() < deadline, f"{len(self.messages)} messages came, not {count}"
             self.channel.connection.process_data_events(POLL_S)
         return self.messages
-
-    def settle(self) -> list[Message]:
-        """Return what is here once the broker has answered a synchronous method.
-
-        Deliveries the broker owed before are then here; those it withholds for the prefetch are not.
-        """
-        for _ in range(3):
-            ready_count(self.channel, self._queue_probe())
-            self.channel.connection.process_data_events(POLL_S)
-        return self.messages
-
-    def _queue_probe(self) -> str:
-        declared = self.channel.queue_declare("", exclusive=True, auto_delete=True)
-        probe: str = declared.method.queue
-        return probe
 
     def bodies(self, count: int) -> list[bytes]:
         """Wait for exactly `count` messages; return their bodies in order."""

@@ -189,7 +189,12 @@ class Broker:
         topology = self.topology(wanted.vhost)
         held = topology.exchanges.get(wanted.name)
         if held is not None:
-            equivalent(wanted, held.definition, ("type", "durable", "auto_delete", "internal"), ("alternate-exchange",))
+            equivalent(
+                wanted,
+                held.definition,
+                ("type", "durable", "auto_delete", "internal"),
+                ("alternate-exchange",),
+            )
             return
         if wanted.type not in ROUTERS:
             raise InvalidCommand(f"invalid exchange type '{wanted.type}'")
@@ -366,7 +371,9 @@ class Broker:
     # -- policies -----------------------------------------------------------------------------
 
     def _policies(self) -> list[d.Policy]:
-        return [policy for policy in self.definitions.by_kind["policies"].values() if isinstance(policy, d.Policy)]
+        return [
+            policy for policy in self.definitions.by_kind["policies"].values() if isinstance(policy, d.Policy)
+        ]
 
     def _refresh_policies(self, vhost: str) -> None:
         policies = self._policies()
@@ -396,4 +403,3 @@ def _check_health(queue: Queue) -> None:
 def _set_alternate(state: ExchangeState, policy: d.Policy | None) -> None:
     own: str | None = state.definition.arguments.get(ALTERNATE_EXCHANGE)
     state.alternate = own or (policy.definition.get(ALTERNATE_EXCHANGE) if policy else None)
-

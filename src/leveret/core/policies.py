@@ -29,7 +29,9 @@ def check_policy(policy: Policy) -> None:
     if not is_pattern(policy.pattern):
         raise InvalidCommand(f"Validation failed\n\n{policy.pattern!r} is not a regular expression\n")
     if policy.apply_to not in APPLY_TO:
-        raise InvalidCommand(f"Validation failed\n\napply-to must be one of {', '.join(APPLY_TO)}, got {policy.apply_to}\n")
+        raise InvalidCommand(
+            f"Validation failed\n\napply-to must be one of {', '.join(APPLY_TO)}, got {policy.apply_to}\n"
+        )
     if not policy.definition:
         raise InvalidCommand("Validation failed\n\nno policy provided\n")
     for key, value in policy.definition.items():
@@ -39,7 +41,9 @@ def check_policy(policy: Policy) -> None:
 def _check_key(key: str, value: Any) -> None:
     if key == REPLICATE:
         if not isinstance(value, bool):
-            raise InvalidCommand(f"Validation failed\n\n{value!r} is not a valid value for {REPLICATE}: true or false\n")
+            raise InvalidCommand(
+                f"Validation failed\n\n{value!r} is not a valid value for {REPLICATE}: true or false\n"
+            )
     elif key == ALTERNATE_EXCHANGE:
         if not isinstance(value, str):
             raise InvalidCommand(f"Validation failed\n\n{value!r} is not a valid alternate exchange name\n")
@@ -64,4 +68,6 @@ def _best(policies: Iterable[Policy], vhost: str, name: str, kinds: set[str]) ->
         for policy in policies
         if policy.vhost == vhost and policy.apply_to in kinds and re.search(policy.pattern, name)
     )
-    return max(sorted(matching, key=lambda policy: policy.name), key=lambda policy: policy.priority, default=None)
+    return max(
+        sorted(matching, key=lambda policy: policy.name), key=lambda policy: policy.priority, default=None
+    )

@@ -147,7 +147,10 @@ class HeadersMatch:
 
 
 def headers_match(arguments: dict[str, Any], headers: dict[str, Any]) -> bool:
-    """One binding's rule; keys that begin with `x-` count only in the `-with-x` modes, a void value asks for presence."""
+    """One headers binding's rule.
+
+    Keys that begin with `x-` count only in the `-with-x` modes; a void value asks for presence alone.
+    """
     mode = arguments.get("x-match", "all")
     with_x = mode.endswith("-with-x")
     wanted = {k: v for k, v in arguments.items() if k != "x-match" and (with_x or not k.startswith("x-"))}

@@ -43,7 +43,9 @@ class Topology:
         self._into: dict[tuple[str, str], dict[tuple[str, ...], Binding]] = {}
         for name, kind in PREDECLARED.items():
             internal = name == "amq.rabbitmq.trace"
-            self.exchanges[name] = ExchangeState(Exchange(name=name, vhost=vhost, type=kind, internal=internal))
+            self.exchanges[name] = ExchangeState(
+                Exchange(name=name, vhost=vhost, type=kind, internal=internal)
+            )
 
     def bindings(self) -> list[Binding]:
         """All bindings, those of the default exchange left out."""

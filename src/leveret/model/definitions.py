@@ -223,7 +223,9 @@ def encode_change(change: Change) -> bytes:
     """One change as the definitions log and the schema sync carry it."""
     match change:
         case Put(entity):
-            return msgspec.json.encode(_Stored(put=entity.kind, value=msgspec.Raw(msgspec.json.encode(entity))))
+            return msgspec.json.encode(
+                _Stored(put=entity.kind, value=msgspec.Raw(msgspec.json.encode(entity)))
+            )
         case Delete(kind, key):
             return msgspec.json.encode(_Stored(delete=kind, key=key))
 

@@ -32,7 +32,18 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
         return f"Credentials(username={self.username!r})"
 
 
-class TransferJob(msgspec.Struct, frozen=True, kw_only=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """Any task on one data directory."""
+
+    data_dir: str
+
+    @property
+    def root(self) -> Path:
+        """The data directory."""
+        return Path(self.data_dir)
+
+
+class TransferJob(Job, frozen=True, kw_only=True):
     """Follow an upstream until told to stop.
 
     Attributes:
@@ -42,7 +53,6 @@ class TransferJob(msgspec.Struct, frozen=True, kw_only=True):
         batch_interval_ms: least time between the beginnings of two micro-batches; fewer, larger files.
     """
 
-    data_dir: Path
     cluster_name: str
     endpoints: list[str]
     credentials: Credentials
@@ -53,7 +63,7 @@ class TransferJob(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 5.0
 
 
-class RecoverJob(msgspec.Struct, frozen=True, kw_only=True):
+class RecoverJob(Job, frozen=True, kw_only=True):
     """Publish what is unsettled to the node itself.
 
     Attributes:
@@ -63,7 +73,6 @@ class RecoverJob(msgspec.Struct, frozen=True, kw_only=True):
         exclude: vhosts to leave alone.
     """
 
-    data_dir: Path
     endpoint: str
     credentials: Credentials
     start_from_scratch: bool = False
@@ -73,7 +82,5 @@ class RecoverJob(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 60.0
 
 
-class LookJob(msgspec.Struct, frozen=True, kw_only=True):
+class LookJob(Job, frozen=True, kw_only=True):
     """Look at what was transferred, without Spark."""
-
-    data_dir: Path

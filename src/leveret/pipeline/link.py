@@ -7,7 +7,8 @@ from typing import Final
 
 from leveret.model.errors import LeveretError
 from leveret.pipeline.job import TransferJob
-from leveret.pipeline.stream_client import ConnectionLost, StreamClient, Unreachable, connect
+from leveret.pipeline.stream_client import StreamClient, Unreachable, connect
+from leveret.pipeline.stream_connection import ConnectionLost
 
 BACKOFF_MIN_S: Final = 0.2
 BACKOFF_MAX_S: Final = 3.0
@@ -23,6 +24,11 @@ class Link:
         self._not_before_s = 0.0
         self._backoff_s = BACKOFF_MIN_S
         self._error: LeveretError | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection, as far as is known."""
+        return self._client is not None
 
     def client(self, job: TransferJob) -> StreamClient:
         """The open connection, or a new one.

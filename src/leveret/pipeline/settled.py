@@ -59,10 +59,8 @@ class Mask:
 
     def _bit_is_set(self, bits: npt.NDArray[np.uint8], inside: Bools, offsets: Int64s) -> Bools:
         places = np.where(inside, offsets - self._starts[0], 0)
-        return inside & (bits[places >> 3] >> (places & 7).astype(np.uint8) & 1).astype(np.bool_)
-
-
-NOTHING: Final = Mask(np.empty(0, np.int64), np.empty(0, np.int64))
+        is_set: Bools = (bits[places >> 3] >> (places & 7).astype(np.uint8) & 1).astype(np.bool_)
+        return inside & is_set
 
 
 class Ranges:
@@ -126,3 +124,6 @@ def _packed(starts: Int64s, ends: Int64s) -> npt.NDArray[np.uint8]:
     steps[starts - base] = 1
     steps[ends - base] = -1
     return np.packbits(np.cumsum(steps[:-1], dtype=np.int8).view(np.bool_), bitorder="little")
+
+
+NOTHING: Final = Mask(np.empty(0, np.int64), np.empty(0, np.int64))

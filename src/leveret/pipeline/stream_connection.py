@@ -11,6 +11,7 @@ non-blocking underneath and `MSG_WAITALL` useless.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import socket
 import struct
@@ -172,7 +173,9 @@ class StreamConnection:
             case Heartbeat():
                 self.send(command.encode())
             case Close():
-                self.send(CloseResponse(command.correlation, Code.OK).encode())
+                with contextlib.suppress(OSError):
+                    # It may not wait for this answer, and the reason it gave is worth more.
+                    self._socket.sendall(CloseResponse(command.correlation, Code.OK).encode())
                 self.lose(f"closed by the server: {name_of(command.code)}, {command.reason}")
         self.on_command(command)
         return command
@@ -201,7 +204,7 @@ class StreamConnection:
         except BlockingIOError:
             self.lose("nothing could be sent before the timeout")
         except OSError as error:
-            self.lose(str(error))
+            self._last_words(str(error))
 
     def set_timeout(self, seconds: float | None = None) -> None:
         """Bound every single read and write from now on; without a value, as at the beginning."""
@@ -226,6 +229,16 @@ class StreamConnection:
             pass  # It is over either way, and all that mattered was answered before.
         finally:
             self._socket.close()
+
+    def _last_words(self, reason: str) -> NoReturn:
+        """Sending failed: the server may have said why before it hung up."""
+        try:
+            while True:
+                command = decode(bytes(self._reader.read()))
+                if isinstance(command, Close):
+                    reason = f"closed by the server: {name_of(command.code)}, {command.reason}"
+        except (OSError, PeerError):
+            self.lose(reason)
 
     def _handshake(self, vhost: str, username: str, password: str) -> None:
         ours = {"product": "Leveret", "platform": "Python", "connection_name": "leveret pipeline"}

@@ -180,7 +180,9 @@ class AmqpPeer(asyncio.Protocol):
 class AmqpListener:
     """All sockets of the AMQP port."""
 
-    def __init__(self, host: Host, amqp10_host: Amqp10Host, engine: Engine, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, host: Host, amqp10_host: Amqp10Host, engine: Engine, clock_ms: Callable[[], int]
+    ) -> None:
         """Listen nowhere yet."""
         self.host = host
         self.amqp10_host = amqp10_host
@@ -200,7 +202,9 @@ class AmqpListener:
         try:
             server = await loop.create_server(lambda: AmqpPeer(self), address, port, backlog=1024)
         except OSError as error:
-            raise LeveretError(f"cannot listen on {address}:{port} for AMQP: {error.strerror or error}") from error
+            raise LeveretError(
+                f"cannot listen on {address}:{port} for AMQP: {error.strerror or error}"
+            ) from error
         self._servers.append(server)
         if self._ticker is None:
             self._ticker = loop.create_task(self._tick())

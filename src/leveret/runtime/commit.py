@@ -84,4 +84,3 @@ class GroupCommit:
     def close(self) -> None:
         """End the thread."""
         self._executor.shutdown(wait=True)
-

@@ -39,7 +39,9 @@ class DefinitionsStore:
                 self.definitions.apply(decode_change(entry))
             except msgspec.DecodeError as error:
                 offset = chunk.header.chunk_id + index
-                raise Corrupt(str(self._log.directory), "", offset, -1, f"not a change of a definition: {error}") from None
+                raise Corrupt(
+                    str(self._log.directory), "", offset, -1, f"not a change of a definition: {error}"
+                ) from None
 
     @property
     def next_offset(self) -> int:

@@ -61,7 +61,9 @@ class Authority:
 
     def may_read(self, user: str, vhost: str, name: str) -> bool:
         """Whether the user may read from the queue or stream `name`."""
-        return user in self.internal or is_allowed(permission_of(self.broker.definitions, user, vhost), "read", name)
+        return user in self.internal or is_allowed(
+            permission_of(self.broker.definitions, user, vhost), "read", name
+        )
 
     @contextmanager
     def internal_user(self, purpose: str) -> Iterator[tuple[str, str]]:
@@ -118,7 +120,13 @@ class StreamDoor:
     """runtime.stream_host.StreamHost: outgoing logs out, recovered messages in."""
 
     def __init__(
-        self, authority: Authority, collector: Collector, engine: Engine, commit: GroupCommit, *, node_name: str
+        self,
+        authority: Authority,
+        collector: Collector,
+        engine: Engine,
+        commit: GroupCommit,
+        *,
+        node_name: str,
     ) -> None:
         """`advertised_port` is set once the listener has one."""
         self.node_name = node_name
@@ -137,7 +145,9 @@ class StreamDoor:
         if log is None:
             raise NotFound(f"vhost '{vhost}' has no outgoing log: it is not tagged standby_replication")
         if not self._authority.may_read(user, vhost, OUTGOING_STREAM):
-            raise AccessRefused(f"access to queue '{OUTGOING_STREAM}' in vhost '{vhost}' refused for user '{user}'")
+            raise AccessRefused(
+                f"access to queue '{OUTGOING_STREAM}' in vhost '{vhost}' refused for user '{user}'"
+            )
         return log
 
     def recovery_queue(self, user: str, vhost: str, queue: str) -> RecoveryIngest:
@@ -198,7 +208,9 @@ class RecoveryIngest:
             self._broker.dirty[queue] = None
             self._engine.flush()
             if queue.sequences.get(name, 0) < last:
-                raise StorageError(f"queue '{queue.key[1]}': the disk refused recovered messages; see the node's log")
+                raise StorageError(
+                    f"queue '{queue.key[1]}': the disk refused recovered messages; see the node's log"
+                )
         self._commit.when_durable(done)
         self._commit.begin()
 

@@ -139,7 +139,9 @@ class Node:
             try:
                 broker.apply(d.Put(entity))
             except Refusal as error:
-                logger.error("definition_not_restored kind=%s key=%s error=%s", entity.kind, entity.key, error)
+                logger.error(
+                    "definition_not_restored kind=%s key=%s error=%s", entity.kind, entity.key, error
+                )
         broker.changes.clear()
         queues = list(broker.queues.values())
         self._queues.remove_orphans(queues)

@@ -114,22 +114,45 @@ class OutgoingLog:
         key = (queue.name_octets, queue.epoch)
         if header.chunk_id < self.positions.get(key, 0):
             return
-        self._append(key, header.type, header.entries, header.records, data, header.timestamp_ms, header.chunk_id, header.crc)
+        self._append(
+            key,
+            header.type,
+            header.entries,
+            header.records,
+            data,
+            header.timestamp_ms,
+            header.chunk_id,
+            header.crc,
+        )
         self.positions[key] = header.next_offset
 
     def settle_below(self, key: _Key, offset: int, timestamp_ms: int, *, at: int) -> None:
         """Append a settlement of all offsets below `offset`, at the place `at` of the queue."""
-        ranges = [Settlement(Reason.DROPPED, first, min(COUNT_MAX, offset - first)) for first in range(0, offset, COUNT_MAX)]
+        ranges = [
+            Settlement(Reason.DROPPED, first, min(COUNT_MAX, offset - first))
+            for first in range(0, offset, COUNT_MAX)
+        ]
         data = encode_entry(encode_settlements(ranges))
         self._append(key, ChunkType.TRACKING, 1, 1, data, timestamp_ms, at, None)
 
     def _append(
-        self, key: _Key, kind: int, entries: int, records: int, data: builtins.bytes, timestamp_ms: int, offset: int, crc: int | None
+        self,
+        key: _Key,
+        kind: int,
+        entries: int,
+        records: int,
+        data: builtins.bytes,
+        timestamp_ms: int,
+        offset: int,
+        crc: int | None,
     ) -> None:
         trailer = encode_trailer(
-            encode_attribute(Attribute.QUEUE_EPOCH, *key), encode_attribute(Attribute.QUEUE_OFFSET, b"", offset)
+            encode_attribute(Attribute.QUEUE_EPOCH, *key),
+            encode_attribute(Attribute.QUEUE_OFFSET, b"", offset),
         )
-        self._last_chunk_id = self.log.append(kind, entries, records, data, timestamp_ms, trailer, crc).chunk_id
+        self._last_chunk_id = self.log.append(
+            kind, entries, records, data, timestamp_ms, trailer, crc
+        ).chunk_id
 
     def begin_commit(self) -> tuple[list[int], int, int]:
         """Descriptors to sync, and the end and last chunk that are committed once that is done."""
@@ -287,4 +310,3 @@ def directory_name(vhost: str) -> str:
     if len(quoted) <= 200:
         return quoted
     return "sha256-" + hashlib.sha256(vhost.encode()).hexdigest()
-

@@ -96,7 +96,12 @@ class QueueStore:
             queue.damage = str(error)
             return
         if log.torn_bytes:
-            logger.warning("torn_tail_cut vhost=%s queue=%s offset=%d octets=%d", *queue.key, log.next_offset, log.torn_bytes)
+            logger.warning(
+                "torn_tail_cut vhost=%s queue=%s offset=%d octets=%d",
+                *queue.key,
+                log.next_offset,
+                log.torn_bytes,
+            )
         self._logs[queue] = log
         queue.restore(log.first_offset, log.next_offset, settled)
 

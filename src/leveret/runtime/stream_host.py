@@ -38,7 +38,7 @@ class RecoveryQueue(SequenceBook, Protocol):
         `done` is called when they are durable, for each call in the order of the calls.
 
         Raises:
-            Refusal: nothing was stored, and `done` will not be called.
+            Refusal, StorageError: they are not stored, and `done` will not be called.
         """
 
 

@@ -23,16 +23,25 @@ from functools import partial
 from typing import Final, NamedTuple, cast
 
 from leveret.model.errors import LeveretError, Refusal
-from leveret.runtime.stream_host import ServedLog, StreamHost
+from leveret.runtime.stream_host import RecoveryQueue, ServedLog, StreamHost
 from leveret.session.stream import StreamSession
-from leveret.session.stream_types import Append, Effect, KeepOffset, State, Subscribed, Subscription
+from leveret.session.stream_types import (
+    Append,
+    Effect,
+    KeepOffset,
+    Publisher,
+    State,
+    Subscribed,
+    Subscription,
+)
 from leveret.wire.stream.codec import Code
 
 READ_BYTES_MAX: Final = 262_144
 READ_BYTES_PER_CREDIT: Final = 65_536
 """A reader that asks for chunks one by one is not read for as if it wanted them all."""
 WRITE_BUFFER_BYTES_MAX: Final = 1_048_576
-STOP_TIMEOUT_S: Final = 3.0
+STOP_TIMEOUT_S: Final = 1.0
+"""For the answers to our goodbye; a blocking client between two requests will not give one."""
 FLUSH_TIMEOUT_S: Final = 5.0
 
 log = logging.getLogger(__name__)
@@ -121,6 +130,7 @@ class StreamConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._watches: dict[int, _Watch] = {}
+        self._queues: dict[Publisher, RecoveryQueue] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pump_waits = False
         self._writable = True
@@ -151,6 +161,16 @@ class StreamConnection(asyncio.Protocol):
     def subscriptions(self) -> dict[int, Subscription]:
         """What it reads."""
         return self._session.subscriptions
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Octets that wait for the socket: bounded, however slow the peer is."""
+        return self._transport.get_write_buffer_size()
+
+    @property
+    def unstored_bytes(self) -> int:
+        """Published octets that wait for the disk."""
+        return self._session.unstored_bytes
 
     def close(self, reason: str) -> None:
         """End the connection politely; `closed` is done when it is gone."""
@@ -247,12 +267,20 @@ class StreamConnection(asyncio.Protocol):
     def _append(self, append: Append) -> None:
         publisher = append.publisher
         try:
-            queue = self._host.recovery_queue(self.user, self.vhost, publisher.queue)
+            queue = self._queue_of(publisher)
             done = partial(self._guarded, partial(self._stored, append))
             queue.append(publisher.reference, append.entries, done)
         except LeveretError as error:
             log.warning("stream connection %s: queue=%s not written: %s", self.name, publisher.queue, error)
             self._session.not_stored(append, error)
+
+    def _queue_of(self, publisher: Publisher) -> RecoveryQueue:
+        """The publisher's queue, asked for once; those of publishers that are gone are forgotten then."""
+        if publisher not in self._queues:
+            alive = self._session.publishers.values()
+            self._queues = {each: queue for each, queue in self._queues.items() if each in alive}
+            self._queues[publisher] = self._host.recovery_queue(self.user, self.vhost, publisher.queue)
+        return self._queues[publisher]
 
     def _stored(self, append: Append) -> None:
         self._session.stored(append)

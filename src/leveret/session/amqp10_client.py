@@ -104,8 +104,9 @@ class SchemaLinkClient:
 
     def request(self, body: bytes, now_ms: int) -> bytes:
         """Send a request; its `outcome` is the body of the reply, or why there is none."""
-        assert self.ready
-        assert self._sender is not None
+        if not self.ready or self._sender is None:
+            self.outcome = SchemaLinkError("the upstream takes no more requests on this link")
+            return b""
         self._request_id += 1
         self.outcome = None
         message = Message(body=body, inferred=True, reply_to=self._reply_to, id=ulong(self._request_id))

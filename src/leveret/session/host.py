@@ -58,7 +58,9 @@ class Access:
         permission = permission_of(self._broker.definitions, self._user, self._vhost)
         if not is_allowed(permission, operation, name):
             shown = name or "amq.default"
-            raise AccessRefused(f"access to {kind} '{shown}' in vhost '{self._vhost}' refused for user '{self._user}'")
+            raise AccessRefused(
+                f"access to {kind} '{shown}' in vhost '{self._vhost}' refused for user '{self._user}'"
+            )
 
     def require_topic(self, operation: Operation, exchange: str, routing_key: str) -> None:
         """Check the user's topic permission, if one is set for the exchange."""

@@ -103,7 +103,14 @@ class Log:
         return max((segment.last_timestamp_ms for segment in self._segments[-2:]), default=0)
 
     def append(
-        self, kind: int, entries: int, records: int, data: bytes, timestamp_ms: int, trailer: bytes = b"", crc: int | None = None
+        self,
+        kind: int,
+        entries: int,
+        records: int,
+        data: bytes,
+        timestamp_ms: int,
+        trailer: bytes = b"",
+        crc: int | None = None,
     ) -> Header:
         """Write one chunk behind the last; durable only once what `unsynced` gave has been fdatasynced.
 
@@ -128,7 +135,9 @@ class Log:
                 raise OSError(28, f"{written} of {header.chunk_bytes} octets written")
         except OSError as error:
             self._cut_back(segment)
-            raise StorageError(f"log {self.directory}: append at offset {chunk_id} failed: {error}") from error
+            raise StorageError(
+                f"log {self.directory}: append at offset {chunk_id} failed: {error}"
+            ) from error
         if not self._unsynced or self._unsynced[-1] is not segment:
             self._unsynced.append(segment)
         segment.note(header)
@@ -165,7 +174,9 @@ class Log:
         """
         for header, buffer, at in self._walk(offset, bytes_max):
             middle = at + HEADER_BYTES + header.data_bytes
-            chunk = Chunk(header, buffer[at + HEADER_BYTES : middle], buffer[middle : at + header.chunk_bytes])
+            chunk = Chunk(
+                header, buffer[at + HEADER_BYTES : middle], buffer[middle : at + header.chunk_bytes]
+            )
             if check:
                 self._verify(chunk)
             yield chunk
@@ -204,7 +215,9 @@ class Log:
                 wanted = min(max(_READ_BYTES, need), end - position)
                 buffer, base = os.pread(segment.fd(), wanted, position), position
                 if len(buffer) < wanted:
-                    raise Corrupt(str(self.directory), segment.path.name, offset, position, "the file was cut short")
+                    raise Corrupt(
+                        str(self.directory), segment.path.name, offset, position, "the file was cut short"
+                    )
                 continue
             position += need
             if header.next_offset > offset:

@@ -33,7 +33,16 @@ OnChunk = Callable[[Chunk], None]
 class Segment:
     """Where chunks are in one file; knows nothing of what they mean."""
 
-    __slots__ = ("_fd", "_index_ids", "_index_positions", "first_offset", "last_timestamp_ms", "next_offset", "path", "size")
+    __slots__ = (
+        "_fd",
+        "_index_ids",
+        "_index_positions",
+        "first_offset",
+        "last_timestamp_ms",
+        "next_offset",
+        "path",
+        "size",
+    )
 
     def __init__(self, directory: Path, first_offset: int) -> None:
         """Describe the file; neither opens nor creates it."""

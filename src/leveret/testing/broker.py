@@ -144,9 +144,9 @@ class LeveretProcess:
         self.close()
 
     def ctl(
-        self, *args: str, check: bool = True, timeout_s: float = CTL_TIMEOUT_S
+        self, *args: str, check: bool = True, timeout_s: float = CTL_TIMEOUT_S, input_text: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run `leveretctl` against this node.
+        """Run `leveretctl` against this node; `input_text` is what an argument `-` reads.
 
         Raises:
             subprocess.CalledProcessError: it failed and `check` is set; `stderr` says why.
@@ -154,7 +154,7 @@ class LeveretProcess:
         return subprocess.run(
             [sys.executable, "-m", "leveret.cli.ctl", "--data-dir", str(self.data_dir), *args],
             env=self._env(),
-            stdin=subprocess.DEVNULL,
+            input=input_text,
             capture_output=True,
             text=True,
             timeout=timeout_s,

@@ -239,3 +239,9 @@ class RabbitNode:
             # process started here is the broker and signals reach it directly.
             "detached": "true",
         }
+
+
+def version() -> str:
+    """Return the version of the RabbitMQ that nodes run, `unknown` where its folder does not say."""
+    home = (_sbin() / "rabbitmq-server").resolve().parent.parent
+    return home.name.partition("-")[2] or "unknown"

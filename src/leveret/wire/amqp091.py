@@ -80,7 +80,7 @@ def decode_method(payload: bytes) -> base.Frame:
     try:
         factory: type[base.Frame] = commands.INDEX_MAPPING[int.from_bytes(payload[:4], "big")]
     except KeyError:
-        raise UnknownMethod("%d.%d" % _METHOD.unpack_from(payload)) from None
+        raise UnknownMethod("{}.{}".format(*_METHOD.unpack_from(payload))) from None
     try:
         method: base.Frame = factory()
         method.unmarshal(payload[4:])
@@ -146,7 +146,14 @@ def decode_properties(header_payload: bytes) -> commands.Basic.Properties:
     content = header.ContentHeader()
     try:
         content.unmarshal(header_payload)
-    except (struct.error, ValueError, IndexError, exceptions.UnmarshalingException, OverflowError, OSError) as error:
+    except (
+        struct.error,
+        ValueError,
+        IndexError,
+        exceptions.UnmarshalingException,
+        OverflowError,
+        OSError,
+    ) as error:
         raise SyntaxFault(f"cannot decode content header: {error}") from error
     return content.properties
 
@@ -158,12 +165,14 @@ def body_frames(channel: int, body: bytes, frame_max_bytes: int) -> bytes:
 
 
 def deliver_head(channel: int, consumer_tag: bytes, route_bytes: int) -> bytes:
-    """A basic.deliver frame up to its delivery tag; `route_bytes` is the length of exchange and key as short strings."""
+    """A basic.deliver frame up to its delivery tag; `route_bytes`: exchange and key as short strings."""
     size = 4 + 1 + len(consumer_tag) + 8 + 1 + route_bytes
     return FRAME_HEAD.pack(FRAME_METHOD, channel, size) + BASIC_DELIVER + shortstr(consumer_tag)
 
 
-def content_head(channel: int, redelivered: bool, route: bytes, header_payload: bytes, body_bytes: int) -> bytes:
+def content_head(
+    channel: int, redelivered: bool, route: bytes, header_payload: bytes, body_bytes: int
+) -> bytes:
     """What follows a delivery tag up to the body, for a body of one frame (or none when it is empty)."""
     start = bytes((redelivered,)) + route + FRAME_END_OCTET + frame(FRAME_HEADER, channel, header_payload)
     return start + FRAME_HEAD.pack(FRAME_BODY, channel, body_bytes) if body_bytes else start[:-1]
@@ -171,13 +180,21 @@ def content_head(channel: int, redelivered: bool, route: bytes, header_payload: 
 
 def get_ok(channel: int, tag: int, redelivered: bool, route: bytes, message_count: int) -> bytes:
     """A basic.get-ok frame."""
-    payload = _METHOD.pack(60, 71) + _TAG.pack(tag) + bytes((redelivered,)) + route + message_count.to_bytes(4, "big")
+    payload = (
+        _METHOD.pack(60, 71)
+        + _TAG.pack(tag)
+        + bytes((redelivered,))
+        + route
+        + message_count.to_bytes(4, "big")
+    )
     return frame(FRAME_METHOD, channel, payload)
 
 
 def basic_return(channel: int, code: int, text: bytes, route: bytes) -> bytes:
     """A basic.return frame."""
-    return frame(FRAME_METHOD, channel, _METHOD.pack(60, 50) + code.to_bytes(2, "big") + shortstr(text) + route)
+    return frame(
+        FRAME_METHOD, channel, _METHOD.pack(60, 50) + code.to_bytes(2, "big") + shortstr(text) + route
+    )
 
 
 def ack(channel: int, tag: int, multiple: bool) -> bytes:
@@ -207,5 +224,7 @@ def close_method(channel: int, code: int, text: str, class_id: int, method_id: i
     while len(octets) > 255:
         text = text[:-1]
         octets = text.encode()
-    payload = _METHOD.pack(*ids) + code.to_bytes(2, "big") + shortstr(octets) + _METHOD.pack(class_id, method_id)
+    payload = (
+        _METHOD.pack(*ids) + code.to_bytes(2, "big") + shortstr(octets) + _METHOD.pack(class_id, method_id)
+    )
     return frame(FRAME_METHOD, channel, payload)

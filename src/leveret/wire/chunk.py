@@ -127,8 +127,8 @@ def decode_header(buffer: bytes | memoryview, position: int = 0) -> Header:
     """
     if len(buffer) - position < HEADER_BYTES:
         raise ChunkError(f"chunk header at byte {position}: {len(buffer) - position} of 48 octets are there")
-    magic, kind, entries, records, stamp, epoch, chunk_id, crc, data, trailer, _, high, low = HEADER.unpack_from(
-        buffer, position
+    magic, kind, entries, records, stamp, epoch, chunk_id, crc, data, trailer, _, high, low = (
+        HEADER.unpack_from(buffer, position)
     )
     if magic != MAGIC:
         raise ChunkError(f"chunk header at byte {position}: magic is 0x{magic:02x}, not 0x{MAGIC:02x}")
@@ -148,7 +148,9 @@ def decode_chunk(buffer: bytes | memoryview, position: int = 0, *, check: bool =
     middle = start + header.data_bytes
     end = middle + header.trailer_bytes
     if len(buffer) < end:
-        raise ChunkError(f"chunk at byte {position}: {len(buffer) - position} of {header.chunk_bytes} octets are there")
+        raise ChunkError(
+            f"chunk at byte {position}: {len(buffer) - position} of {header.chunk_bytes} octets are there"
+        )
     chunk = Chunk(header, buffer[start:middle], buffer[middle:end])
     if check:
         verify(chunk, position)
@@ -167,7 +169,9 @@ def verify(chunk: Chunk, position: int = 0) -> None:
     if len(trailer):
         check = encode_attribute(Attribute.CHECK, b"", crc32(trailer[:-10]))
         if bytes(trailer[-10:]) != check:
-            raise ChunkError(f"chunk {chunk.header.chunk_id} at byte {position}: check of its trailer does not match")
+            raise ChunkError(
+                f"chunk {chunk.header.chunk_id} at byte {position}: check of its trailer does not match"
+            )
 
 
 def encode_attribute(kind: int, name: bytes, value: int) -> bytes:

@@ -47,7 +47,7 @@ class Settlement(NamedTuple):
 
     reason: int
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses here
 
 
 class StoredMessage(NamedTuple):

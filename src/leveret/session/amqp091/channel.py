@@ -13,10 +13,10 @@ from pamqp import base, commands
 
 from leveret.core.confirms import Batch, Confirms
 from leveret.core.queue import Head, Queue
-from leveret.model.errors import AccessRefused, ResourceLocked
+from leveret.model.errors import AccessRefused
 from leveret.session.amqp091.delivery import Consumer, Unacked, UnackedRuns, content
 from leveret.session.amqp091.publishing import Incoming
-from leveret.session.amqp091.replies import Fault
+from leveret.session.amqp091.replies import Fault, locked
 from leveret.session.amqp091.topology import TOPOLOGY
 from leveret.wire import amqp091 as wire
 
@@ -137,12 +137,7 @@ class Channel:
     def check_lock(self, queue: Queue) -> None:
         """Refuse another connection's exclusive queue."""
         if queue.owner is not None and queue.owner is not self.connection:
-            vhost, name = queue.key
-            raise ResourceLocked(
-                f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'. It could be originally "
-                "declared on another connection or the exclusive property value does not match that of the original "
-                "declaration."
-            )
+            raise locked(*queue.key)
 
     def mark(self, queue: Queue) -> None:
         """The queue has something to log or to hand out at the next flush."""

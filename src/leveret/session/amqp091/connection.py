@@ -195,7 +195,11 @@ class ClientConnection:
         if kind != wire.FRAME_METHOD or payload[:4] != b"\x00\x14\x00\x0a":
             raise Fault(504, "expected 'channel.open'")
         if self.channel_max and number > self.channel_max:
-            raise Fault(530, f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max ({self.channel_max})")
+            raise Fault(
+                530,
+                f"number of channels opened ({len(self.channels)}) has reached the negotiated "
+                f"channel_max ({self.channel_max})",
+            )
         self.channels[number] = Channel(self, number)
         self.send(wire.frame(wire.FRAME_METHOD, number, b"\x00\x14\x00\x0b\x00\x00\x00\x00"))
 
@@ -217,8 +221,7 @@ class ClientConnection:
 
     def _start_ok(self, method: commands.Connection.StartOk) -> None:
         self.client_properties = dict(method.client_properties or {})
-        response = method.response if isinstance(method.response, str) else ""
-        parts = response.split("\0")
+        parts = str(method.response).split("\0")
         if method.mechanism != "PLAIN":
             raise Fault(504, f"unknown authentication mechanism '{method.mechanism}'")
         if len(parts) != 3:
@@ -235,7 +238,9 @@ class ClientConnection:
     def _refuse_login(self, user: str) -> None:
         """With the capability the client is told why; otherwise the socket just closes (RabbitMQ's rule)."""
         if self.client_can("authentication_failure_close"):
-            text = "Login was refused using authentication mechanism PLAIN. For details see the broker logfile."
+            text = (
+                "Login was refused using authentication mechanism PLAIN. For details see the broker logfile."
+            )
             self.send(wire.close_method(0, 403, reply_text(403, text), 0, 0))
         self.state = State.CLOSED
 
@@ -247,9 +252,17 @@ class ClientConnection:
     def _tune_ok(self, method: commands.Connection.TuneOk) -> None:
         host = self.host
         if method.frame_max and method.frame_max < wire.FRAME_MIN_BYTES:
-            raise Fault(530, f"negotiated frame_max = {method.frame_max} is lower than the minimum allowed value ({wire.FRAME_MIN_BYTES})")
+            raise Fault(
+                530,
+                f"negotiated frame_max = {method.frame_max} is lower than the minimum allowed value "
+                f"({wire.FRAME_MIN_BYTES})",
+            )
         if method.frame_max > host.frame_max_bytes:
-            raise Fault(530, f"negotiated frame_max = {method.frame_max} is higher than the maximum allowed value ({host.frame_max_bytes})")
+            raise Fault(
+                530,
+                f"negotiated frame_max = {method.frame_max} is higher than the maximum allowed value "
+                f"({host.frame_max_bytes})",
+            )
         self.frame_max_bytes = method.frame_max or host.frame_max_bytes
         self.channel_max = method.channel_max or host.channel_max
         self.heartbeat_ms = method.heartbeat * 1000
@@ -309,7 +322,9 @@ class ClientConnection:
         text = reply_text(code, str(error))
         ids = (method >> 16, method & 0xFFFF)
         channel = self.channels.get(number)
-        if channel is not None and (isinstance(error, Fault) and error.code == 406 or code in (311, 403, 404, 405, 406)):
+        if channel is not None and (
+            (isinstance(error, Fault) and error.code == 406) or code in (311, 403, 404, 405, 406)
+        ):
             self.send(wire.close_method(number, code, text, *ids))
             channel.abandon()
             self.publisher.forget()
@@ -341,7 +356,9 @@ class ClientConnection:
             channel.abandon()
         self.channels.clear()
         self.broker.connections.discard(self)
-        for queue in [queue for queue in self.broker.queues.values() if queue.owner is self] if self.vhost else []:
+        for queue in (
+            [queue for queue in self.broker.queues.values() if queue.owner is self] if self.vhost else []
+        ):
             self.broker.delete_queue(queue)
         self.confirming.clear()
 

@@ -178,7 +178,9 @@ def frames_before_body(head: Head, channel: int, redelivered: bool) -> bytes:
     key = channel << 1 | redelivered
     found = head.frames.get(key)
     if found is None:
-        found = head.frames[key] = wire.content_head(channel, redelivered, head.route, head.header, head.body_bytes)
+        found = head.frames[key] = wire.content_head(
+            channel, redelivered, head.route, head.header, head.body_bytes
+        )
     return found
 
 

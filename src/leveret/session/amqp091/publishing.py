@@ -32,7 +32,9 @@ class Shape:
 
     __slots__ = ("body_bytes", "channel", "head", "length", "mandatory", "octets", "queues")
 
-    def __init__(self, octets: bytes, channel: Channel, head: Head, queues: list[Queue], mandatory: bool) -> None:
+    def __init__(
+        self, octets: bytes, channel: Channel, head: Head, queues: list[Queue], mandatory: bool
+    ) -> None:
         """See the module."""
         self.octets = octets
         self.length = len(octets)
@@ -168,7 +170,11 @@ class Publisher:
 
     def _shape_at(self, data: bytes, position: int, end: int) -> Shape | None:
         """The shape of the publish at `position`, None unless all before its body is there and regular."""
-        if end - position < 12 or data[position] != wire.FRAME_METHOD or data[position + 7 : position + 11] != wire.BASIC_PUBLISH:
+        if (
+            end - position < 12
+            or data[position] != wire.FRAME_METHOD
+            or data[position + 7 : position + 11] != wire.BASIC_PUBLISH
+        ):
             return None
         _, number, size = wire.FRAME_HEAD.unpack_from(data, position)
         header_at = position + 8 + size
@@ -190,7 +196,10 @@ class Publisher:
             return None
         header = octets[header_at + 7 : body_at - 1]
         frame_max = self._connection.frame_max_bytes
-        if wire.body_bytes_of(header) != size or max(size, body_at - header_at, header_at) > frame_max - wire.FRAME_OVERHEAD:
+        if (
+            wire.body_bytes_of(header) != size
+            or max(size, body_at - header_at, header_at) > frame_max - wire.FRAME_OVERHEAD
+        ):
             return None
         exchange, routing_key, flags = wire.split_publish(octets[7 : header_at - 1])
         try:
@@ -199,7 +208,9 @@ class Publisher:
             return None
         if flags & _IMMEDIATE:
             return None
-        shape = Shape(octets, channel, make_head(exchange, routing_key, header), queues, bool(flags & _MANDATORY))
+        shape = Shape(
+            octets, channel, make_head(exchange, routing_key, header), queues, bool(flags & _MANDATORY)
+        )
         if len(self._shapes) >= SHAPES_MAX:
             self._shapes.clear()
         self._shapes[octets] = shape

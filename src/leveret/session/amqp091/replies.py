@@ -54,6 +54,15 @@ class Fault(errors.LeveretError):
         self.code = code
 
 
+def locked(vhost: str, name: str) -> errors.ResourceLocked:
+    """The refusal for another connection's exclusive queue, in RabbitMQ's words."""
+    return errors.ResourceLocked(
+        f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'. It could be originally "
+        "declared on another connection or the exclusive property value does not match that of the original "
+        "declaration."
+    )
+
+
 def code_of(error: errors.LeveretError) -> int:
     """The reply code of any error of ours."""
     if isinstance(error, Fault):

@@ -12,8 +12,8 @@ from pamqp import base, commands
 from leveret.core.queue import Queue
 from leveret.core.topology import PREDECLARED
 from leveret.model import definitions as d
-from leveret.model.errors import AccessRefused, InvalidCommand, PreconditionFailed
-from leveret.session.amqp091.replies import Fault
+from leveret.model.errors import AccessRefused, PreconditionFailed
+from leveret.session.amqp091.replies import locked
 from leveret.wire import amqp091 as wire
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _declare(channel: Channel, method: commands.Queue.Declare, name: str, vhost:
     if held is not None:
         channel.check_lock(held)
         if method.exclusive != (held.owner is not None):
-            raise Fault(405, f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'. It could be originally declared on another connection or the exclusive property value does not match that of the original declaration.")
+            raise locked(vhost, name)
     wanted = d.Queue(
         name=name,
         vhost=vhost,

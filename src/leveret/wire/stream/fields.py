@@ -96,7 +96,7 @@ def _array(item: FieldType[T]) -> FieldType[list[T]]:
 def _record(make: Callable[..., T], *parts: FieldType[Any]) -> FieldType[T]:
     """A tuple of fields; `make` is a NamedTuple, or takes the same arguments."""
 
-    def pack(value: Any) -> bytes:  # noqa: ANN401  # T, which is always a tuple
+    def pack(value: Any) -> bytes:  # T, which is always a tuple
         return b"".join([part.pack(each) for part, each in zip(parts, value, strict=True)])
 
     def unpack(cursor: Cursor) -> T:

@@ -42,6 +42,7 @@ class FrameDecoder:
     frame_max_bytes: int
     _buffer: bytearray = field(default_factory=bytearray)
     _wanted: int = 0
+    """Octets of the first frame in `_buffer`, 0 as long as its size is not known."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield, in arrival order, every frame that `data` completes; to be iterated at once.
@@ -56,12 +57,13 @@ class FrameDecoder:
                 return
             data = bytes(self._buffer)
             self._buffer.clear()
+            self._wanted = 0
         position = 0
         try:
             while (start := position + 4) <= len(data):
                 end = start + self._size(data, position)
-                self._wanted = end - position
                 if end > len(data):
+                    self._wanted = end - position
                     break
                 position = end
                 yield data[start:end]

@@ -1,0 +1,172 @@
+"""As much of an AMQP 0-9-1 client as a load generator needs: one blocking socket, one channel.
+
+The slow part of a connection's life (handshake, declare, consume) goes through pamqp. The fast
+part is bytes that were encoded beforehand:
+
+    one message, `stride` octets in all, the same for each message of a run
+    +----------------------+----------------------+------------------------+
+    | method frame         | header frame         | body frame             |
+    | basic.publish        | size and properties  | random, `body` octets  |
+    +----------------------+----------------------+------------------------+
+                                                    ^ body_at
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from pamqp import base, body, commands, frame, header
+
+LOOPBACK: Final = "127.0.0.1"
+CHANNEL: Final = 1
+FRAME_MAX: Final = 131_072
+FRAME_END: Final = 0xCE
+PERSISTENT: Final = 2
+TRANSIENT: Final = 1
+RECV_BYTES: Final = 65_536
+TIMEOUT_S: Final = 120.0
+
+_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+_FRAME_HEAD_BYTES: Final = 7
+
+Reply = TypeVar("Reply", bound=base.Frame)
+
+
+class LoadError(Exception):
+    """The broker answered something a load generator has no use for; the text says what."""
+
+
+class Connection:
+    """A connection with channel 1 open; heartbeats are off, so only answers ever arrive."""
+
+    def __init__(self, port: int, *, vhost: str = "/", user: str = "guest", password: str = "guest") -> None:
+        """Connect to a broker on loopback, log in, open the channel."""
+        self.socket = socket.create_connection((LOOPBACK, port), timeout=TIMEOUT_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.pending = bytearray()  # received, not yet looked at
+        self.socket.sendall(_HEADER)
+        self._expect(commands.Connection.Start)
+        login = f"\0{user}\0{password}"
+        start_ok = commands.Connection.StartOk({}, "PLAIN", login, "en_US")
+        self._call(start_ok, commands.Connection.Tune, channel=0)
+        self._send(commands.Connection.TuneOk(0, FRAME_MAX, 0), channel=0)
+        self._call(commands.Connection.Open(vhost), commands.Connection.OpenOk, channel=0)
+        self._call(commands.Channel.Open(), commands.Channel.OpenOk)
+
+    def declare_queue(self, queue: str, *, durable: bool = True) -> None:
+        """Declare a queue of the default type."""
+        self._call(commands.Queue.Declare(queue=queue, durable=durable), commands.Queue.DeclareOk)
+
+    def ready_messages(self, queue: str) -> int:
+        """Ask how many messages wait in a queue that exists."""
+        asked = commands.Queue.Declare(queue=queue, passive=True)
+        return self._call(asked, commands.Queue.DeclareOk).message_count or 0
+
+    def delete_queue(self, queue: str) -> None:
+        """Delete a queue with what is in it; one that is not there is no error."""
+        self._call(commands.Queue.Delete(queue=queue), commands.Queue.DeleteOk)
+
+    def confirm_select(self) -> None:
+        """Ask for publisher confirms."""
+        self._call(commands.Confirm.Select(), commands.Confirm.SelectOk)
+
+    def consume(self, queue: str, *, prefetch: int) -> None:
+        """Become the consumer `c`; deliveries that come at once are left in `pending`."""
+        self._call(commands.Basic.Qos(0, prefetch, False), commands.Basic.QosOk)
+        self._call(commands.Basic.Consume(queue=queue, consumer_tag="c"), commands.Basic.ConsumeOk)
+
+    def close(self) -> None:
+        """End the connection in order; answers that still come in are thrown away."""
+        self._send(commands.Connection.Close(200, "done", 0, 0), channel=0)
+        try:
+            while self.socket.recv(RECV_BYTES):
+                pass
+        except OSError:
+            pass
+        self.socket.close()
+
+    def _send(self, method: base.Frame, channel: int = CHANNEL) -> None:
+        self.socket.sendall(frame.marshal(method, channel))
+
+    def _call(self, method: base.Frame, reply: type[Reply], channel: int = CHANNEL) -> Reply:
+        self._send(method, channel)
+        return self._expect(reply)
+
+    def _expect(self, kind: type[Reply]) -> Reply:
+        """Read one method frame, which must be of this kind."""
+        octets = self._read_frame()
+        method = frame.unmarshal(octets)[2]
+        if not isinstance(method, kind):
+            raise LoadError(f"expected {kind.name}, got {describe(octets)}")
+        return method
+
+    def _read_frame(self) -> bytes:
+        """Take the next whole frame from the socket."""
+        while True:
+            if len(self.pending) >= _FRAME_HEAD_BYTES:
+                end = _FRAME_HEAD_BYTES + int.from_bytes(self.pending[3:7], "big") + 1
+                if len(self.pending) >= end:
+                    whole = bytes(self.pending[:end])
+                    del self.pending[:end]
+                    return whole
+            piece = self.socket.recv(RECV_BYTES)
+            if not piece:
+                raise LoadError("the broker closed the connection")
+            self.pending += piece
+
+
+def describe(octets: bytes) -> str:
+    """Name the first frame in these octets, with a reason if it carries one."""
+    try:
+        method = frame.unmarshal(octets)[2]
+    except Exception as broken:
+        return f"octets that are no frame ({broken}): {octets[:40].hex()}"
+    text = getattr(method, "reply_text", "")
+    return f"{getattr(method, 'name', type(method).__name__)} {text}".strip()
+
+
+@dataclass(frozen=True)
+class Message:
+    """How a message of a run looks; everything but the body's octets is the same in all."""
+
+    exchange: str
+    routing_key: str
+    body_bytes: int
+    persistent: bool
+
+    def encode(self, octets: bytes) -> bytes:
+        """Return the three frames of one message with this body."""
+        mode = PERSISTENT if self.persistent else TRANSIENT
+        properties = commands.Basic.Properties(delivery_mode=mode)
+        publish = commands.Basic.Publish(exchange=self.exchange, routing_key=self.routing_key)
+        head = header.ContentHeader(body_size=len(octets), properties=properties)
+        frames = (publish, head, body.ContentBody(octets))
+        return b"".join(frame.marshal(one, CHANNEL) for one in frames)
+
+    @property
+    def stride(self) -> int:
+        """Octets of one encoded message."""
+        return len(self.encode(bytes(self.body_bytes)))
+
+    @property
+    def body_at(self) -> int:
+        """Where in an encoded message its body begins."""
+        return self.stride - self.body_bytes - 1
+
+
+def ring(message: Message, count: int, longest_run: int) -> bytearray:
+    """Encode `count` messages with different bodies, one after the other.
+
+    The first `longest_run` of them follow again at the end, so that a run of that many messages
+    can be taken in one piece from any place of the ring.
+    """
+    source = random.Random(1)
+    text = message.encode(bytes(message.body_bytes))
+    front, back = text[: message.body_at], text[message.body_at + message.body_bytes :]
+    encoded = bytearray()
+    for _ in range(count):
+        encoded += front + source.randbytes(message.body_bytes) + back
+    return encoded + encoded[: longest_run * message.stride]

@@ -1,0 +1,212 @@
+"""Starts the load generator's processes, lets them go together, reads rates off their samples.
+
+What is counted as throughput is what came out: messages confirmed if only published, messages
+delivered if consumed too, between two moments after the warm-up. The broker's processor time is
+read at the same two moments. Every run ends with the books: a message published and not delivered,
+or delivered more often than once, makes the run an error, not a number.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from bench.client import Connection, LoadError
+from bench.contenders import Node
+from bench.load import ConsumeJob, PublishJob, Result
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+RESULT_TIMEOUT_S: Final = 600.0
+QUEUE: Final = "bench"
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """One run's outcome.
+
+    Attributes:
+        rate: messages a second.
+        broker_cpu_us: processor time of the broker a message, in microseconds.
+        load_cpu_us: the same of the load generator.
+        published: messages of the whole run, warm-up included.
+        ages_us: percentiles of the messages' age, of a stamped run.
+    """
+
+    rate: float
+    broker_cpu_us: float
+    load_cpu_us: float
+    published: int
+    ages_us: dict[str, float] = field(default_factory=dict)
+
+
+class Worker:
+    """One process of the load generator; a context manager that leaves none behind."""
+
+    def __init__(self, job: PublishJob | ConsumeJob) -> None:
+        self._role = "publish" if isinstance(job, PublishJob) else "consume"
+        text = json.dumps(dataclasses.asdict(job) | {"role": self._role})
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.load", text],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        # Closes the pipes, too.
+        with self._process:
+            self._process.wait()
+
+    def ready(self) -> Self:
+        """Wait until the process has connected and encoded its messages."""
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "ready\n":
+            raise self._failure()
+        return self
+
+    def go(self) -> None:
+        """Let the process work."""
+        self._write("go\n")
+
+    def tell(self, total: int) -> None:
+        """Tell a consumer how many messages there are in all, so that it knows its end."""
+        self._write(f"{total}\n")
+
+    def result(self, timeout_s: float = RESULT_TIMEOUT_S) -> Result:
+        """Wait for the end of the work.
+
+        Raises:
+            LoadError: the process failed, or took longer.
+        """
+        try:
+            text, error = self._process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise LoadError(f"{self._role}: no end after {timeout_s:g} s") from None
+        if self._process.returncode != 0:
+            raise LoadError(error.strip() or f"{self._role}: status {self._process.returncode}")
+        told = json.loads(text)
+        told["samples"] = [(moment, count) for moment, count in told["samples"]]
+        return Result(**told)
+
+    def _write(self, text: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(text)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._failure() from None
+
+    def _failure(self) -> LoadError:
+        error = self._process.communicate()[1]
+        return LoadError(error.strip() or f"{self._role}: ended with {self._process.returncode}")
+
+
+def count_at(samples: list[tuple[float, int]], moment: float) -> float:
+    """Read a count off the samples at a moment, on the straight line between two of them."""
+    after = bisect.bisect_left(samples, (moment, 0))
+    if after == 0:
+        return 0.0
+    if after == len(samples):
+        return float(samples[-1][1])
+    (left, low), (right, high) = samples[after - 1], samples[after]
+    return low + (high - low) * (moment - left) / (right - left)
+
+
+def rate_between(samples: list[tuple[float, int]], start: float, end: float) -> float:
+    """Return the messages a second between two moments."""
+    return (count_at(samples, end) - count_at(samples, start)) / (end - start)
+
+
+def sleep_until(moment: float) -> None:
+    """Sleep until this time of the monotonic clock."""
+    time.sleep(max(0.0, moment - time.monotonic()))
+
+
+def publish_only(node: Node, job: PublishJob, warmup_s: float) -> Throughput:
+    """Publish for `warmup_s` and `job.seconds` into a queue that nobody reads; then delete it."""
+    connection = Connection(node.amqp_port)
+    connection.declare_queue(job.queue)
+    job = dataclasses.replace(job, seconds=warmup_s + job.seconds)
+    try:
+        with Worker(job) as publisher:
+            publisher.ready().go()
+            start, end, cpu_s = _watch(node, warmup_s, job.seconds - warmup_s)
+            result = publisher.result()
+        _expect(result.count, connection.ready_messages(job.queue), "in the queue")
+    finally:
+        connection.delete_queue(job.queue)
+        connection.close()
+    return _throughput(result, result, start, end, cpu_s)
+
+
+def together(
+    node: Node, job: PublishJob, consume: ConsumeJob, warmup_s: float, *, durable: bool = True
+) -> Throughput:
+    """Publish and consume at once for `warmup_s` and `job.seconds`; then drain and delete."""
+    connection = Connection(node.amqp_port)
+    connection.declare_queue(job.queue, durable=durable)
+    job = dataclasses.replace(job, seconds=warmup_s + job.seconds)
+    try:
+        with Worker(consume) as consumer, Worker(job) as publisher:
+            consumer.ready().go()
+            publisher.ready().go()
+            start, end, cpu_s = _watch(node, warmup_s, job.seconds - warmup_s)
+            published = publisher.result()
+            consumer.tell(published.count)
+            consumed = consumer.result()
+        _expect(published.count, consumed.count, "delivered")
+    finally:
+        connection.delete_queue(job.queue)
+        connection.close()
+    return _throughput(published, consumed, start, end, cpu_s)
+
+
+def _watch(node: Node, warmup_s: float, seconds: float) -> tuple[float, float, float]:
+    """Wait while the workers work; return the measured span and the broker's time in it."""
+    start = time.monotonic() + warmup_s
+    sleep_until(start)
+    before_s = node.cpu_seconds()
+    end = start + seconds
+    sleep_until(end)
+    return start, end, node.cpu_seconds() - before_s
+
+
+def _throughput(
+    published: Result, counted: Result, start: float, end: float, cpu_s: float
+) -> Throughput:
+    rate = rate_between(counted.samples, start, end)
+    if rate <= 0:
+        raise LoadError("not one message in the measured span")
+    load_s = published.cpu_s + (counted.cpu_s if counted is not published else 0.0)
+    return Throughput(
+        rate=rate,
+        broker_cpu_us=cpu_s / (rate * (end - start)) * 1e6,
+        load_cpu_us=load_s / published.count * 1e6,
+        published=published.count,
+        ages_us=counted.ages_us,
+    )
+
+
+def _expect(published: int, found: int, where: str) -> None:
+    if published != found:
+        raise LoadError(f"{published} messages published, {found} {where}")

@@ -1,0 +1,1 @@
+"""Two commands: `leveret` runs a node, `leveretctl` operates one over its HTTP API."""

@@ -1,0 +1,16 @@
+"""Exit statuses, as `sysexits.h` and RabbitMQ's tools have them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+OK: Final = 0
+USAGE: Final = 64
+DATA: Final = 65
+UNAVAILABLE: Final = 69
+SOFTWARE: Final = 70
+SYSTEM: Final = 71
+INPUT_OUTPUT: Final = 74
+RETRY: Final = 75
+NO_PERMISSION: Final = 77
+CONFIG: Final = 78

@@ -1,0 +1,43 @@
+"""How both commands end: an exit status as `sysexits.h` has it, and one line that says why."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import typer
+from typer.exceptions import TyperException
+
+from leveret.cli import exits
+
+_INTERRUPTED: Final = 130
+
+
+def run(app: typer.Typer, name: str, describe: Callable[[Exception], tuple[int, str] | None]) -> int:
+    """Run `app` on the command line; return its exit status.
+
+    `describe` turns an expected error into status and text, or None for a bug, which is raised.
+    """
+    try:
+        status = app(prog_name=name, standalone_mode=False)
+    except TyperException as error:
+        return _fail(name, exits.USAGE, f"{error.format_message()} (see {_help_of(error, name)})")
+    except typer.Abort:
+        return _INTERRUPTED
+    except Exception as error:
+        known = describe(error)
+        if known is None:
+            raise
+        return _fail(name, *known)
+    return status if isinstance(status, int) else exits.OK
+
+
+def _help_of(error: TyperException, name: str) -> str:
+    context = getattr(error, "ctx", None)
+    return f"{context.command_path if context else name} --help"
+
+
+def _fail(name: str, status: int, text: str) -> int:
+    print(f"{name}: {' '.join(text.split())}", file=sys.stderr)
+    return status

@@ -1,0 +1,77 @@
+"""`python -m leveret.pipeline transfer|recover|look|inspect`: job on standard input, news on standard output.
+
+Exit status 0 when done, 1 with a last line `{"event": "failed", "error": ...}` when not.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Final
+
+import msgspec
+
+from leveret.model.errors import LeveretError
+from leveret.pipeline.console import Console
+from leveret.pipeline.job import LookJob, RecoverJob, TransferJob
+from leveret.pipeline.spark_error import cause_of
+
+USAGE: Final = (
+    "usage: python -m leveret.pipeline transfer|recover|look|inspect, with a job in JSON on standard input"
+)
+
+
+def main() -> None:
+    """Run what the first argument names."""
+    task = sys.argv[1] if len(sys.argv) == 2 else ""
+    if task not in ("transfer", "recover", "look", "inspect"):
+        sys.exit(USAGE)
+    console = Console()
+    try:
+        run(task, console)
+    except LeveretError as error:
+        console.say("failed", error=str(error))
+        console.leave(1)
+    except msgspec.DecodeError as error:
+        console.say("failed", error=f"the job on standard input is malformed: {error}")
+        console.leave(1)
+    except Exception as error:
+        traceback.print_exc()
+        console.say("failed", error=f"{type(error).__name__}: {cause_of(error)}")
+        console.leave(1)
+    console.leave(0)
+
+
+def run(task: str, console: Console) -> None:
+    """Do the task; Spark and Arrow are imported only by those that need them."""
+    line = console.read_line()
+    if task in ("look", "inspect"):
+        look_job = msgspec.json.decode(line, type=LookJob)
+        if task == "look":
+            from leveret.pipeline.look import look
+
+            console.say("done", **look(look_job.root))
+        else:
+            from leveret.pipeline.inspect import count_messages
+
+            console.say("done", rows=count_messages(look_job.root))
+        return
+    job: TransferJob | RecoverJob
+    if task == "transfer":
+        job = msgspec.json.decode(line, type=TransferJob)
+    else:
+        job = msgspec.json.decode(line, type=RecoverJob)
+    console.chatter_to(job.root / "spark" / f"{task}.log")
+    console.end_with_parent()
+    if isinstance(job, TransferJob):
+        from leveret.pipeline.transfer import run_transfer
+
+        run_transfer(job, console)
+    else:
+        from leveret.pipeline.recovery import run_recovery
+
+        run_recovery(job, console)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""A recovery plan: what to publish, frozen before the first message is.
+
+    plans/vhost-<vhost>/<plan id>/
+        runs/<n>.arrow   survivors of some files, a record batch a queue, after SURVIVORS
+        plan.json        the plan; without it the rest counts for nothing
+        DONE             the outcome; with it the runs are gone
+
+A plan is of one vhost and pins the manifest at one entry. Order and content follow from it alone: a
+queue's survivors sorted by (epoch, offset), each identity once; the n-th has publishing id n. So a plan
+that was interrupted goes on where the broker says it is, whichever process does.
+
+What a finished plan saw is covered: its messages are settled or were recovered, and no later plan takes
+them up again, wherever they turn up. That is told by identity, not by time.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from leveret.model.errors import StorageError
+from leveret.pipeline.files import make_directory, vhost_directory, vhost_of_directory, write_durably
+from leveret.pipeline.settled import Int64s
+
+PLANS: Final = "plans"
+_PLAN: Final = "plan.json"
+_DONE: Final = "DONE"
+SURVIVORS: Final = pa.schema(
+    [
+        pa.field("queue_epoch", pa.int64()),
+        pa.field("queue_offset", pa.int64()),
+        pa.field("timestamp_ms", pa.int64()),
+        pa.field("file", pa.int32()),
+        pa.field("row", pa.int32()),
+    ]
+)
+
+
+class RunPart(msgspec.Struct, frozen=True):
+    """Where survivors of one queue are: a record batch of a run."""
+
+    run: str
+    batch: int
+    queue: str
+    rows: int
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What `plan.json` holds.
+
+    Attributes:
+        number: the manifest entry that the plan pins.
+        files: Parquet files that survivors refer to by their place here, in the order of the log.
+    """
+
+    plan_id: str
+    vhost: str
+    number: int
+    start_from_scratch: bool
+    files: list[str]
+    parts: list[RunPart]
+
+    @property
+    def queues(self) -> dict[str, int]:
+        """Survivors of each queue; the same message twice counts twice here."""
+        totals: dict[str, int] = {}
+        for part in self.parts:
+            totals[part.queue] = totals.get(part.queue, 0) + part.rows
+        return totals
+
+    @property
+    def reference(self) -> str:
+        """The publisher reference under which the broker keeps how far the plan is."""
+        return f"recovery.{self.plan_id}"
+
+
+class QueueOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue of a finished plan; times are those of its oldest and newest message."""
+
+    queue: str
+    messages: int
+    first_ms: int
+    last_ms: int
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What `DONE` holds."""
+
+    plan_id: str
+    vhost: str
+    number: int
+    finished_ms: int
+    queues: list[QueueOutcome]
+
+    def summary(self) -> dict[str, Any]:
+        """A row of the promotion's summary."""
+        found = [queue for queue in self.queues if queue.messages]
+        return {
+            "virtual_host": self.vhost,
+            "first_timestamp": min((queue.first_ms for queue in found), default=None),
+            "last_timestamp": max((queue.last_ms for queue in found), default=None),
+            "message_count": sum(queue.messages for queue in found),
+            "queues": {queue.queue: queue.messages for queue in found},
+        }
+
+
+class PlanDirectory:
+    """Where one plan is kept."""
+
+    def __init__(self, data_dir: Path, vhost: str, plan_id: str) -> None:
+        self.data_dir = data_dir
+        self.path = data_dir / PLANS / vhost_directory(vhost) / plan_id
+
+    @classmethod
+    def new(cls, data_dir: Path, vhost: str) -> PlanDirectory:
+        """A directory for a plan to be made."""
+        directory = cls(data_dir, vhost, secrets.token_hex(8))
+        make_directory(directory.runs)
+        return directory
+
+    @property
+    def runs(self) -> Path:
+        """Where the runs are."""
+        return self.path / "runs"
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the plan is complete, so that publishing may have begun."""
+        return (self.path / _PLAN).exists()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of it is in the broker."""
+        return (self.path / _DONE).exists()
+
+    def freeze(self, plan: Plan) -> None:
+        """Make the plan the one to carry out."""
+        write_durably(self.path / _PLAN, msgspec.json.encode(plan))
+
+    def load(self) -> Plan:
+        """The frozen plan.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        try:
+            return msgspec.json.decode((self.path / _PLAN).read_bytes(), type=Plan)
+        except (OSError, msgspec.DecodeError) as error:
+            raise StorageError(f"{self.path / _PLAN}: {error}; restore it from a copy") from error
+
+    def finish(self, outcome: Outcome) -> None:
+        """Record that all of it is in the broker, and let go of what is not needed any more."""
+        write_durably(self.path / _DONE, msgspec.json.encode(outcome))
+        shutil.rmtree(self.runs, ignore_errors=True)
+
+    def outcome(self) -> Outcome:
+        """How it ended.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        try:
+            return msgspec.json.decode((self.path / _DONE).read_bytes(), type=Outcome)
+        except (OSError, msgspec.DecodeError) as error:
+            raise StorageError(f"{self.path / _DONE}: {error}; restore it from a copy") from error
+
+
+def plan_directories(data_dir: Path) -> Iterator[tuple[str, PlanDirectory]]:
+    """Every plan with its vhost, in whatever state."""
+    for path in sorted((data_dir / PLANS).glob("*/*")):
+        vhost = vhost_of_directory(path.parent.name)
+        yield vhost, PlanDirectory(data_dir, vhost, path.name)
+
+
+def unfinished(data_dir: Path) -> list[PlanDirectory]:
+    """Plans whose publishing may have begun."""
+    return [each for _, each in plan_directories(data_dir) if each.is_frozen and not each.is_done]
+
+
+def covered_number(data_dir: Path, vhost: str) -> int:
+    """The last manifest entry that a finished plan of this vhost saw, 0 when there is none."""
+    numbers = [
+        each.outcome().number for name, each in plan_directories(data_dir) if name == vhost and each.is_done
+    ]
+    return max(numbers, default=0)
+
+
+def delete_unfrozen(data_dir: Path) -> None:
+    """Delete plans that were never complete: nothing of them was published."""
+    for _, each in plan_directories(data_dir):
+        if not each.is_frozen:
+            shutil.rmtree(each.path, ignore_errors=True)
+
+
+class QueueOrder:
+    """A queue's survivors in the order in which they are published; the n-th, from 1, has publishing id n.
+
+    Attributes:
+        places: file << 32 | row of each.
+        timestamps: of their chunks, in ms.
+    """
+
+    def __init__(self, survivors: pa.Table) -> None:
+        epochs = survivors.column("queue_epoch").to_numpy()
+        offsets = survivors.column("queue_offset").to_numpy()
+        places = (
+            survivors.column("file").to_numpy().astype(np.int64) << 32 | survivors.column("row").to_numpy()
+        )
+        order = np.lexsort((places, offsets, epochs))
+        epochs, offsets = epochs[order], offsets[order]
+        fresh = np.ones(len(order), np.bool_)
+        fresh[1:] = (epochs[1:] != epochs[:-1]) | (offsets[1:] != offsets[:-1])
+        self.places: Int64s = places[order][fresh]
+        self.timestamps: Int64s = survivors.column("timestamp_ms").to_numpy()[order][fresh]
+
+    def __len__(self) -> int:
+        """How many messages the queue gets."""
+        return len(self.places)
+
+    def sweeps(self, after: int) -> list[npt.NDArray[np.int64]]:
+        """Cut the ids above `after` so that in each piece places rise: a file need not be opened twice.
+
+        Almost always one piece: the outgoing log has a queue's chunks in their order.
+        """
+        cuts = np.flatnonzero(np.diff(self.places[after:]) <= 0) + 1
+        ids = np.arange(after + 1, len(self) + 1, dtype=np.int64)
+        return [piece for piece in np.split(ids, cuts) if len(piece)]
+
+
+def read_order(runs: Path, parts: Iterable[RunPart]) -> QueueOrder:
+    """The order of the queue whose parts these are."""
+    batches = []
+    for part in parts:
+        with pa.memory_map(str(runs / part.run)) as source, pa.ipc.open_file(source) as reader:
+            batches.append(reader.get_batch(part.batch))
+    return QueueOrder(pa.Table.from_batches(batches, schema=SURVIVORS))

@@ -1,0 +1,328 @@
+"""The driver of a recovery: find the survivors, freeze the plan, publish it.
+
+While Java starts, the settlements are merged; when nothing can have survived, Spark is not started at all.
+Plans that an earlier attempt left unfinished are finished first. On standard output: `started`, `planned`
+(a vhost's plan is frozen), `published` (so many more), `done` with the summary.
+
+Spark runs two jobs over a handful of descriptors each: tasks that scan groups of files, and tasks that own
+whole queues and publish them. A task that fails is run again, a plan that was interrupted goes on; the
+broker drops what it has.
+"""
+
+from __future__ import annotations
+
+import heapq
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from leveret.pipeline.console import Console
+from leveret.pipeline.files import locked, make_directory
+from leveret.pipeline.job import RecoverJob
+from leveret.pipeline.manifest import Manifest, StoredFile
+from leveret.pipeline.plan import (
+    Outcome,
+    Plan,
+    PlanDirectory,
+    QueueOutcome,
+    RunPart,
+    covered_number,
+    delete_unfrozen,
+    unfinished,
+)
+from leveret.pipeline.progress import Inbox, report
+from leveret.pipeline.publish import Client, PlanPublisher
+from leveret.pipeline.session import SHORT_LIVED, start_session
+from leveret.pipeline.spark_error import SparkFailed, cause_of
+from leveret.pipeline.stream_client import connect
+from leveret.pipeline.survivors import Masks, may_have_survivors, not_to_recover, write_run
+
+LOCK_TIMEOUT_S: Final = 60.0
+GROUPS_PER_CORE: Final = 2
+_POLL_S: Final = 0.1
+
+
+class ScanTask(NamedTuple):
+    """Files of one vhost to look for survivors in."""
+
+    vhost: str
+    run: Path
+    files: list[tuple[int, str]]
+
+
+class PublishTask(NamedTuple):
+    """Queues of one plan that one task owns."""
+
+    vhost: str
+    plan_id: str
+    queues: list[str]
+
+
+def run_recovery(job: RecoverJob, console: Console) -> None:
+    """Recover and say `done`.
+
+    Raises:
+        LeveretError: what stands in the way; the next attempt goes on from there.
+    """
+    make_directory(job.root)
+    with locked(job.root / "recovery.lock", LOCK_TIMEOUT_S, "recovering"), Inbox() as inbox:
+        Recovery(job, console, inbox).run()
+
+
+class Recovery:
+    """One run of the driver."""
+
+    def __init__(self, job: RecoverJob, console: Console, inbox: Inbox) -> None:
+        self._job = job
+        self._console = console
+        self._inbox = inbox
+        self._manifest = Manifest(job.root)
+        self._threads = ThreadPoolExecutor(2, "recovery")
+        self._spark_start: Future[SparkSession] | None = None
+
+    def run(self) -> None:
+        """Finish what is unfinished, then recover what is new."""
+        outcomes: list[Outcome] = []
+        delete_unfrozen(self._job.root)
+        left = [each for each in unfinished(self._job.root) if self._wanted(each.load().vhost)]
+        vhosts = self._vhosts()
+        if left or any(self._has_news(vhost) for vhost in vhosts):
+            self._begin_spark()
+        resumed = [directory.load() for directory in left]
+        outcomes += self._publish(list(zip(left, resumed, strict=True)))
+        from_scratch = {plan.vhost for plan in resumed if plan.start_from_scratch}
+        if self._job.start_from_scratch:
+            vhosts = [vhost for vhost in vhosts if vhost not in from_scratch]
+        outcomes += self._publish(self._plan(vhosts))
+        self._console.say("done", summary=summarise(outcomes, vhosts))
+
+    def _vhosts(self) -> list[str]:
+        return sorted(vhost for vhost in self._manifest.next_by_vhost if self._wanted(vhost))
+
+    def _wanted(self, vhost: str) -> bool:
+        return vhost not in self._job.exclude
+
+    def _has_news(self, vhost: str) -> bool:
+        """Whether there probably is something to recover; a guess, so as to start Spark early."""
+        if self._job.start_from_scratch:
+            return True
+        covered = covered_number(self._job.root, vhost)
+        left: Counter[tuple[str, int]] = Counter()
+        for entry in self._manifest.entries[covered:]:
+            for part in (part for file in entry.added if file.vhost == vhost for part in file.queues):
+                left[part.queue, part.epoch] += part.messages - part.settled
+        return any(count > 0 for count in left.values())
+
+    def _begin_spark(self) -> None:
+        scratch = self._job.root / "spark" / "recovery"
+        shutil.rmtree(scratch, ignore_errors=True)
+        make_directory(scratch)
+        self._spark_start = self._threads.submit(
+            start_session, "recovery", self._job.spark, scratch, SHORT_LIVED
+        )
+
+    @cached_property
+    def _spark(self) -> SparkSession:
+        if self._spark_start is None:
+            self._begin_spark()
+        assert self._spark_start is not None
+        spark = self._spark_start.result()
+        self._console.say("started")
+        return spark
+
+    def _plan(self, vhosts: list[str]) -> list[tuple[PlanDirectory, Plan]]:
+        """Find the survivors of each vhost and freeze its plan; those without any are finished at once."""
+        drafts: dict[str, tuple[PlanDirectory, list[StoredFile], Masks]] = {}
+        for vhost in vhosts:
+            masks = not_to_recover(
+                self._manifest,
+                vhost,
+                start_from_scratch=self._job.start_from_scratch,
+                all_available=self._job.all_available,
+            )
+            files = [
+                file
+                for file in self._manifest.files()
+                if file.vhost == vhost and may_have_survivors(file, masks)
+            ]
+            if files:
+                drafts[vhost] = PlanDirectory.new(self._job.root, vhost), files, masks
+        parts = self._scan(drafts)
+        plans = []
+        for vhost, (directory, files, _) in drafts.items():
+            plan = Plan(
+                plan_id=directory.path.name,
+                vhost=vhost,
+                number=self._manifest.number,
+                start_from_scratch=self._job.start_from_scratch,
+                files=[file.path for file in files],
+                parts=sorted(parts[vhost], key=lambda part: (part.run, part.batch)),
+            )
+            directory.freeze(plan)
+            self._console.say("planned", vhost=vhost, plan_id=plan.plan_id, queues=plan.queues)
+            plans.append((directory, plan))
+        return plans
+
+    def _scan(
+        self, drafts: dict[str, tuple[PlanDirectory, list[StoredFile], Masks]]
+    ) -> dict[str, list[RunPart]]:
+        """Run the tasks that look for survivors."""
+        parts: dict[str, list[RunPart]] = {vhost: [] for vhost in drafts}
+        if not drafts:
+            return parts
+        groups = self._spark.sparkContext.defaultParallelism * GROUPS_PER_CORE
+        all_masks: Masks = {}
+        tasks: list[ScanTask] = []
+        for vhost, (directory, files, masks) in drafts.items():
+            all_masks |= masks
+            for number, group in enumerate(_grouped(list(enumerate(files)), groups)):
+                named = [(index, file.path) for index, file in group]
+                tasks.append(ScanTask(vhost, directory.runs / f"{number:06}.arrow", named))
+        root = self._job.root
+
+        def scan(task: ScanTask) -> tuple[str, list[RunPart]]:
+            return task.vhost, write_run(root, task.vhost, task.files, all_masks, task.run)
+
+        for vhost, found in self._run(tasks, scan, tuple[str, list[RunPart]]):
+            parts[vhost] += found
+        return parts
+
+    def _publish(self, plans: list[tuple[PlanDirectory, Plan]]) -> list[Outcome]:
+        """Publish plans and mark them as done."""
+        if not plans:
+            return []
+        cores = self._spark.sparkContext.defaultParallelism
+        tasks = [
+            PublishTask(plan.vhost, plan.plan_id, queues)
+            for _, plan in plans
+            for queues in _shared(plan.queues, cores)
+        ]
+        self._check_target([plan.vhost for _, plan in plans])
+        job, inbox = self._job, self._inbox.address
+
+        def publish(task: PublishTask) -> tuple[str, list[QueueOutcome]]:
+            directory = PlanDirectory(job.root, task.vhost, task.plan_id)
+
+            def news(count: int) -> None:
+                report(inbox, "published", vhost=task.vhost, messages=count)
+
+            publisher = PlanPublisher(directory, lambda: client_of(job, task.vhost), news)
+            return task.plan_id, publisher.publish(task.queues)
+
+        found: dict[str, list[QueueOutcome]] = {}
+        for plan_id, queues in self._run(tasks, publish, tuple[str, list[QueueOutcome]]):
+            found.setdefault(plan_id, []).extend(queues)
+        return [self._finish(directory, plan, found.get(plan.plan_id, [])) for directory, plan in plans]
+
+    def _finish(self, directory: PlanDirectory, plan: Plan, queues: list[QueueOutcome]) -> Outcome:
+        outcome = Outcome(
+            plan_id=plan.plan_id,
+            vhost=plan.vhost,
+            number=plan.number,
+            finished_ms=time.time_ns() // 1_000_000,
+            queues=sorted(queues, key=lambda queue: queue.queue),
+        )
+        directory.finish(outcome)
+        return outcome
+
+    def _check_target(self, vhosts: Iterable[str]) -> None:
+        """Fail before anything is published, and with the broker's own words, when a vhost is not there."""
+        for vhost in vhosts:
+            client_of(self._job, vhost).close()
+
+    def _run(self, tasks: list[Any], work: Callable[[Any], Any], result: Any) -> Iterator[Any]:  # noqa: ANN401
+        """Do `work` for each of `tasks` in a Spark task of its own; pass on news meanwhile."""
+        if not tasks:
+            return
+
+        def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                done = [msgspec.msgpack.encode(work(tasks[index])) for index in batch.column(0).to_pylist()]
+                yield pa.RecordBatch.from_arrays([pa.array(done, pa.binary())], names=["result"])
+
+        frame = self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(apply, "result binary")
+        running = self._threads.submit(frame.collect)
+        while not running.done():
+            self._pass_on(_POLL_S)
+        self._pass_on(0)
+        try:
+            rows = running.result()
+        except PySparkException as error:
+            raise SparkFailed(cause_of(error)) from error
+        for row in rows:
+            yield msgspec.msgpack.decode(bytes(row["result"]), type=result)
+
+    def _pass_on(self, timeout_s: float) -> None:
+        for event in self._inbox.wait(timeout_s):
+            self._console.pass_on(event)
+
+
+def client_of(job: RecoverJob, vhost: str) -> Client:
+    """A connection to the node that is being promoted."""
+    return connect(
+        [job.endpoint],
+        vhost=vhost,
+        username=job.credentials.username,
+        password=job.credentials.password,
+        timeout_s=job.timeout_s,
+    )
+
+
+def summarise(outcomes: list[Outcome], vhosts: Iterable[str]) -> list[dict[str, Any]]:
+    """One row a vhost: what was recovered, or that nothing was."""
+    rows: dict[str, dict[str, Any]] = {}
+    for vhost in vhosts:
+        rows[vhost] = Outcome(plan_id="", vhost=vhost, number=0, finished_ms=0, queues=[]).summary()
+    for outcome in outcomes:
+        mine, before = outcome.summary(), rows.get(outcome.vhost)
+        rows[outcome.vhost] = mine if before is None else _added(before, mine)
+    return [rows[vhost] for vhost in sorted(rows)]
+
+
+def _added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    firsts = [row["first_timestamp"] for row in (one, other) if row["message_count"]]
+    lasts = [row["last_timestamp"] for row in (one, other) if row["message_count"]]
+    queues = dict(one["queues"])
+    for queue, count in other["queues"].items():
+        queues[queue] = queues.get(queue, 0) + count
+    return one | {
+        "first_timestamp": min(firsts, default=None),
+        "last_timestamp": max(lasts, default=None),
+        "message_count": one["message_count"] + other["message_count"],
+        "queues": queues,
+    }
+
+
+def _grouped(files: list[tuple[int, StoredFile]], groups: int) -> Iterator[list[tuple[int, StoredFile]]]:
+    """Cut into at most `groups` runs of neighbours with about as many records each."""
+    target = -(-sum(file.records for _, file in files) // groups)
+    group: list[tuple[int, StoredFile]] = []
+    records = 0
+    for numbered in files:
+        group.append(numbered)
+        records += numbered[1].records
+        if records >= target:
+            yield group
+            group, records = [], 0
+    if group:
+        yield group
+
+
+def _shared(queues: dict[str, int], tasks: int) -> list[list[str]]:
+    """Deal queues out to `tasks` tasks, the largest first, each to the one with the least."""
+    heap: list[tuple[int, int, list[str]]] = [(0, index, []) for index in range(min(tasks, len(queues)))]
+    for queue in sorted(queues, key=lambda name: (-queues[name], name)):
+        load, index, mine = heapq.heappop(heap)
+        mine.append(queue)
+        heapq.heappush(heap, (load + queues[queue], index, mine))
+    return [mine for _, _, mine in heap]

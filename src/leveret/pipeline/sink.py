@@ -1,0 +1,150 @@
+"""The transfer's stream sink: executors fetch and store what descriptors say, the driver writes the manifest.
+
+A batch that is repeated after a crash finds the same files and is left out by the manifest. When the
+upstream goes away in the middle of a slice, what has come is stored and recorded all the same - in a
+disaster that is the last of it - and the query is started again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from leveret.model.errors import LeveretError
+from leveret.pipeline.link import Link, link_of
+from leveret.pipeline.manifest import Manifest, StoredFile
+from leveret.pipeline.progress import report
+from leveret.pipeline.source import DESCRIPTOR, TransferOptions, read_options
+from leveret.pipeline.store import store_range
+from leveret.pipeline.stream_connection import ConnectionLost
+from leveret.wire.record import OUTGOING_STREAM
+
+_manifests: dict[Path, Manifest] = {}
+
+
+class TransferCut(LeveretError):
+    """The upstream went away in the middle of a batch; what had come is recorded."""
+
+
+class StoreSink(DataSource):
+    """The data directory."""
+
+    @classmethod
+    def name(cls) -> str:
+        """For `writeStream.format`."""
+        return "leveret_store"
+
+    def schema(self) -> str:
+        """Descriptors."""
+        return DESCRIPTOR
+
+    def streamWriter(self, schema: object, overwrite: bool) -> StoreWriter:
+        """The writer."""
+        return StoreWriter(read_options(self.options))
+
+
+@dataclass
+class Stored(WriterCommitMessage):
+    """What one task stored, and why it ended early if it did."""
+
+    files: list[StoredFile]
+    cut: str = ""
+
+
+class StoreWriter(DataSourceStreamArrowWriter):
+    """`write` runs in executors, `commit` beside the driver."""
+
+    def __init__(self, options: TransferOptions) -> None:
+        self._options = options
+        self._job = options.job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
+        """Fetch and store every slice; on disk when this returns."""
+        stored = Stored([])
+        for batch in iterator:
+            for row in batch.to_pylist():
+                file, cut = self._transfer(row["vhost"], row["first"], row["next"])
+                if file is not None:
+                    stored.files.append(file)
+                if cut:
+                    stored.cut = cut
+                    return stored
+        return stored
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Record what all tasks stored.
+
+        Raises:
+            TransferCut, TransferGap: not all of the batch; the driver starts the query anew.
+        """
+        parts = [message for message in messages if isinstance(message, Stored)]
+        for file in self._manifest().append([file for part in parts for file in part.files]):
+            self._tell(file)
+        cuts = [part.cut for part in parts if part.cut]
+        if cuts:
+            raise TransferCut(cuts[0])
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Leave what was stored: no manifest names it, the next start deletes it."""
+
+    def _transfer(self, vhost: str, first: int, end: int) -> tuple[StoredFile | None, str]:
+        """Store a slice, or as much of it as came, with the reason why not all.
+
+        Raises:
+            LeveretError: nothing came.
+        """
+        link = link_of(self._job, vhost)
+        lost: list[ConnectionLost] = []
+        chunks = self._fetch(link, first, end, lost)
+        file = store_range(self._job.root, vhost, chunks)
+        if lost and file is None:
+            raise lost[0]
+        if not lost:
+            link.worked()
+        return file, str(lost[0]) if lost else ""
+
+    def _fetch(
+        self, link: Link, first: int, end: int, lost: list[ConnectionLost]
+    ) -> Iterator[bytes | memoryview]:
+        """Chunks until the end or until the connection is lost; one kept from before may be stale."""
+        position = first
+        for attempt in range(2):
+            client = link.client(self._job)
+            try:
+                for raw in client.fetch(OUTGOING_STREAM, position, end):
+                    position = -1
+                    yield raw
+                return
+            except ConnectionLost as error:
+                link.failed(error)
+                if position < 0 or attempt:
+                    lost.append(error)
+                    return
+
+    def _manifest(self) -> Manifest:
+        data_dir = self._job.root
+        if data_dir not in _manifests:
+            _manifests[data_dir] = Manifest(data_dir)
+        return _manifests[data_dir]
+
+    def _tell(self, file: StoredFile) -> None:
+        report(
+            self._options.inbox,
+            "stored",
+            vhost=file.vhost,
+            next=file.next,
+            records=file.records,
+            bytes=file.bytes,
+            oldest_ms=file.min_ms,
+            newest_ms=file.max_ms,
+            at_ms=time.time_ns() // 1_000_000,
+        )

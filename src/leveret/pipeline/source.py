@@ -1,0 +1,212 @@
+"""The transfer's stream source: what Spark moves are descriptors, (vhost, first, next), not messages.
+
+An offset of the query is {vhost: offset in its outgoing log}. It starts at what the manifest has, never at
+what a checkpoint says. A vhost seen for the first time gets the offset where its upstream's log begins,
+in a micro-batch without data. Upstreams that are away, refuse or have lost what is needed make no
+progress for their vhost and are reported; the query goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+
+from leveret.model.errors import LeveretError, PreconditionFailed
+from leveret.pipeline.job import TransferJob
+from leveret.pipeline.link import link_of, state_of
+from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.progress import report
+from leveret.pipeline.stream_client import GapError
+from leveret.wire.record import OUTGOING_STREAM
+
+WAIT_S: Final = 1.0
+POLL_MIN_S: Final = 0.02
+POLL_MAX_S: Final = 0.2
+SLICE_BYTES_MIN: Final = 8_000_000
+RECORD_BYTES: Final = 1_000
+"""Until the upstream has said how long its records are."""
+DESCRIPTOR: Final = "vhost string, first bigint, next bigint"
+
+Offsets = dict[str, int]
+
+
+class TransferOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What source and sink are told through Spark: job, where to report to, how many cores there are."""
+
+    job: TransferJob
+    inbox: str
+    cores: int
+
+
+class UpstreamSource(DataSource):
+    """Outgoing logs of an upstream."""
+
+    @classmethod
+    def name(cls) -> str:
+        """For `readStream.format`."""
+        return "leveret_upstream"
+
+    def schema(self) -> str:
+        """Descriptors."""
+        return DESCRIPTOR
+
+    def streamReader(self, schema: object) -> UpstreamReader:
+        """The reader."""
+        return UpstreamReader(read_options(self.options))
+
+
+@dataclass
+class Slices(InputPartition):
+    """What one task transfers."""
+
+    slices: list[tuple[str, int, int]]
+
+    def __init__(self, slices: list[tuple[str, int, int]]) -> None:
+        super().__init__(None)
+        self.slices = slices
+
+
+class UpstreamReader(DataSourceStreamReader):
+    """Asks the upstream how far its logs go; lives in a process of its own beside the driver."""
+
+    def __init__(self, options: TransferOptions) -> None:
+        self._options = options
+        self._job = options.job
+        self._manifest: Manifest | None = None
+        self._acknowledged: Offsets = {}
+        self._record_bytes: dict[str, int] = {}
+        self._next_batch_s = 0.0
+
+    def initialOffset(self) -> Offsets:
+        """Where the manifest ends."""
+        return {vhost: self._stored(vhost) for vhost in self._job.vhosts if self._stored(vhost) >= 0}
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        """Where to transfer to next; waits up to a second for news, so that idling costs nothing."""
+        self._acknowledge()
+        time.sleep(max(0.0, self._next_batch_s - time.monotonic()))
+        deadline_s = time.monotonic() + WAIT_S
+        pause_s = POLL_MIN_S
+        while True:
+            found = {vhost: self._look(vhost, start.get(vhost, -1)) for vhost in self._job.vhosts}
+            ends = self._limited(start, {vhost: end for vhost, end in found.items() if end >= 0})
+            if ends != start or time.monotonic() + pause_s > deadline_s:
+                self._next_batch_s = time.monotonic() + self._job.batch_interval_ms / 1000
+                return ends
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, POLL_MAX_S)
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """At most as many tasks as cores, none of them small unless all are."""
+        slices = [
+            piece
+            for vhost, first in start.items()
+            for piece in self._sliced(vhost, first, end.get(vhost, first))
+        ]
+        tasks: list[list[tuple[str, int, int]]] = [[] for _ in range(min(self._options.cores, len(slices)))]
+        for index, piece in enumerate(slices):
+            tasks[index % len(tasks)].append(piece)
+        return [Slices(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The descriptors of a task."""
+        assert isinstance(partition, Slices)
+        vhosts, firsts, nexts = zip(*partition.slices, strict=True)
+        columns = [pa.array(vhosts, pa.string()), pa.array(firsts, pa.int64()), pa.array(nexts, pa.int64())]
+        yield pa.RecordBatch.from_arrays(columns, names=["vhost", "first", "next"])
+
+    def _look(self, vhost: str, start: int) -> int:
+        """The committed end of a vhost's outgoing log; `start` when that cannot be had; reports either."""
+        link = link_of(self._job, vhost)
+        try:
+            stats = link.client(self._job).stats(OUTGOING_STREAM)
+            first, end = stats["first_chunk_id"], stats["committed_offset"]
+            self._check(vhost, start, first, end)
+        except LeveretError as error:
+            if link.is_open:
+                link.failed(error)
+            self._tell(vhost, state=state_of(error), error=str(error))
+            return start
+        link.worked()
+        if end > first:
+            self._record_bytes[vhost] = max(1, stats["bytes"] // (end - first))
+        self._tell(
+            vhost,
+            state="connected",
+            endpoint=link.endpoint,
+            committed=end,
+            committed_ms=stats["committed_timestamp_ms"],
+        )
+        return end if start >= 0 else first
+
+    def _check(self, vhost: str, start: int, first: int, end: int) -> None:
+        if 0 <= start < first:
+            raise GapError(f"{OUTGOING_STREAM} of vhost '{vhost}'", start, first)
+        if start > end:
+            raise PreconditionFailed(
+                f"vhost '{vhost}': {start} records were transferred but the upstream has only {end}: it is "
+                "another one or has lost data; promote this standby, or delete its data and connect again"
+            )
+
+    def _limited(self, start: Offsets, ends: Offsets) -> Offsets:
+        """Ends no further than what a batch may hold, shared evenly by the vhosts with news."""
+        news = [vhost for vhost, end in ends.items() if end > start.get(vhost, end)]
+        limited = start | ends
+        for vhost in news:
+            records = self._job.batch_bytes_max // len(news) // self._bytes_of(vhost)
+            limited[vhost] = min(ends[vhost], start[vhost] + max(1, records))
+        return limited
+
+    def _sliced(self, vhost: str, first: int, end: int) -> list[tuple[str, int, int]]:
+        if first >= end:
+            return []
+        pieces = min(self._options.cores, (end - first) * self._bytes_of(vhost) // SLICE_BYTES_MIN)
+        step = -(-(end - first) // max(1, pieces))
+        bounds = [*range(first, end, step), end]
+        return [(vhost, lower, upper) for lower, upper in pairwise(bounds)]
+
+    def _bytes_of(self, vhost: str) -> int:
+        return self._record_bytes.get(vhost, RECORD_BYTES)
+
+    def _stored(self, vhost: str) -> int:
+        if self._manifest is None:
+            self._manifest = Manifest(self._job.root)
+        return self._manifest.next_by_vhost.get(vhost, -1)
+
+    def _acknowledge(self) -> None:
+        """Tell the upstream what is durable here, so that it may let go of it."""
+        if self._manifest is not None:
+            self._manifest.refresh()
+        for vhost in self._job.vhosts:
+            stored = self._stored(vhost)
+            if stored <= self._acknowledged.get(vhost, -1):
+                continue
+            link = link_of(self._job, vhost)
+            try:
+                link.client(self._job).store_offset(self._job.cluster_name, OUTGOING_STREAM, stored)
+                self._acknowledged[vhost] = stored
+            except LeveretError as error:
+                if link.is_open:
+                    link.failed(error)
+
+    def _tell(self, vhost: str, **details: object) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        report(self._options.inbox, "link", vhost=vhost, at_ms=now_ms, **details)
+
+
+def read_options(options: Mapping[str, str]) -> TransferOptions:
+    """What `spark_options` wrote; Spark hides options named so in plans and logs."""
+    return msgspec.json.decode(options["secret"], type=TransferOptions)
+
+
+def spark_options(options: TransferOptions) -> dict[str, str]:
+    """For `.options(...)` of source and sink."""
+    return {"secret": msgspec.json.encode(options).decode()}

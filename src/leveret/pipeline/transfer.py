@@ -1,0 +1,152 @@
+"""The driver of the transfer: keeps one streaming query going, whatever happens to it.
+
+Each start of the query begins where the manifest ends, with an empty checkpoint: Spark's own makes no
+fsync and could only disagree. On standard output: `started`, `link` (state of a vhost's upstream),
+`stored` (a file is durable), `restarting`, `drained`. On standard input, after the job: `{"command":
+"drain", "timeout_ms": n}` ends the process once all that the upstream still gives has been stored.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from leveret.pipeline.console import Console
+from leveret.pipeline.files import locked, make_directory
+from leveret.pipeline.job import TransferJob
+from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.progress import Event, Inbox
+from leveret.pipeline.session import LONG_LIVED, start_session
+from leveret.pipeline.sink import StoreSink
+from leveret.pipeline.source import TransferOptions, UpstreamSource, spark_options
+from leveret.pipeline.spark_error import cause_of
+from leveret.pipeline.store import delete_orphans
+
+LOCK_TIMEOUT_S: Final = 30.0
+BACKOFF_MIN_S: Final = 0.25
+BACKOFF_MAX_S: Final = 5.0
+_POLL_S: Final = 0.1
+
+
+def run_transfer(job: TransferJob, console: Console) -> None:
+    """Transfer until told to drain.
+
+    Raises:
+        StorageError: another transfer into this data directory goes on.
+        ConfigError: there is no Java.
+    """
+    make_directory(job.root)
+    with locked(job.root / "transfer.lock", LOCK_TIMEOUT_S, "transferring"), Inbox() as inbox:
+        scratch = job.root / "spark" / "transfer"
+        shutil.rmtree(scratch, ignore_errors=True)
+        make_directory(scratch)
+        spark = start_session("transfer", job.spark, scratch, LONG_LIVED)
+        spark.dataSource.register(UpstreamSource)
+        spark.dataSource.register(StoreSink)
+        console.say("started")
+        Transfer(job, spark, inbox, console).run()
+
+
+class Transfer:
+    """One run of the driver."""
+
+    def __init__(self, job: TransferJob, spark: SparkSession, inbox: Inbox, console: Console) -> None:
+        self._job = job
+        self._spark = spark
+        self._inbox = inbox
+        self._console = console
+        self._checkpoint = job.root / "spark" / "transfer" / "checkpoint"
+        self._stored: dict[str, int] = {}
+        self._links: dict[str, Event] = {}
+        self._drain_from_s: float | None = None
+        self._drain_until_s = 0.0
+
+    def run(self) -> None:
+        """Keep the query going until drained."""
+        backoff_s = BACKOFF_MIN_S
+        while not self._is_drained():
+            query = self._start()
+            started_s = time.monotonic()
+            while query.isActive and not self._is_drained():
+                self._pass_on(self._inbox.wait(_POLL_S))
+            error = query.exception()
+            query.stop()
+            self._pass_on(self._inbox.wait(0))
+            if error is None:
+                continue
+            if time.monotonic() - started_s > BACKOFF_MAX_S:
+                backoff_s = BACKOFF_MIN_S
+            self._console.say("restarting", error=cause_of(error), after_ms=int(backoff_s * 1000))
+            self._pause(backoff_s)
+            backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+        self._console.say("drained", complete=self._has_all())
+
+    def _start(self) -> StreamingQuery:
+        """Start the query from the manifest."""
+        manifest = Manifest(self._job.root)
+        delete_orphans(manifest)
+        self._stored = dict(manifest.next_by_vhost)
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+        cores = self._spark.sparkContext.defaultParallelism
+        options = spark_options(TransferOptions(job=self._job, inbox=self._inbox.address, cores=cores))
+        return (
+            self._spark.readStream.format(UpstreamSource.name())
+            .options(**options)
+            .load()
+            .writeStream.format(StoreSink.name())
+            .options(**options)
+            .option("checkpointLocation", self._checkpoint.as_uri())
+            .queryName("transfer")
+            .start()
+        )
+
+    def _pause(self, seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s and not self._is_drained():
+            self._pass_on(self._inbox.wait(_POLL_S))
+
+    def _pass_on(self, events: list[Event]) -> None:
+        for event in events:
+            match event["event"]:
+                case "stored":
+                    self._stored[event["vhost"]] = event["next"]
+                case "link":
+                    event["transferred"] = self._stored.get(event["vhost"], 0)
+                    self._links[event["vhost"]] = event | {"seen_s": time.monotonic()}
+            self._console.pass_on(event)
+        self._obey()
+
+    def _obey(self) -> None:
+        for command in self._console.commands():
+            if command.get("command") == "drain":
+                self._drain_from_s = time.monotonic()
+                self._drain_until_s = self._drain_from_s + command.get("timeout_ms", 0) / 1000
+
+    def _is_drained(self) -> bool:
+        if self._drain_from_s is None:
+            return False
+        return time.monotonic() > self._drain_until_s or self._has_all() or self._is_cut_off()
+
+    def _has_all(self) -> bool:
+        """Whether each upstream said, after we were told to drain, that there is no more."""
+        fresh = self._fresh_links()
+        return len(fresh) == len(self._job.vhosts) and all(
+            link["state"] == "connected" and link["committed"] <= self._stored.get(link["vhost"], 0)
+            for link in fresh
+        )
+
+    def _is_cut_off(self) -> bool:
+        """Whether each upstream either said so, or has not answered since."""
+        fresh = self._fresh_links()
+        return len(fresh) == len(self._job.vhosts) and all(
+            link["state"] != "connected" or link["committed"] <= self._stored.get(link["vhost"], 0)
+            for link in fresh
+        )
+
+    def _fresh_links(self) -> list[dict[str, Any]]:
+        since_s = self._drain_from_s or 0.0
+        return [link for link in self._links.values() if link["seen_s"] > since_s]

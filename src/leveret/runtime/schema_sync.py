@@ -1,0 +1,251 @@
+"""Schema replication of one node: its mode, on and off, both sides of the link, its status.
+
+An upstream answers requests that `session.amqp10` hands in; a downstream runs `SchemaDownstream`. What
+an operator sets at run time is kept in a state file and wins over the configuration, after a restart
+too: a promoted node does not fall back to following.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from contextlib import suppress
+from enum import StrEnum
+from time import time
+from typing import Any, Final
+
+import msgspec
+
+from leveret.core.access import SALT_BYTES, hash_password, is_allowed, permission_of
+from leveret.core.schema import SCHEMA_VHOST, UPSTREAM_PARAMETER, Digests, exported
+from leveret.model.definitions import GlobalParameter, Permission, Put, User, Vhost
+from leveret.model.errors import AccessRefused, InvalidCommand, NotAllowed
+from leveret.runtime.schema_downstream import Progress, SchemaDownstream, SchemaNode, State, Timing
+from leveret.runtime.schema_link import parse_upstream
+from leveret.storage.state_file import StateFile
+from leveret.wire.schema_sync import (
+    REPLY_BYTES_MAX,
+    SchemaSyncError,
+    SyncReply,
+    decode_request,
+    encode_reply,
+)
+
+logger = logging.getLogger(__name__)
+
+RESOURCE: Final = "schema_definition_sync"
+"""What a user must be allowed to write and read in the vhost of the link."""
+
+
+class Mode(StrEnum):
+    """Which side of a link a node is."""
+
+    UPSTREAM = "upstream"
+    DOWNSTREAM = "downstream"
+    NONE = "none"
+
+
+class _Decided(msgspec.Struct, omit_defaults=True):
+    """The state file: what an operator decided at run time."""
+
+    enabled: bool = True
+    operating_mode: Mode | None = None
+
+
+class SchemaSync:
+    """Both sides; `start` begins to follow if that is what the node is for."""
+
+    def __init__(self, node: SchemaNode, state_file: StateFile, timing: Timing | None = None) -> None:
+        """Read what was decided before; do nothing yet.
+
+        Raises:
+            StorageError: the state file is damaged.
+            InvalidCommand: it holds something else than it should.
+        """
+        self._node = node
+        self._state_file = state_file
+        self._timing = timing or Timing()
+        try:
+            self._decided = msgspec.convert(state_file.load(), type=_Decided)
+        except msgspec.ValidationError as error:
+            raise InvalidCommand(f"{state_file.path}: {error}") from None
+        self._digests = Digests()
+        self._progress = Progress()
+        self._downstream: SchemaDownstream | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+        self._requests_served = 0
+        self._last_request_stamp: int | None = None
+
+    @property
+    def mode(self) -> Mode:
+        """Which side this node is now."""
+        return self._decided.operating_mode or Mode(self._node.config.schema_sync.operating_mode)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether this node follows or serves at all."""
+        return self._decided.enabled
+
+    async def start(self) -> None:
+        """Follow, if this node is a downstream and replication is enabled."""
+        if self.enabled and self.mode is Mode.DOWNSTREAM and self._task is None:
+            self._downstream = SchemaDownstream(self._node, self._timing)
+            self._progress = self._downstream.progress
+            self._task = asyncio.create_task(self._downstream.run(), name="schema downstream")
+
+    async def stop(self) -> None:
+        """End the link; a sync that is being applied stops between two changes."""
+        task, self._task, self._downstream = self._task, None, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            self._progress.state = State.DISCONNECTED
+
+    # -- the operator's commands --------------------------------------------------------------
+
+    async def enable(self) -> None:
+        """Follow or serve again; kept over restarts."""
+        async with self._lock:
+            await self._decide(_Decided(True, self._decided.operating_mode))
+            await self.start()
+
+    async def disable(self) -> None:
+        """Neither follow nor serve; kept over restarts."""
+        async with self._lock:
+            await self._decide(_Decided(False, self._decided.operating_mode))
+            await self.stop()
+
+    async def restart(self) -> None:
+        """Disable and enable: takes new endpoints and credentials."""
+        async with self._lock:
+            await self.stop()
+            await self._decide(_Decided(True, self._decided.operating_mode))
+            await self.start()
+
+    async def set_mode(self, mode: str) -> None:
+        """Change sides at once; kept over restarts.
+
+        Raises:
+            InvalidCommand: there is no such mode.
+        """
+        if mode not in tuple(Mode):
+            raise InvalidCommand(f"operating mode '{mode}' is not one of {', '.join(Mode)}")
+        async with self._lock:
+            await self.stop()
+            await self._decide(_Decided(self.enabled, Mode(mode)))
+            await self.start()
+
+    async def _decide(self, decided: _Decided) -> None:
+        await asyncio.to_thread(self._state_file.save, msgspec.to_builtins(decided))
+        self._decided = decided
+        logger.info("schema_sync=%s mode=%s", "enabled" if decided.enabled else "disabled", self.mode)
+
+    async def set_endpoints(self, text: str | bytes) -> None:
+        """Set the upstream's endpoints and credentials from JSON; an open link keeps its own until a restart.
+
+        Raises:
+            InvalidCommand: not JSON, or names the field that is missing or malformed.
+        """
+        try:
+            value = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidCommand(f"upstream endpoints: {error}") from None
+        parse_upstream(value)
+        self._node.broker.apply(Put(GlobalParameter(name=UPSTREAM_PARAMETER, value=value)))
+        await self._node.commit()
+        if self._progress.state not in (State.CONNECTED, State.SYNCING):
+            self.sync_now()
+
+    async def add_user(self, name: str, password: str) -> None:
+        """Add a user with all permissions in the vhost of the link, which is made if need be.
+
+        A user that is there, as one that a promoted downstream got from its upstream, keeps its tags and
+        gets the password.
+
+        Raises:
+            InvalidCommand: no name or no password.
+        """
+        if not name or not password:
+            raise InvalidCommand("a schema replication user needs a name and a password")
+        broker = self._node.broker
+        if (SCHEMA_VHOST,) not in broker.definitions.by_kind["vhosts"]:
+            broker.apply(Put(Vhost(name=SCHEMA_VHOST, description="schema definition sync")))
+        held = broker.definitions.by_kind["users"].get((name,))
+        tags, limits = (held.tags, held.limits) if isinstance(held, User) else ((), {})
+        password_hash = hash_password(password, os.urandom(SALT_BYTES))
+        broker.apply(Put(User(name=name, password_hash=password_hash, tags=tags, limits=limits)))
+        broker.apply(Put(Permission(user=name, vhost=SCHEMA_VHOST, configure=".*", write=".*", read=".*")))
+        await self._node.commit()
+
+    def sync_now(self) -> None:
+        """A downstream syncs, or tries to connect, at once."""
+        if self._downstream is not None:
+            self._downstream.sync_now()
+
+    # -- the upstream's side ------------------------------------------------------------------
+
+    def serve_request(self, user: str, body: bytes) -> bytes:
+        """The reply to a downstream's request.
+
+        Raises:
+            Refusal: not for this user, not by this node now, or not a request.
+        """
+        definitions = self._node.broker.definitions
+        permission = permission_of(definitions, user, SCHEMA_VHOST)
+        if not (is_allowed(permission, "write", RESOURCE) and is_allowed(permission, "read", RESOURCE)):
+            raise AccessRefused(f"access to '{RESOURCE}' in vhost '{SCHEMA_VHOST}' refused for user '{user}'")
+        if self.mode is not Mode.UPSTREAM:
+            raise NotAllowed(f"this node is no upstream: its schema replication mode is '{self.mode}'")
+        if not self.enabled:
+            raise NotAllowed("schema replication is disabled on this node: use enable_schema_replication")
+        try:
+            request = decode_request(body)
+        except SchemaSyncError as error:
+            raise InvalidCommand(str(error)) from None
+        digests = self._digests.of(definitions)
+        differing = [kind for kind in digests if request.digests.get(kind, digests[kind]) != digests[kind]]
+        entities = {kind: exported(definitions, kind) for kind in differing}
+        reply = encode_reply(SyncReply(self._node.config.cluster_name, digests, entities))
+        if len(reply) > REPLY_BYTES_MAX:
+            raise NotAllowed(f"the definitions are {len(reply)} octets, more than {REPLY_BYTES_MAX}")
+        self._requests_served += 1
+        self._last_request_stamp = int(time())
+        if differing:
+            logger.info(
+                "schema_sync=served downstream_cluster=%s kinds=%s", request.cluster, ",".join(differing)
+            )
+        return reply
+
+    # -- status -------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """RabbitMQ's fields of `schema_replication_status`, and counts; no password."""
+        status = msgspec.to_builtins(self._progress)
+        if self.mode is not Mode.DOWNSTREAM:
+            serving = self.enabled and self.mode is Mode.UPSTREAM
+            status["state"] = State.RUNNING if serving else State.DISCONNECTED
+            status["last_sync_request_stamp"] = self._last_request_stamp
+        endpoints, username = self._upstream()
+        return {
+            "node": self._node.config.node_name,
+            "operating_mode": str(self.mode),
+            "enabled": self.enabled,
+            **status,
+            "state": str(status["state"]),
+            "upstream_endpoints": endpoints,
+            "upstream_username": username,
+            "requests_served": self._requests_served,
+        }
+
+    def _upstream(self) -> tuple[list[str], str | None]:
+        held = self._node.broker.definitions.by_kind["global_parameters"].get((UPSTREAM_PARAMETER,))
+        try:
+            upstream = parse_upstream(held.value) if isinstance(held, GlobalParameter) else None
+        except InvalidCommand:
+            upstream = None
+        if upstream is None:
+            return [], None
+        return [str(endpoint) for endpoint in upstream.endpoints], upstream.username

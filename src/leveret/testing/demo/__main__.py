@@ -1,0 +1,89 @@
+"""`python -m leveret.testing.demo [--all] [--share N] [--seed N]`: the disaster, and the table at its end."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import secrets
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from leveret.testing.demo import report
+from leveret.testing.demo.audit import Audit, audit
+from leveret.testing.demo.clients import drain
+from leveret.testing.demo.flights import QUEUES, TOTAL, flights
+from leveret.testing.demo.sites import Sites, now_ms
+
+SHARE: Final = 60_000
+
+
+def main() -> int:
+    """Run the demo; the exit status is 1 when the books do not balance."""
+    options = _options()
+    started = time.monotonic()
+    seed = options.seed if options.seed is not None else secrets.randbelow(1 << 32)
+    count = TOTAL if options.all else options.share
+    report.say(f"{count:,} flights, seed {seed} (repeat this moment of disaster with --seed {seed})")
+    with Sites() as sites:
+        result = _run(sites, count, random.Random(seed), seed)
+    report.show(result)
+    report.say(f"{time.monotonic() - started:.0f} s in all")
+    return 0 if result.balances else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="leveret-demo", description="Lose a site, promote its standby, count every message."
+    )
+    parser.add_argument("--all", action="store_true", help=f"all {TOTAL:,} flights")
+    parser.add_argument("--share", type=int, default=SHARE, help=f"the first N flights (default {SHARE:,})")
+    parser.add_argument(
+        "--seed", type=int, help="repeat a run: the moment of the disaster, the consumers' choices"
+    )
+    return parser.parse_args()
+
+
+def _run(sites: Sites, count: int, chance: random.Random, seed: int) -> Audit:
+    report.say("1/6 start the upstream and, far away, the downstream")
+    sites.start()
+    report.say("2/6 the downstream follows: definitions over AMQP 1.0, messages through Spark")
+    sites.connect_downstream()
+    report.say("3/6 applications publish and consume at the upstream")
+    published = list(flights(count))
+    sites.start_applications(count, seed)
+    # The moment is the dice's: somewhere after half of the flights are confirmed, told to nobody beforehand.
+    doomed_at = int(count * chance.uniform(0.5, 0.95))
+    with report.progress("confirmed", count) as bar:
+        sites.wait_confirmed(doomed_at, bar)
+    killed_ms = now_ms()
+    sites.kill_upstream()
+    report.say(f"4/6 kill -9 of the upstream, with {sites.confirmed():,} of {count:,} flights confirmed")
+    report.say("5/6 promote the downstream: Spark works out what was unsettled and brings it back")
+    with report.progress("recovered", None) as bar:
+        summary = sites.promote(bar)
+    report.say(summary.rstrip())
+    transferred, covered_ms = sites.transferred()
+    report.say("6/6 fresh consumers drain the downstream")
+    with ThreadPoolExecutor(len(QUEUES)) as pool:
+        drained = dict(
+            zip(
+                QUEUES,
+                pool.map(lambda queue: drain(sites.downstream.amqp_port, sites.vhost, queue), QUEUES),
+                strict=True,
+            )
+        )
+    return audit(
+        published,
+        sites.confirmed_book,
+        sites.acked_book,
+        drained,
+        transferred,
+        killed_ms=killed_ms,
+        covered_ms=covered_ms,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

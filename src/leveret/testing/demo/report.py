@@ -1,0 +1,68 @@
+"""What the demo shows: lines, progress bars on a terminal (silence in a pipe), the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from leveret.testing.demo.audit import Audit
+
+_console: Final = Console(highlight=False, soft_wrap=True)
+Bar = Callable[[int], None]
+
+_COLUMNS: Final = ("confirmed", "acked", "transferred", "recovered", "lost", "resurrected", "duplicated")
+
+
+def say(text: str) -> None:
+    """Print one line."""
+    _console.print(text)
+
+
+@contextmanager
+def progress(what: str, total: int | None) -> Iterator[Bar]:
+    """A bar on a terminal; yields how to tell it how many there are by now."""
+    columns = (TextColumn("    {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=_console, transient=True, disable=not _console.is_terminal) as bars:
+        task = bars.add_task(what, total=total)
+        yield lambda done: bars.update(task, completed=done)
+
+
+def show(result: Audit) -> None:
+    """Print the table, what lies within the lag, and the verdict."""
+    table = Table("queue", *_COLUMNS, title="Every message accounted for")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for line in result.lines:
+        table.add_row(line.queue, *(f"{getattr(line, name):,}" for name in _COLUMNS))
+    totals = (sum(getattr(line, name) for line in result.lines) for name in _COLUMNS)
+    table.add_row("all", *(f"{total:,}" for total in totals), style="bold")
+    _console.print(table)
+    say(
+        f"lag at the kill: {result.lag_messages:,} messages, {result.lag_ms:,} ms; "
+        "only what was confirmed within it can be lost"
+    )
+    again = sum(line.acked_in_lag for line in result.lines)
+    if again:
+        say(
+            f"{again:,} messages were acked within the lag and are delivered once more: "
+            "their acks went down with the upstream"
+        )
+    for name, meaning in _FAULTS.items():
+        count = sum(getattr(line, name) for line in result.lines)
+        if count:
+            say(f"FAULT: {count:,} {meaning}")
+    say("the books balance" if result.balances else "THE BOOKS DO NOT BALANCE")
+
+
+_FAULTS: Final = {
+    "lost_unlawfully": "confirmed before the lag began, but lost",
+    "resurrected": "acked before the lag began, but back",
+    "duplicated": "more than once",
+    "altered": "with another exchange, routing key, property or body",
+    "disordered": "out of the queue's order",
+}
