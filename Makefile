@@ -31,7 +31,7 @@ check: setup  ## format, lint, types, import contracts, tidiness
 	.venv/bin/ruff format --check $(SOURCES)
 	.venv/bin/ruff check $(SOURCES)
 	.venv/bin/mypy --strict $(TYPED)
-	.venv/bin/lint-imports
+	.venv/bin/lint-imports --no-logo
 	.venv/bin/python tools/tidy.py
 
 format: setup  ## write the format that `make check` asks for

@@ -13,6 +13,7 @@ part is bytes that were encoded beforehand:
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class Connection:
         login = f"\0{user}\0{password}"
         start_ok = commands.Connection.StartOk({}, "PLAIN", login, "en_US")
         self._call(start_ok, commands.Connection.Tune, channel=0)
-        self._send(commands.Connection.TuneOk(0, FRAME_MAX, 0), channel=0)
+        self._send(commands.Connection.TuneOk(CHANNEL, FRAME_MAX, 0), channel=0)
         self._call(commands.Connection.Open(vhost), commands.Connection.OpenOk, channel=0)
         self._call(commands.Channel.Open(), commands.Channel.OpenOk)
 
@@ -81,12 +82,10 @@ class Connection:
     def close(self) -> None:
         """End the connection in order; answers that still come in are thrown away."""
         self._send(commands.Connection.Close(200, "done", 0, 0), channel=0)
-        try:
+        with self.socket, contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
             while self.socket.recv(RECV_BYTES):
                 pass
-        except OSError:
-            pass
-        self.socket.close()
 
     def _send(self, method: base.Frame, channel: int = CHANNEL) -> None:
         self.socket.sendall(frame.marshal(method, channel))

@@ -17,6 +17,7 @@ delivery in it stands where it must and has the delivery tag it must have. `pyth
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import select
 import socket
@@ -38,7 +39,7 @@ READ_BYTES: Final = 1 << 20
 IDLE_S: Final = 0.2
 
 # Unbuffered: what the parent wrote must show in select() until it is read.
-ORDERS: Final = open(0, "rb", buffering=0, closefd=False)
+ORDERS: Final = io.FileIO(0, closefd=False)
 
 _ACK: Final = struct.Struct(">11sQBB")
 _ACK_HEAD: Final = bytes.fromhex("0100010000000d003c0050")

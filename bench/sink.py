@@ -10,6 +10,7 @@ than any broker can be, and whatever rate a run against it shows is the load gen
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import sys
@@ -21,18 +22,18 @@ from pamqp import base, body, commands, frame, header
 from bench.client import CHANNEL, FRAME_END, FRAME_MAX, LOOPBACK, RECV_BYTES
 
 READ_BYTES: Final = 1 << 20
-BATCH_MESSAGES: Final = 1_000
+IDLE_S: Final = 0.1
 DELIVER_TAG_AT: Final = 7 + 4 + 2
 
+_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 _ACK: Final = struct.Struct(">11sQBB")
 _ACK_HEAD: Final = bytes.fromhex("0100010000000d003c0050")
 _TAG: Final = struct.Struct(">Q")
-_ANSWERS: Final[dict[type[base.Frame], base.Frame]] = {
+_ANSWERS: Final[dict[type[object], base.Frame]] = {
     commands.Connection.StartOk: commands.Connection.Tune(2047, FRAME_MAX, 0),
     commands.Connection.Open: commands.Connection.OpenOk(),
     commands.Channel.Open: commands.Channel.OpenOk(),
     commands.Confirm.Select: commands.Confirm.SelectOk(),
-    commands.Queue.Declare: commands.Queue.DeclareOk("bench", 0, 0),
     commands.Queue.Delete: commands.Queue.DeleteOk(0),
     commands.Basic.Qos: commands.Basic.QosOk(),
     commands.Basic.Consume: commands.Basic.ConsumeOk("c"),
@@ -41,60 +42,58 @@ _ANSWERS: Final[dict[type[base.Frame], base.Frame]] = {
 
 
 class Sink:
-    """The one queue of the sink: a count of messages, and a condition to wait for more."""
+    """Everything the sink knows: of its one queue, only how many messages came."""
 
     def __init__(self) -> None:
         self.arrived = 0
-        self.acked = 0
         self.body_bytes = 0
-        self.queue = ""
         self.changed = threading.Condition()
 
     def serve(self, peer: socket.socket) -> None:
         """Speak with one client until it goes."""
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
-            with peer:
+        with peer, contextlib.suppress(OSError):
+            if peer.recv(len(_HEADER), socket.MSG_WAITALL) == _HEADER:
+                peer.sendall(frame.marshal(commands.Connection.Start(0, 9, {}, "PLAIN", "en_US"), 0))
                 self._converse(peer)
-        except OSError:
-            return
 
     def _converse(self, peer: socket.socket) -> None:
-        """Answer methods; give over to counting or to delivering once the client does either."""
-        if peer.recv(8, socket.MSG_WAITALL) != b"AMQP\x00\x00\x09\x01":
-            return
-        peer.sendall(frame.marshal(commands.Connection.Start(0, 9, {}, "PLAIN", "en_US"), 0))
+        """Answer methods, until the client publishes or consumes for the rest of its life."""
         pending = bytearray()
+        prefetch = 0
         while octets := peer.recv(RECV_BYTES):
             pending += octets
-            while len(pending) > 7:
-                size = 8 + int.from_bytes(pending[3:7], "big")
-                if len(pending) < size:
-                    break
+            while (size := _frame_bytes(pending, 0)) and size <= len(pending):
                 _, channel, method = frame.unmarshal(bytes(pending[:size]))
                 if isinstance(method, commands.Basic.Publish):
-                    return self._count(peer, pending, method)
+                    return self._count(peer, pending)
                 del pending[:size]
-                answer = _ANSWERS.get(type(method))  # type: ignore[arg-type]
+                if isinstance(method, commands.Basic.Qos):
+                    prefetch = method.prefetch_count
+                answer = self._answer(method)
                 if answer is not None:
                     peer.sendall(frame.marshal(answer, channel))
                 if isinstance(method, commands.Basic.Consume):
-                    return self._deliver(peer)
+                    return self._deliver(peer, prefetch)
+        return None
 
-    def _count(
-        self, peer: socket.socket, pending: bytearray, publish: commands.Basic.Publish
-    ) -> None:
-        """Count what is published and confirm it."""
-        at = 0
+    def _answer(self, method: object) -> base.Frame | None:
+        if isinstance(method, commands.Queue.Declare):
+            if not method.passive:
+                self.arrived = 0
+            return commands.Queue.DeclareOk(method.queue, self.arrived, 0)
+        return _ANSWERS.get(type(method))
+
+    def _count(self, peer: socket.socket, pending: bytearray) -> None:
+        """Count what is published and confirm it; `pending` begins with the first message."""
+        stride = size = 0
         for _ in range(3):
-            while len(pending) < at + 7:
+            while not (size := _frame_bytes(pending, stride)):
                 pending += peer.recv(RECV_BYTES)
-            size = int.from_bytes(pending[at + 3 : at + 7], "big")
-            at += 8 + size
-        stride, filled, confirmed = at, len(pending), 0
-        buffer = memoryview(bytearray(READ_BYTES))
-        with self.changed:
-            self.body_bytes, self.queue, self.arrived, self.acked = size, publish.routing_key, 0, 0
+            stride += size
+        self.body_bytes = size - 8
+        filled, confirmed = len(pending), 0
+        buffer = bytearray(READ_BYTES)
         while True:
             whole, filled = divmod(filled, stride)
             if whole:
@@ -103,8 +102,80 @@ class Sink:
                 with self.changed:
                     self.arrived = confirmed
                     self.changed.notify_all()
-            # Only the count matters, so what is left over need not be kept.
+            # Only the number of octets matters, so those of a message's first part are not kept.
             got = peer.recv_into(buffer)
             if not got:
                 return
             filled += got
+
+    def _deliver(self, peer: socket.socket, prefetch: int) -> None:
+        """Send a delivery for each message that arrived, at most `prefetch` without ack."""
+        template, stride = bytearray(), 0
+        delivered = acked = 0
+        while True:
+            room = prefetch - (delivered - acked)
+            if room <= 0:
+                acked = _last_ack(peer.recv(RECV_BYTES)) or acked
+                continue
+            with self.changed:
+                self.changed.wait_for(lambda done=delivered: self.arrived > done, IDLE_S)  # type: ignore[misc]
+                run = min(self.arrived - delivered, room)
+            if run <= 0:
+                if _gone(peer):
+                    return
+                continue
+            if not template:
+                template = bytearray(delivery(bytes(self.body_bytes)) * prefetch)
+                stride = len(template) // prefetch
+            for number in range(run):
+                _TAG.pack_into(template, number * stride + DELIVER_TAG_AT, delivered + number + 1)
+            peer.sendall(memoryview(template)[: run * stride])
+            delivered += run
+
+
+def delivery(octets: bytes) -> bytes:
+    """Encode one delivery to the consumer `c`, its tag still 0."""
+    deliver = commands.Basic.Deliver("c", 0, False, "", "bench")
+    head = header.ContentHeader(body_size=len(octets), properties=commands.Basic.Properties())
+    frames = (deliver, head, body.ContentBody(octets))
+    return b"".join(frame.marshal(one, CHANNEL) for one in frames)
+
+
+def _frame_bytes(octets: bytearray, at: int) -> int:
+    """Return the size of the frame that begins at `at`, 0 while its head is not there."""
+    if len(octets) < at + 7:
+        return 0
+    return 8 + int.from_bytes(octets[at + 3 : at + 7], "big")
+
+
+def _last_ack(octets: bytes) -> int:
+    """Return the highest tag acknowledged by these octets, 0 if it is cut in two."""
+    whole = len(octets) - len(octets) % _ACK.size
+    return max((tag for _, tag, _, _ in _ACK.iter_unpack(octets[:whole])), default=0)
+
+
+def _gone(peer: socket.socket) -> bool:
+    """Tell whether a client that has all it wants has ended its side."""
+    try:
+        return not peer.recv(RECV_BYTES, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+
+
+def main() -> None:
+    """Serve every client in a thread of its own until standard input ends."""
+    sink = Sink()
+    with socket.create_server((LOOPBACK, 0)) as server:
+        print(server.getsockname()[1], flush=True)
+
+        def accept() -> None:
+            while True:
+                peer, _ = server.accept()
+                threading.Thread(target=sink.serve, args=(peer,), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

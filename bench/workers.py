@@ -191,9 +191,7 @@ def _watch(node: Node, warmup_s: float, seconds: float) -> tuple[float, float, f
     return start, end, node.cpu_seconds() - before_s
 
 
-def _throughput(
-    published: Result, counted: Result, start: float, end: float, cpu_s: float
-) -> Throughput:
+def _throughput(published: Result, counted: Result, start: float, end: float, cpu_s: float) -> Throughput:
     rate = rate_between(counted.samples, start, end)
     if rate <= 0:
         raise LoadError("not one message in the measured span")

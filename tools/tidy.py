@@ -19,8 +19,9 @@ FUNCTION_LINES_AIM, FUNCTION_LINES_MAX = 60, 100
 PACKAGE = Path("src/leveret")
 PURE_ROOMS = ("model", "wire", "core", "session")
 MAY_PRINT = ("cli", "testing")
-# The doors and the loops: one peer's or one request's bug must not end the node.
-MAY_CATCH_ALL = ("runtime", "pipeline", "management")
+# The doors and the loops: one peer's or one request's bug must not end the node, and a command
+# ends with one line whatever went wrong.
+MAY_CATCH_ALL = ("runtime", "pipeline", "management", "cli")
 NOT_READ = {".venv", "build", "dist", "requirements"}
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".sh", ".html", ".js", ".conf", ".json", ".txt", ""}
 

@@ -39,7 +39,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE not in item.path.parents:
             continue
         item.add_marker(TIMEOUT)
-        called_with = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        called_with = (
+            item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        )
         if item.get_closest_marker("later") and called_with.get("broker") == LEVERET:
             item.add_marker(pytest.mark.xfail(reason="Leveret does not have this yet"))
 

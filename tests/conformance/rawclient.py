@@ -100,7 +100,9 @@ class Peer:
         publish = commands.Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=mandatory)
         content = [body.ContentBody(payload)] if payload else []
         properties = properties or commands.Basic.Properties()
-        self.send(channel, publish, header.ContentHeader(body_size=len(payload), properties=properties), *content)
+        self.send(
+            channel, publish, header.ContentHeader(body_size=len(payload), properties=properties), *content
+        )
 
     # Receiving
 
@@ -248,14 +250,14 @@ class Peer:
         """Return code and text of the channel.close that must come next, and confirm it."""
         closed = self.expect(channel, commands.Channel.Close)
         self.send(channel, commands.Channel.CloseOk())
-        return closed.reply_code, closed.reply_text
+        return closed.reply_code or 0, closed.reply_text
 
     def expect_connection_close(self) -> tuple[int, str]:
         """Return code and text of the connection.close that must come next, confirm it, see the end."""
         closed = self.expect(0, commands.Connection.Close)
         self.send(0, commands.Connection.CloseOk())
         self.expect_end()
-        return closed.reply_code, closed.reply_text
+        return closed.reply_code or 0, closed.reply_text
 
 
 def described(received: Received) -> str:

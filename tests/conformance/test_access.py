@@ -125,7 +125,9 @@ def test_a_dead_letter_exchange_must_be_writable_and_the_queue_readable(
     broker.set_permissions(name, "/", **{lacking: "^nothing$"})
     resource = ("queue", name) if lacking == "read" else ("exchange", "amq.fanout")
     with channel_refuses(403, refused(*resource, name)):
-        connect(name, "secret").channel().queue_declare(name, arguments={"x-dead-letter-exchange": "amq.fanout"})
+        connect(name, "secret").channel().queue_declare(
+            name, arguments={"x-dead-letter-exchange": "amq.fanout"}
+        )
 
 
 def test_permitted_names_work_as_ever(limited: Any, user: str) -> None:
@@ -139,7 +141,9 @@ def test_permitted_names_work_as_ever(limited: Any, user: str) -> None:
     limited.exchange_delete(mine)
 
 
-def test_changed_permissions_hold_for_new_connections(broker: Broker, connect: Any, user: str, other: str) -> None:
+def test_changed_permissions_hold_for_new_connections(
+    broker: Broker, connect: Any, user: str, other: str
+) -> None:
     broker.set_permissions(user, "/")
     channel = connect(user, "secret").channel()
     publish(channel, other, b"now allowed")

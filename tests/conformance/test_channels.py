@@ -47,7 +47,9 @@ def test_closing_a_channel_makes_room_for_another(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [commands.Channel.Open(), commands.Connection.Open(), commands.Basic.Qos()], ids=lambda one: one.name
+    "method",
+    [commands.Channel.Open(), commands.Connection.Open(), commands.Basic.Qos()],
+    ids=lambda one: one.name,
 )
 def test_a_method_out_of_turn_on_channel_0_gets_504(peer: Peer, method: Any) -> None:
     peer.send(0, method)

@@ -68,7 +68,9 @@ def test_start_says_who_answers(broker: Broker) -> None:
             assert peer.server_properties[key], key
 
 
-@pytest.mark.parametrize("greeting", [b"GET / HTTP/1.1\r\n\r\n", b"AMQP\x05\x00\x00\x00", b"AMQP\x00\x00\x09\x07"])
+@pytest.mark.parametrize(
+    "greeting", [b"GET / HTTP/1.1\r\n\r\n", b"AMQP\x05\x00\x00\x00", b"AMQP\x00\x00\x09\x07"]
+)
 def test_an_unknown_protocol_header_is_answered_with_the_right_one(broker: Broker, greeting: bytes) -> None:
     with broker.peer() as peer:
         peer.send_octets(greeting)
@@ -122,7 +124,9 @@ def test_right_password_opens_the_vhost(connect: Callable[..., pika.BlockingConn
 
 
 @pytest.mark.parametrize(("username", "password"), [("guest", "wrong"), ("nobody", "guest"), ("guest", "")])
-def test_wrong_credentials_get_403_if_the_client_can_take_it(broker: Broker, username: str, password: str) -> None:
+def test_wrong_credentials_get_403_if_the_client_can_take_it(
+    broker: Broker, username: str, password: str
+) -> None:
     with broker.peer() as peer:
         peer.authenticate(username, password)
         closed = peer.expect(0, commands.Connection.Close)
@@ -139,14 +143,18 @@ def test_wrong_credentials_end_the_connection_without_a_word_otherwise(broker: B
 
 
 def test_pika_calls_a_wrong_password_an_authentication_error(broker: Broker) -> None:
-    with pytest.raises(pika.exceptions.ProbableAuthenticationError, match=r"ACCESS_REFUSED - Login was refused"):
+    with pytest.raises(
+        pika.exceptions.ProbableAuthenticationError, match=r"ACCESS_REFUSED - Login was refused"
+    ):
         broker.connect(password="wrong")
 
 
-def open_refused(broker: Broker, vhost: str, **credentials: str) -> commands.Connection.Close:
+def open_refused(
+    broker: Broker, vhost: str, username: str = "guest", password: str = "guest"
+) -> commands.Connection.Close:
     """Try to open `vhost`; return the connection.close that comes instead of open-ok."""
     with broker.peer() as peer:
-        peer.authenticate(**credentials)
+        peer.authenticate(username, password)
         peer.tune()
         peer.send(0, commands.Connection.Open(virtual_host=vhost))
         closed = peer.expect(0, commands.Connection.Close)
@@ -169,7 +177,9 @@ def test_a_vhost_without_permission_gets_530(broker: Broker, name: str) -> None:
     assert (closed.class_id, closed.method_id) == (10, 40)
 
 
-def test_queues_of_different_vhosts_are_different(broker: Broker, connect: Any, channel: Any, name: str) -> None:
+def test_queues_of_different_vhosts_are_different(
+    broker: Broker, connect: Any, channel: Any, name: str
+) -> None:
     broker.add_vhost(name)
     there = connect(vhost=name).channel()
     there.queue_declare(name)

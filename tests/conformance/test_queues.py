@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pika
 import pytest
 from pamqp import commands
 
@@ -13,7 +14,6 @@ from tests.conformance.rawclient import PATIENCE_S, Peer
 from tests.conformance.verbs import (
     Consumer,
     channel_refuses,
-    connection_refuses,
     drain,
     get,
     publish,
@@ -46,8 +46,9 @@ def exists(connect: Any, queue: str) -> bool:
     channel = connect().channel()
     try:
         channel.queue_declare(queue, passive=True)
-    except Exception as refused:
-        assert getattr(refused, "reply_code", None) == 404, refused
+    except pika.exceptions.ChannelClosedByBroker as refused:
+        if refused.reply_code != 404:
+            raise
         return False
     finally:
         channel.connection.close()
@@ -72,9 +73,9 @@ def test_a_server_named_queue_gets_a_new_name_each_time(channel: Any) -> None:
 
 def test_an_empty_name_means_the_queue_last_declared_on_the_channel(peer: Peer) -> None:
     declared = peer.call(1, commands.Queue.Declare(queue="", exclusive=True), commands.Queue.DeclareOk)
-    bind = commands.Queue.Bind(queue="", exchange="amq.direct", routing_key=declared.queue)
+    bind = commands.Queue.Bind(queue="", exchange="amq.direct", routing_key=str(declared.queue))
     peer.call(1, bind, commands.Queue.BindOk)
-    peer.publish(1, b"here", exchange="amq.direct", routing_key=declared.queue)
+    peer.publish(1, b"here", exchange="amq.direct", routing_key=str(declared.queue))
     peer.call(1, commands.Basic.Get(queue=""), commands.Basic.GetOk)
     assert peer.expect_content(1) == b"here"
 
@@ -135,15 +136,17 @@ def test_declaring_again_with_another_property_gets_406(
 
 def test_declaring_again_with_another_value_of_an_argument_gets_406(channel: Any, name: str) -> None:
     channel.queue_declare(name, arguments={"x-max-length": 5})
-    text = inequivalent("x-max-length", name, "the value '6' of type 'signedint'", "the value '5' of type 'signedint'")
+    text = inequivalent("x-max-length", name, "'6'", "'5'")
     with channel_refuses(406, text):
         channel.queue_declare(name, arguments={"x-max-length": 6})
 
 
-def test_a_number_may_come_back_in_another_width(peer: Peer, name: str) -> None:
-    for value in (5, 5_000_000_000 - 4_999_999_995):
-        declare = commands.Queue.Declare(queue=name, exclusive=True, arguments={"x-max-length": value})
-        peer.call(1, declare, commands.Queue.DeclareOk)
+def test_numbers_in_arguments_are_compared_by_value_not_by_width(channel: Any, peer: Peer, name: str) -> None:
+    """Clients differ in the width they send a number with: here four octets, then one."""
+    channel.queue_declare(name, auto_delete=True, arguments={"x-max-length": 5})
+    declare = commands.Queue.Declare(queue=name, auto_delete=True, arguments={"x-max-length": 5})
+    assert b"b\x05" in declare.marshal()
+    peer.call(1, declare, commands.Queue.DeclareOk)
 
 
 @pytest.mark.parametrize(
@@ -198,6 +201,7 @@ def test_an_exclusive_queue_is_locked_for_other_connections(
     connect: Any, channel: Any, name: str, call: str
 ) -> None:
     channel.queue_declare(name, exclusive=True)
+    channel.queue_bind(name, "amq.fanout")
     with channel_refuses(405, locked(name)):
         EXCLUSIVE_CALLS[call](connect().channel(), name)
 
@@ -205,6 +209,11 @@ def test_an_exclusive_queue_is_locked_for_other_connections(
 def test_declaring_an_own_queue_exclusive_afterwards_gets_405(channel: Any, queue: str) -> None:
     with channel_refuses(405, locked(queue)):
         channel.queue_declare(queue, durable=True, exclusive=True)
+
+
+def test_an_exclusive_queue_is_never_durable(channel: Any, name: str) -> None:
+    for durable in (True, False):
+        channel.queue_declare(name, exclusive=True, durable=durable)
 
 
 def test_anyone_may_publish_to_an_exclusive_queue(connect: Any, channel: Any, name: str) -> None:
@@ -317,6 +326,7 @@ def test_no_wait_gets_no_answer(peer: Peer, name: str) -> None:
     peer.expect_silence(1)
 
 
-def test_an_unknown_queue_type_is_refused(connect: Any, name: str) -> None:
-    with connection_refuses(540, "NOT_IMPLEMENTED - ..."):
-        connect().channel().queue_declare(name, durable=True, arguments={"x-queue-type": "odd"})
+def test_an_unknown_queue_type_gets_406(channel: Any, name: str) -> None:
+    text = f"PRECONDITION_FAILED - invalid arg 'x-queue-type' for queue '{name}' in vhost '/': "
+    with channel_refuses(406, text + "\"unsupported queue type 'odd'\""):
+        channel.queue_declare(name, durable=True, arguments={"x-queue-type": "odd"})

@@ -27,23 +27,23 @@ def contents(channel: Any, queues: list[str]) -> list[list[bytes]]:
 # Bindings
 
 
-@pytest.mark.parametrize("verb", ["queue_bind", "queue_unbind"])
-def test_binding_at_a_missing_exchange(channel: Any, queue: str, name: str, verb: str) -> None:
+def test_binding_to_a_missing_exchange_gets_404(channel: Any, queue: str, name: str) -> None:
     exchange = f"no-{name}"
-    if verb == "queue_unbind":
-        getattr(channel, verb)(queue, exchange, "k")
-        return
     with channel_refuses(404, EXCHANGE_MISSING.format(exchange)):
-        getattr(channel, verb)(queue, exchange, "k")
+        channel.queue_bind(queue, exchange, "k")
 
 
-@pytest.mark.parametrize("verb", ["queue_bind", "queue_unbind"])
-def test_binding_a_missing_queue(channel: Any, name: str, verb: str) -> None:
-    if verb == "queue_unbind":
-        getattr(channel, verb)(name, "amq.direct", "k")
-        return
+def test_binding_a_missing_queue_gets_404(channel: Any, name: str) -> None:
     with channel_refuses(404, QUEUE_MISSING.format(name)):
-        getattr(channel, verb)(name, "amq.direct", "k")
+        channel.queue_bind(name, "amq.direct", "k")
+
+
+def test_unbinding_what_does_not_exist_succeeds(channel: Any, queue: str, name: str) -> None:
+    missing = f"no-{name}"
+    channel.queue_unbind(queue, "amq.direct", "never bound")
+    channel.queue_unbind(missing, "amq.direct", "k")
+    channel.queue_unbind(queue, missing, "k")
+    channel.exchange_unbind(missing, "amq.direct", "k")
 
 
 @pytest.mark.parametrize("end", ["source", "destination"])
@@ -51,10 +51,6 @@ def test_binding_missing_exchanges_gets_404(channel: Any, name: str, end: str) -
     ends = {"source": "amq.direct", "destination": "amq.fanout"} | {end: name}
     with channel_refuses(404, EXCHANGE_MISSING.format(name)):
         channel.exchange_bind(**ends, routing_key="k")
-
-
-def test_unbinding_what_is_not_bound_succeeds(channel: Any, queue: str) -> None:
-    channel.queue_unbind(queue, "amq.direct", "never bound")
 
 
 def test_a_binding_made_twice_delivers_once_and_goes_at_once(channel: Any, queue: str) -> None:
@@ -125,15 +121,15 @@ def test_fanout_routes_to_all_whatever_the_key(channel: Any, queues: list[str], 
 TOPICS = {
     "a.b.c": {"a.b.c"},
     "a.*.c": {"a.b.c", "a..c"},
-    "*": {"a", ""},
-    "*.*": {"a.b", "."},
+    "*": {"a"},
+    "*.*": {"a.b", ".", "x.c"},
     "#": {"a.b.c", "a..c", "a", "", "a.b", ".", "a.b.c.d", "x.c"},
     "a.#": {"a.b.c", "a..c", "a", "a.b", "a.b.c.d"},
     "#.c": {"a.b.c", "a..c", "x.c"},
     "a.#.c": {"a.b.c", "a..c"},
     "a.#.d": {"a.b.c.d"},
     "#.b.#": {"a.b.c", "a.b", "a.b.c.d"},
-    "*.#": {"a.b.c", "a..c", "a", "", "a.b", ".", "a.b.c.d", "x.c"},
+    "*.#": {"a.b.c", "a..c", "a", "a.b", ".", "a.b.c.d", "x.c"},
     "a*": set(),
     "": {""},
 }
@@ -149,7 +145,9 @@ def test_topic_words_stars_and_hashes(channel: Any, queue: str, name: str, patte
     assert {one.decode() for one in drain(channel, queue)} == TOPICS[pattern]
 
 
-def test_a_topic_pattern_of_one_queue_leaves_the_others_alone(channel: Any, queues: list[str], name: str) -> None:
+def test_a_topic_pattern_of_one_queue_leaves_the_others_alone(
+    channel: Any, queues: list[str], name: str
+) -> None:
     channel.exchange_declare(name, "topic")
     for queue, pattern in zip(queues, ("JFK.*", "#.UA", "LGA.#"), strict=True):
         channel.queue_bind(queue, name, pattern)
@@ -183,7 +181,12 @@ HEADER_BINDINGS: list[tuple[dict[str, Any], dict[str, Any] | None, bool]] = [
 
 @pytest.mark.parametrize(("arguments", "headers", "matches"), HEADER_BINDINGS)
 def test_headers_all_and_any(
-    channel: Any, queue: str, name: str, arguments: dict[str, Any], headers: dict[str, Any] | None, matches: bool
+    channel: Any,
+    queue: str,
+    name: str,
+    arguments: dict[str, Any],
+    headers: dict[str, Any] | None,
+    matches: bool,
 ) -> None:
     channel.exchange_declare(name, "headers")
     channel.queue_bind(queue, name, "", arguments=arguments)
@@ -193,7 +196,7 @@ def test_headers_all_and_any(
 
 def test_an_unknown_x_match_gets_406(channel: Any, queue: str) -> None:
     text = (
-        "PRECONDITION_FAILED - Invalid x-match field value \"some\"; "
+        'PRECONDITION_FAILED - Invalid x-match field value <<"some">>; '
         "expected all, any, all-with-x, or any-with-x"
     )
     with channel_refuses(406, text):
@@ -228,7 +231,9 @@ def test_exchanges_bound_in_a_circle_deliver_once(channel: Any, queue: str, name
     assert drain(channel, queue) == [b"once"]
 
 
-def test_an_exchange_bound_as_destination_ends_the_binding_when_deleted(channel: Any, queue: str, name: str) -> None:
+def test_an_exchange_bound_as_destination_ends_the_binding_when_deleted(
+    channel: Any, queue: str, name: str
+) -> None:
     channel.exchange_declare(name, "fanout")
     channel.queue_bind(queue, name)
     channel.exchange_bind(name, "amq.direct", queue)

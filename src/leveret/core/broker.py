@@ -197,7 +197,7 @@ class Broker:
             )
             return
         if wanted.type not in ROUTERS:
-            raise InvalidCommand(f"invalid exchange type '{wanted.type}'")
+            raise InvalidCommand(f"unknown exchange type '{wanted.type}'")
         check_exchange_arguments(wanted)
         state = topology.exchanges[wanted.name] = ExchangeState(wanted)
         _set_alternate(state, policy_for_exchange(self._policies(), wanted.vhost, wanted.name))

@@ -30,11 +30,12 @@ class Batch:
 class Confirms:
     """Numbers publishes and turns settled batches into confirms."""
 
-    __slots__ = ("_open", "_waiting", "published")
+    __slots__ = ("_open", "_settled", "_waiting", "published")
 
     def __init__(self) -> None:
         """Nothing published yet."""
         self.published = 0
+        self._settled = 0
         self._open: Batch | None = None
         self._waiting: deque[Batch] = deque()
 
@@ -62,9 +63,10 @@ class Confirms:
             positive = waiting[0].outcome
             if positive is None:
                 break
-            last = waiting.popleft().last
+            batch = waiting.popleft()
             if confirms and confirms[-1][2] == positive:
-                confirms[-1] = (last, True, positive)
+                confirms[-1] = (batch.last, True, positive)
             else:
-                confirms.append((last, True, positive))
+                confirms.append((batch.last, batch.last - self._settled > 1, positive))
+            self._settled = batch.last
         return confirms

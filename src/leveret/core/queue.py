@@ -246,7 +246,8 @@ class Queue:
                 return
             consumer = willing[self._turn % len(willing)]
             self._turn += 1
-            share = -(-self.ready_count // len(willing))
+            # A few messages are dealt one at a time, as RabbitMQ deals them; a backlog in ever smaller shares.
+            share = self.ready_count if len(willing) == 1 else self.ready_count // (4 * len(willing)) or 1
             runs, redelivered = self.take(min(consumer.capacity(), share))
             if not runs:
                 return

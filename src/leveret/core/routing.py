@@ -78,14 +78,14 @@ class Topic:
     def add(self, binding: Binding) -> None:
         """See Router."""
         node = self._root
-        for word in binding.routing_key.split("."):
+        for word in _words(binding.routing_key):
             node = node.next.setdefault(word, _Word())
         node.bindings.append(binding)
 
     def remove(self, binding: Binding) -> None:
         """See Router."""
         path = [self._root]
-        words = binding.routing_key.split(".")
+        words = _words(binding.routing_key)
         for word in words:
             path.append(path[-1].next[word])
         path[-1].bindings.remove(binding)
@@ -96,8 +96,13 @@ class Topic:
 
     def match(self, routing_key: str, headers: Headers) -> Iterable[Binding]:
         """See Router."""
-        seen = {id(node): node for node in _walk(self._root, routing_key.split("."), 0)}
+        seen = {id(node): node for node in _walk(self._root, _words(routing_key), 0)}
         return [binding for node in seen.values() for binding in node.bindings]
+
+
+def _words(key: str) -> list[str]:
+    """The words between dots; an empty key has none."""
+    return key.split(".") if key else []
 
 
 class _Word:

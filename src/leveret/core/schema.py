@@ -273,11 +273,11 @@ class _Comparison:
             return False
         if isinstance(entity, Binding) and not all(self._will_exist(end, swept) for end in _ends(entity)):
             return False
-        if self.locals.covers(entity):
+        if self.locals.covers(entity) or entity.key in self.theirs.get(entity.kind, ()):
             return True
         if not _travels(entity, self.own_transient):
             return not (isinstance(entity, Binding) and _ends(entity)[1][1] in self.deletes["queues"])
-        return entity.kind not in self.theirs or entity.key in self.theirs[entity.kind]
+        return entity.kind not in self.theirs
 
     def _will_exist(self, end: tuple[str, Key], swept: Swept) -> bool:
         kind, key = end

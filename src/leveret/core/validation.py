@@ -44,7 +44,7 @@ def check_queue_arguments(queue: Queue) -> None:
     kind = queue_type(queue.arguments)
     if kind not in _QUEUE_TYPES:
         raise PreconditionFailed(
-            f"invalid arg 'x-queue-type' for {where}: \"{kind}\" is not served, use one of {', '.join(_QUEUE_TYPES)}"
+            f"invalid arg 'x-queue-type' for {where}: \"unsupported queue type '{kind}'\""
         )
     for name in sorted(_NOT_SERVED & queue.arguments.keys()):
         raise PreconditionFailed(f"invalid arg '{name}' for {where}: not served by this version")

@@ -12,7 +12,7 @@ def look(data_dir: Path) -> dict[str, list[dict[str, Any]]]:
     """What there is.
 
     Returns:
-        `queues`: queue, vhost, timestamp (of the newest message, ms), messages, settled (offsets that
+        `queues`: queue, vhost, timestamp (of the newest record, ms), messages, settled (offsets that
         settlements name; settlements of what was never transferred included);
         `vhosts`: vhost, bytes, files, records, transferred (offset in the upstream's outgoing log).
     """
@@ -38,7 +38,7 @@ def look(data_dir: Path) -> dict[str, list[dict[str, Any]]]:
                 (file.vhost, part.queue),
                 {"queue": part.queue, "vhost": file.vhost, "timestamp": 0, "messages": 0, "settled": 0},
             )
-            row["timestamp"] = max(row["timestamp"], part.max_ms if part.messages else 0)
+            row["timestamp"] = max(row["timestamp"], part.max_ms)
             row["messages"] += part.messages
             row["settled"] += part.settled
     return {

@@ -245,7 +245,7 @@ class Manifest:
 
     def _decode(self, line: bytes) -> Entry | None:
         body = line[_CRC_CHARS + 1 :]
-        if line[:_CRC_CHARS] != b"%08x" % zlib.crc32(body):
+        if line[: _CRC_CHARS + 1] != b"%08x " % zlib.crc32(body):
             return None
         entry = msgspec.json.decode(body, type=Entry)
         return entry if entry.number == self.number + 1 else None

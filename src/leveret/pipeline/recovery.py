@@ -240,7 +240,7 @@ class Recovery:
         for vhost in vhosts:
             client_of(self._job, vhost).close()
 
-    def _run(self, tasks: list[Any], work: Callable[[Any], Any], result: Any) -> Iterator[Any]:  # noqa: ANN401
+    def _run(self, tasks: list[Any], work: Callable[[Any], Any], result: Any) -> Iterator[Any]:
         """Do `work` for each of `tasks` in a Spark task of its own; pass on news meanwhile."""
         if not tasks:
             return

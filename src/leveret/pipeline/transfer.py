@@ -2,8 +2,9 @@
 
 Each start of the query begins where the manifest ends, with an empty checkpoint: Spark's own makes no
 fsync and could only disagree. On standard output: `started`, `link` (state of a vhost's upstream),
-`stored` (a file is durable), `restarting`, `drained`. On standard input, after the job: `{"command":
-"drain", "timeout_ms": n}` ends the process once all that the upstream still gives has been stored.
+`stored` (a file is durable), `restarting`, `drained`. On standard input, after the job, commands:
+`{"command": "drain", "timeout_ms": n}` ends the process once all that the upstream still gives has been
+stored; `{"command": "job", "job": {...}}` goes on with another job on the same data directory.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shutil
 import time
 from typing import Any, Final
 
+import msgspec
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -62,6 +64,7 @@ class Transfer:
         self._checkpoint = job.root / "spark" / "transfer" / "checkpoint"
         self._stored: dict[str, int] = {}
         self._links: dict[str, Event] = {}
+        self._next_job: TransferJob | None = None
         self._drain_from_s: float | None = None
         self._drain_until_s = 0.0
 
@@ -69,9 +72,12 @@ class Transfer:
         """Keep the query going until drained."""
         backoff_s = BACKOFF_MIN_S
         while not self._is_drained():
+            if self._next_job is not None:
+                self._job, self._next_job = self._next_job, None
+                self._links.clear()
             query = self._start()
             started_s = time.monotonic()
-            while query.isActive and not self._is_drained():
+            while query.isActive and not self._is_drained() and self._next_job is None:
                 self._pass_on(self._inbox.wait(_POLL_S))
             error = query.exception()
             query.stop()
@@ -122,9 +128,12 @@ class Transfer:
 
     def _obey(self) -> None:
         for command in self._console.commands():
-            if command.get("command") == "drain":
-                self._drain_from_s = time.monotonic()
-                self._drain_until_s = self._drain_from_s + command.get("timeout_ms", 0) / 1000
+            match command.get("command"):
+                case "drain":
+                    self._drain_from_s = time.monotonic()
+                    self._drain_until_s = self._drain_from_s + command.get("timeout_ms", 0) / 1000
+                case "job":
+                    self._next_job = msgspec.convert(command["job"], TransferJob)
 
     def _is_drained(self) -> bool:
         if self._drain_from_s is None:

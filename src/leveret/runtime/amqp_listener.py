@@ -45,6 +45,7 @@ class AmqpPeer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A peer connected."""
+        # uvloop's transports are no subclasses of asyncio's.
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)

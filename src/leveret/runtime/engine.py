@@ -119,12 +119,16 @@ class Engine:
         self.write_out()
         self._commit.begin()
 
-    def _flush_queue(self, queue: Queue) -> None:
+    def append_now(self, queue: Queue) -> None:
+        """Append what the queue gathered; a publish that the disk refuses is nacked by the flush."""
         try:
             self._queues.append_messages(queue)
         except StorageError as error:
             logger.error("append_failed vhost=%s queue=%s error=%s", *queue.key, error)
             self._failed.add(queue)
+
+    def _flush_queue(self, queue: Queue) -> None:
+        self.append_now(queue)
         try:
             queue.dispatch()
             self._queues.append_settlements(queue)

@@ -83,6 +83,7 @@ class AmqpHost:
         self,
         authority: Authority,
         outbox: list[Sender],
+        append_now: Callable[[Queue], None],
         *,
         cluster_name: str,
         node_name: str,
@@ -103,6 +104,7 @@ class AmqpHost:
         self.authenticate = authority.authenticate
         self.open_vhost = authority.open_vhost
         self.unique_id = unique_id
+        self.append_now = append_now
 
 
 class SchemaHost:

@@ -88,6 +88,7 @@ class Node:
         host = AmqpHost(
             self.authority,
             self.engine.outbox,
+            self.engine.append_now,
             cluster_name=config.cluster_name,
             node_name=config.node_name,
             version=leveret.__version__,

@@ -23,7 +23,7 @@ from typing import Final
 from urllib.parse import quote
 
 from leveret.core.queue import Queue
-from leveret.model.errors import StorageError
+from leveret.model.errors import NotFound, StorageError
 from leveret.storage.log import Log, sync_descriptors
 from leveret.wire.chunk import (
     Attribute,
@@ -55,6 +55,7 @@ class OutgoingLog:
         self.offsets: dict[str, int] = {}
         self.committed_offset = self.log.next_offset
         self.last_chunk_id = self._last_chunk_id
+        self.is_closed = False
         self._listeners: list[Callable[[], None]] = []
 
     def _recovered(self, chunk: Chunk) -> None:
@@ -89,7 +90,13 @@ class OutgoingLog:
         return self.log.size_bytes
 
     def read(self, offset: int, bytes_max: int) -> list[builtins.bytes]:
-        """Whole raw chunks from the one that holds `offset`, below the committed end."""
+        """Whole raw chunks from the one that holds `offset`, below the committed end.
+
+        Raises:
+            NotFound: the log was closed, its vhost is gone or not tagged any more.
+        """
+        if self.is_closed:
+            raise NotFound("the outgoing log is closed: its vhost is gone or is not tagged standby_replication")
         chunks: list[builtins.bytes] = []
         if offset < self.committed_offset:
             for header, octets in self.log.read_raw(offset, bytes_max):
@@ -162,8 +169,20 @@ class OutgoingLog:
         """Everything below `end` is durable: serve it."""
         if end > self.committed_offset:
             self.committed_offset, self.last_chunk_id = end, last_chunk_id
-            for listener in list(self._listeners):
-                listener()
+            self._tell()
+
+    def close(self, *, delete: bool) -> None:
+        """Serve nothing more, and say so to who is being served."""
+        self.is_closed = True
+        if delete:
+            self.log.delete()
+        else:
+            self.log.close()
+        self._tell()
+
+    def _tell(self) -> None:
+        for listener in list(self._listeners):
+            listener()
 
 
 def _closes(chunk: Chunk, offset: int) -> bool:
@@ -211,10 +230,7 @@ class Collector:
         """The vhost is gone, or is not tagged any more."""
         log = self.logs.pop(vhost, None)
         if log is not None:
-            if delete:
-                log.log.delete()
-            else:
-                log.log.close()
+            log.close(delete=delete)
 
     def follow(self, queue: Queue) -> None:
         """Collect this queue from now on, and first what its log holds beyond what was collected before."""

@@ -221,11 +221,12 @@ class StreamConnection(asyncio.Protocol):
         self._register.discard(self)
         reason = self._session.close_reason or (str(error) if error else "the peer hung up")
         log.info(
-            "stream connection %s closed: user=%s vhost=%s reason=%s",
+            # The reason may be the peer's own words: quoted, they cannot pass for another line.
+            "stream connection %s closed: user=%s vhost=%s reason=%r",
             self.name,
             self.user,
             self.vhost,
-            reason,
+            reason[:200],
         )
         if not self.closed.done():
             self.closed.set_result(None)

@@ -148,8 +148,7 @@ class Amqp10Session:
             out += self._login()
         if self._phase is _Phase.AMQP:
             octets, self._buffer = bytes(self._buffer), bytearray()
-            for event in self._engine.feed(octets):
-                self._handle(event, now_ms)
+            self._feed(octets, now_ms)
             out += self._output(now_ms)
         return out
 
@@ -211,6 +210,21 @@ class Amqp10Session:
             self._phase = _Phase.CLOSED
         return out
 
+    def _feed(self, octets: bytes, now_ms: int) -> None:
+        try:
+            for event in self._engine.feed(octets):
+                self._handle(event, now_ms)
+        except (UnicodeError, ProtonException) as error:
+            # proton decodes names and addresses only when they are asked for.
+            self._end_connection(_Declined("amqp:decode-error", f"not AMQP 1.0: {error}"), now_ms)
+
+    def _end_connection(self, declined: _Declined, now_ms: int) -> None:
+        connection = self._engine.connection
+        connection.open()
+        connection.condition = declined.condition
+        connection.close()
+        self._deadline_ms = now_ms + LOGIN_TIMEOUT_MS
+
     def _handle(self, event: Event, now_ms: int) -> None:
         if self._engine.connection.state & Endpoint.LOCAL_CLOSED:
             return
@@ -234,14 +248,12 @@ class Amqp10Session:
     def _open(self, now_ms: int) -> None:
         connection = self._engine.connection
         connection.container = self._host.container_id
-        connection.open()
         try:
             self._admit(connection.remote_hostname or "")
         except _Declined as declined:
-            connection.condition = declined.condition
-            connection.close()
-            self._deadline_ms = now_ms + LOGIN_TIMEOUT_MS
+            self._end_connection(declined, now_ms)
         else:
+            connection.open()
             self._deadline_ms = None
 
     def _admit(self, hostname: str) -> None:
@@ -349,6 +361,8 @@ class Amqp10Session:
     def _reply(self, octets: bytes) -> None:
         request = _message(octets)
         sender = self._replies.get(request.reply_to or "")
+        if request.reply_to is None:
+            raise _Declined("amqp:invalid-field", "a request needs a reply-to")
         if sender is None:
             text = f"reply-to '{request.reply_to}' is not the source of a link of this connection"
             raise _Declined("amqp:not-found", text)

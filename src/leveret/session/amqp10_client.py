@@ -98,8 +98,13 @@ class SchemaLinkClient:
 
     def receive(self, data: bytes, now_ms: int) -> bytes:
         """Take octets from the upstream; return what to send. Any of the attributes may be new then."""
-        for event in self._engine.feed(data):
-            self._handle(event)
+        try:
+            for event in self._engine.feed(data):
+                self._handle(event)
+        except (UnicodeError, ProtonException) as error:
+            # proton decodes names and addresses only when they are asked for.
+            self.failure = self.failure or SchemaLinkError(f"the upstream does not speak AMQP 1.0: {error}")
+            self._engine.connection.close()
         return self._output(now_ms)
 
     def request(self, body: bytes, now_ms: int) -> bytes:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from leveret.core.access import Operation, is_allowed, matches, permission_of
 from leveret.core.broker import Broker
+from leveret.core.queue import Queue
 from leveret.model.definitions import TopicPermission
 from leveret.model.errors import AccessRefused
 
@@ -35,6 +36,9 @@ class Host(Protocol):
 
     def open_vhost(self, user: str, vhost: str) -> None:
         """Check that the vhost exists and the user may enter it, or raise a Refusal."""
+
+    def append_now(self, queue: Queue) -> None:
+        """Append what the queue gathered, so that it counts and can be taken."""
 
     def unique_id(self) -> str:
         """22 characters that nobody else gets, for names the server makes up."""

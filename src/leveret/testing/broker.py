@@ -58,7 +58,7 @@ class LeveretProcess:
             environment: variables to set for the node and for `ctl`.
             parent_dir: the system's temporary folder by default.
         """
-        self._home = Path(tempfile.mkdtemp(prefix="leveret-", dir=parent_dir))
+        self._home = Path(tempfile.mkdtemp(prefix="leveret-", dir=parent_dir)).resolve()
         self.data_dir = data_dir or self._home / "data"
         self.config_file = self._home / "leveret.conf"
         chosen = free_ports(3)

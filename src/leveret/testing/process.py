@@ -21,6 +21,7 @@ from leveret.testing.ports import NotReady
 _GUARD: Final = 'read -r _; kill -KILL "-$1" 2>/dev/null'
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _LOG_TAIL_LINES: Final = 20
+_LOG_LINE_CHARS: Final = 300
 
 
 class ServerProcess:
@@ -131,7 +132,7 @@ class ServerProcess:
 
     def log_tail(self, lines: int = _LOG_TAIL_LINES) -> str:
         """The last lines of the output, for an error message."""
-        return "\n".join(self.log_text().splitlines()[-lines:])
+        return "\n".join(line[:_LOG_LINE_CHARS] for line in self.log_text().splitlines()[-lines:])
 
     def _release(self) -> None:
         """Let the guard go; the process it watched is gone."""

@@ -73,7 +73,7 @@ class RabbitNode:
         self.config = dict(config or {})
         self.schedulers = schedulers
         self.name = name
-        self.home = Path(tempfile.mkdtemp(prefix="rabbitmq-", dir=parent_dir))
+        self.home = Path(tempfile.mkdtemp(prefix="rabbitmq-", dir=parent_dir)).resolve()
         ports = free_ports(6)
         self.amqp_port, self.management_port, self.stream_port = ports[:3]
         self.prometheus_port, self.dist_port, self.epmd_port = ports[3:]

@@ -83,6 +83,10 @@ class FakeServedLog:
         kept = bisect_left(self._ids, chunk_id)
         del self._ids[:kept], self._chunks[:kept], self._stamps[:kept]
 
+    def replace(self, chunk_id: int, chunk: Octets) -> None:
+        """Have other octets where a chunk was, as a failing disk does."""
+        self._chunks[self._ids.index(chunk_id)] = chunk
+
     @property
     def readers(self) -> int:
         """How many callbacks are registered."""

@@ -28,6 +28,7 @@ FRAME_HEARTBEAT: Final = 8
 FRAME_END: Final = 0xCE
 FRAME_END_OCTET: Final = b"\xce"
 FRAME_OVERHEAD: Final = 8
+FLAG_USER_ID: Final = 0x0010
 FRAME_MIN_BYTES: Final = 4096
 FRAME_HEAD: Final = struct.Struct(">BHI")
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -37,6 +38,10 @@ AMQP10_HEADERS: Final = (b"AMQP\x03\x01\x00\x00", b"AMQP\x00\x01\x00\x00")
 BASIC_PUBLISH: Final = b"\x00\x3c\x00\x28"
 BASIC_DELIVER: Final = b"\x00\x3c\x00\x3c"
 BASIC_ACK: Final = b"\x00\x3c\x00\x50"
+BASIC_REJECT: Final = b"\x00\x3c\x00\x5a"
+BASIC_NACK: Final = b"\x00\x3c\x00\x78"
+SETTLING: Final = frozenset({BASIC_ACK, BASIC_REJECT, BASIC_NACK})
+"""Methods whose arguments are a delivery tag and one octet of bits."""
 
 _TAG: Final = struct.Struct(">Q")
 _METHOD: Final = struct.Struct(">HH")
@@ -51,7 +56,7 @@ class FrameError(PeerError):
 
 
 class SyntaxFault(PeerError):
-    """A frame holds fields that do not parse (reply code 502)."""
+    """A frame holds fields that do not parse (reply code 501, as RabbitMQ has it)."""
 
 
 class UnknownMethod(PeerError):
@@ -85,7 +90,7 @@ def decode_method(payload: bytes) -> base.Frame:
         method: base.Frame = factory()
         method.unmarshal(payload[4:])
     except (struct.error, ValueError, IndexError, OverflowError, OSError) as error:
-        raise SyntaxFault(f"cannot decode {factory.name}: {error}") from error
+        raise SyntaxFault(f"cannot decode <<{','.join(map(str, payload[4:]))}>>") from error
     return method
 
 
@@ -120,9 +125,14 @@ def body_bytes_of(header_payload: bytes) -> int:
     return int.from_bytes(header_payload[4:12], "big")
 
 
+def property_flags(header_payload: bytes) -> int:
+    """Which properties a content header payload has (spec 4.2.6.1)."""
+    return int.from_bytes(header_payload[12:14], "big")
+
+
 def is_persistent(header_payload: bytes) -> bool:
     """Whether the delivery mode is 2; reads no further into the properties than it must."""
-    flags = int.from_bytes(header_payload[12:14], "big")
+    flags = property_flags(header_payload)
     if not flags & 0x1000:
         return False
     position = 14

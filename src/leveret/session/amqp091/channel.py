@@ -57,11 +57,11 @@ class Channel:
             self._closing_frame(kind, payload)
         elif kind == wire.FRAME_METHOD:
             if self.incoming:
-                raise Fault(505, "expected content header or body, got a method instead")
+                raise self.incoming.unexpected()
             if payload[:4] == wire.BASIC_PUBLISH:
                 self.incoming = Incoming(payload)
-            elif payload[:4] == wire.BASIC_ACK and len(payload) == 13:
-                self.ack(int.from_bytes(payload[4:12], "big"), multiple=bool(payload[12] & 1))
+            elif payload[:4] in wire.SETTLING and len(payload) == 13:
+                self._settle(payload)
             else:
                 self._method(wire.decode_method(payload))
         else:
@@ -76,9 +76,9 @@ class Channel:
     def _content(self, kind: int, payload: bytes) -> None:
         incoming = self.incoming
         if incoming is None:
-            raise Fault(505, "expected a method, got content instead")
+            raise Fault(505, "expected method frame, got non method frame instead")
         if (kind == wire.FRAME_HEADER) != (incoming.header is None):
-            raise Fault(505, "content header and body out of order")
+            raise incoming.unexpected()
         whole = incoming.take_header(payload) if kind == wire.FRAME_HEADER else incoming.take_body(payload)
         if whole:
             self.incoming = None
@@ -91,7 +91,9 @@ class Channel:
     def _method(self, method: base.Frame) -> None:
         handler = _METHODS.get(type(method)) or TOPOLOGY.get(type(method))
         if handler is None:
-            raise Fault(540 if type(method) in _NOT_SERVED else 503, f"method {method.name} is not served")
+            if type(method) in _NOT_SERVED:
+                raise Fault(540, f"{method.name} is not served by this version")
+            raise Fault(503, "unimplemented method")
         handler(self, method)
 
     # -- channel ------------------------------------------------------------------------------
@@ -132,6 +134,9 @@ class Channel:
             name = self.last_queue
         queue = self.connection.broker.queue(self.connection.vhost or "", name)
         self.check_lock(queue)
+        if queue.gathered:
+            # Published before this method, perhaps in the same read: it must be seen by it.
+            self.connection.host.append_now(queue)
         return queue
 
     def check_lock(self, queue: Queue) -> None:
@@ -225,6 +230,16 @@ class Channel:
 
     # -- settling -----------------------------------------------------------------------------
 
+    def _settle(self, payload: bytes) -> None:
+        """basic.ack, nack or reject, undecoded: tag u64 and one octet of bits."""
+        tag, bits = int.from_bytes(payload[4:12], "big"), payload[12]
+        if payload[:4] == wire.BASIC_ACK:
+            self.ack(tag, multiple=bool(bits & 1))
+        elif payload[:4] == wire.BASIC_NACK:
+            self._refuse(tag, multiple=bool(bits & 1), requeue=bool(bits & 2))
+        else:
+            self._refuse(tag, multiple=False, requeue=bool(bits & 1))
+
     def ack(self, tag: int, *, multiple: bool) -> None:
         """Settle deliveries for good.
 
@@ -241,20 +256,13 @@ class Channel:
 
     def _take(self, tag: int, multiple: bool) -> list[Unacked]:
         if multiple:
-            taken = self.unacked.take_up_to(tag)
-            if not taken and tag:
+            if tag and tag not in self.unacked:
                 raise Fault(406, f"unknown delivery tag {tag}")
-            return taken
+            return self.unacked.take_up_to(tag)
         run = self.unacked.take_one(tag)
         if run is None:
             raise Fault(406, f"unknown delivery tag {tag}")
         return [run]
-
-    def _nack(self, method: commands.Basic.Nack) -> None:
-        self._refuse(method.delivery_tag or 0, multiple=method.multiple, requeue=method.requeue)
-
-    def _reject(self, method: commands.Basic.Reject) -> None:
-        self._refuse(method.delivery_tag or 0, multiple=False, requeue=method.requeue)
 
     def _refuse(self, tag: int, *, multiple: bool, requeue: bool) -> None:
         if requeue:
@@ -311,8 +319,6 @@ _METHODS: Final[dict[type[base.Frame], Callable[[Channel, Any], None]]] = {
     commands.Basic.Consume: Channel._consume,
     commands.Basic.Cancel: Channel._cancel,
     commands.Basic.Get: Channel._get,
-    commands.Basic.Nack: Channel._nack,
-    commands.Basic.Reject: Channel._reject,
     commands.Basic.Recover: Channel._recover,
     commands.Basic.RecoverAsync: Channel._recover_async,
     commands.Confirm.Select: Channel._confirm_select,

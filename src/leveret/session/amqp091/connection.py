@@ -18,7 +18,7 @@ from pamqp import base, commands
 from leveret.model.errors import AuthenticationFailed, LeveretError, NotFound
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.publishing import Publisher
-from leveret.session.amqp091.replies import Fault, code_of, reply_text
+from leveret.session.amqp091.replies import Fault, broken_frame, code_of, erlang_binary, reply_text
 from leveret.session.host import Access, Host
 from leveret.wire import amqp091 as wire
 
@@ -108,14 +108,14 @@ class ClientConnection:
                     break
             kind, number, size = wire.FRAME_HEAD.unpack_from(data, position)
             if size > self.frame_max_bytes - wire.FRAME_OVERHEAD:
-                raise wire.FrameError(
-                    f"type {kind}, size {size} exceeds the negotiated frame max of {self.frame_max_bytes}"
-                )
+                limit = self.frame_max_bytes - wire.FRAME_OVERHEAD
+                raise broken_frame(kind, b"", f"{{frame_too_large,{size},{limit}}}")
             stop = position + 7 + size
             if stop >= end:
                 break
             if data[stop] != wire.FRAME_END:
-                raise wire.FrameError(f"type {kind}, {size} octets: ends with 0x{data[stop]:02x}, not 0xce")
+                octets = data[position + 7 : stop]
+                raise broken_frame(kind, octets, f"{{invalid_frame_end_marker,{data[stop]}}}")
             self._frame(kind, number, data[position + 7 : stop])
             position = stop + 1
         return position
@@ -156,7 +156,7 @@ class ClientConnection:
     def _frame(self, kind: int, number: int, payload: bytes) -> None:
         if kind == wire.FRAME_HEARTBEAT:
             if number:
-                raise Fault(501, "heartbeat frame on a channel")
+                raise Fault(505, f"type 8, all octets = {erlang_binary(payload)}")
             return
         if self.state is State.CLOSING:
             if payload[:4] == b"\x00\x0a\x00\x33":
@@ -165,29 +165,34 @@ class ClientConnection:
                 self._reply(commands.Connection.CloseOk())
             return
         if kind not in (wire.FRAME_METHOD, wire.FRAME_HEADER, wire.FRAME_BODY):
-            raise wire.FrameError(f"type {kind} is not a frame type")
+            raise broken_frame(kind, payload, "unknown_frame")
+        if kind == wire.FRAME_METHOD and len(payload) < 4:
+            raise broken_frame(kind, payload, "unknown_frame")
         if number == 0:
             if kind != wire.FRAME_METHOD:
                 raise Fault(503, "content on channel 0")
-            self._connection_method(wire.decode_method(payload))
+            self._connection_frame(payload)
         else:
             self._channel_frame(kind, number, payload)
+
+    def _connection_frame(self, payload: bytes) -> None:
+        try:
+            self._connection_method(wire.decode_method(payload))
+        except LeveretError as error:
+            self._fail(error, 0, _method_of(wire.FRAME_METHOD, payload))
 
     def _channel_frame(self, kind: int, number: int, payload: bytes) -> None:
         if self.state is not State.OPEN:
             raise Fault(503, "channel frame before connection.open")
         channel = self.channels.get(number)
-        if channel is None:
-            self._open_channel(kind, number, payload)
-            return
         try:
-            channel.frame(kind, payload)
+            if channel is None:
+                self._open_channel(kind, number, payload)
+            else:
+                channel.frame(kind, payload)
         except LeveretError as error:
-            ids = (int.from_bytes(payload[:2], "big"), int.from_bytes(payload[2:4], "big"))
-            if kind != wire.FRAME_METHOD:
-                ids = (60, 40)
-            self._fail(error, number, ids[0] << 16 | ids[1])
-        if channel.is_closed:
+            self._fail(error, number, _method_of(kind, payload))
+        if channel is not None and channel.is_closed and number in self.channels:
             del self.channels[number]
             self.publisher.forget()
 
@@ -217,7 +222,8 @@ class ClientConnection:
             case commands.Connection.UpdateSecret(), State.OPEN:
                 self._reply(commands.Connection.UpdateSecretOk())
             case _:
-                raise Fault(503, f"unexpected {method.name} in state {self.state.name.lower()}")
+                state = "running" if self.state is State.OPEN else self.state.name.lower()
+                raise Fault(504, f"unexpected method in connection state {state}")
 
     def _start_ok(self, method: commands.Connection.StartOk) -> None:
         self.client_properties = dict(method.client_properties or {})
@@ -251,7 +257,13 @@ class ClientConnection:
 
     def _tune_ok(self, method: commands.Connection.TuneOk) -> None:
         host = self.host
-        if method.frame_max and method.frame_max < wire.FRAME_MIN_BYTES:
+        if not 0 < method.channel_max <= host.channel_max:
+            raise Fault(
+                530,
+                f"negotiated channel_max = {method.channel_max} is not between 1 and the maximum allowed value "
+                f"({host.channel_max})",
+            )
+        if method.frame_max < wire.FRAME_MIN_BYTES:
             raise Fault(
                 530,
                 f"negotiated frame_max = {method.frame_max} is lower than the minimum allowed value "
@@ -263,8 +275,8 @@ class ClientConnection:
                 f"negotiated frame_max = {method.frame_max} is higher than the maximum allowed value "
                 f"({host.frame_max_bytes})",
             )
-        self.frame_max_bytes = method.frame_max or host.frame_max_bytes
-        self.channel_max = method.channel_max or host.channel_max
+        self.frame_max_bytes = method.frame_max
+        self.channel_max = method.channel_max
         self.heartbeat_ms = method.heartbeat * 1000
         self.state = State.OPEN_WAIT
 
@@ -382,3 +394,8 @@ class ClientConnection:
         elif now_ms - self._sent_at_ms >= self.heartbeat_ms // 2:
             self.send(wire.HEARTBEAT)
             self._idle_mark, self._sent_at_ms = self.sent_bytes, now_ms
+
+
+def _method_of(kind: int, payload: bytes) -> int:
+    """Class and method of the frame that failed; content belongs to basic.publish."""
+    return int.from_bytes(payload[:4] if kind == wire.FRAME_METHOD else wire.BASIC_PUBLISH, "big")

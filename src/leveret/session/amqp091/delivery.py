@@ -79,6 +79,10 @@ class UnackedRuns:
             runs.insert(index + 1, Unacked(tag + 1, taken.offset + 1, after, run.queue, run.consumer))
         return taken
 
+    def __contains__(self, tag: int) -> bool:
+        """Whether this delivery is unsettled."""
+        return self._index_of(tag) >= 0
+
     def _index_of(self, tag: int) -> int:
         """Index of the run that holds `tag`, -1 for none; the first run is looked at first."""
         runs = self._runs

@@ -57,8 +57,17 @@ class Incoming:
         self.left = 0
         self.parts: list[bytes] = []
 
+    def unexpected(self) -> Fault:
+        """Another frame came than the one this message needs next."""
+        if self.header is None:
+            return Fault(505, "expected content header for class 60, got non content header frame instead")
+        return Fault(505, "expected content body, got non content body frame instead")
+
     def take_header(self, payload: bytes) -> bool:
         """Take the content header; tell whether the message is whole (its body is empty)."""
+        if payload[:2] != b"\x00\x3c":
+            other = int.from_bytes(payload[:2], "big")
+            raise Fault(505, f"expected content header for class 60, got one for class {other} instead")
         self.header = payload
         self.left = wire.body_bytes_of(payload)
         if self.left > MESSAGE_BYTES_MAX:
@@ -91,6 +100,13 @@ def resolve(channel: Channel, exchange: bytes, routing_key: bytes, header: bytes
         raise Fault(403, f"cannot publish to internal exchange '{name}' in vhost '{vhost}'")
     if name and definition.type == "topic":
         connection.access.require_topic("write", name, _text(routing_key))
+
+    if wire.property_flags(header) & wire.FLAG_USER_ID:
+        claimed = wire.decode_properties(header).user_id
+        if claimed != connection.user:
+            raise Fault(
+                406, f"user_id property set to '{claimed}' but authenticated user was '{connection.user}'"
+            )
 
     def headers() -> dict[str, Any]:
         return wire.decode_properties(header).headers or {}

@@ -40,7 +40,7 @@ REPLY: Final[dict[type[errors.LeveretError], int]] = {
     errors.InvalidCommand: 503,
     errors.StorageError: 541,
     FrameError: 501,
-    SyntaxFault: 502,
+    SyntaxFault: 501,
     UnknownMethod: 540,
 }
 
@@ -61,6 +61,18 @@ def locked(vhost: str, name: str) -> errors.ResourceLocked:
         "declared on another connection or the exclusive property value does not match that of the original "
         "declaration."
     )
+
+
+def erlang_binary(octets: bytes) -> str:
+    """Octets as RabbitMQ's texts show them: a quoted string if printable, else a list of numbers."""
+    if octets and all(32 <= octet < 127 for octet in octets):
+        return f'<<"{octets.decode()}">>'
+    return f"<<{','.join(map(str, octets))}>>"
+
+
+def broken_frame(kind: int, octets: bytes, why: str) -> Fault:
+    """A frame that cannot be, in RabbitMQ's words (501)."""
+    return Fault(501, f"type {kind}, all octets = {erlang_binary(octets)}: {why}")
 
 
 def code_of(error: errors.LeveretError) -> int:

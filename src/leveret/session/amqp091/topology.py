@@ -123,8 +123,7 @@ def _change_binding(channel: Channel, binding: d.Binding, *, add: bool) -> None:
     _check_match(binding)
     if add:
         broker.bind(binding)
-    else:
-        broker.exchange(binding.vhost, binding.source)
+    elif binding.source in broker.topology(binding.vhost).exchanges:
         broker.unbind(binding)
     _hold(channel)
 
@@ -133,7 +132,7 @@ def _check_match(binding: d.Binding) -> None:
     mode = binding.arguments.get("x-match", "all")
     if mode not in ("all", "any", "all-with-x", "any-with-x"):
         raise PreconditionFailed(
-            f"Invalid x-match field value {mode!r}; expected all, any, all-with-x, or any-with-x"
+            f'Invalid x-match field value <<"{mode}">>; expected all, any, all-with-x, or any-with-x'
         )
 
 
@@ -160,13 +159,13 @@ def _declare(channel: Channel, method: commands.Queue.Declare, name: str, vhost:
     if held is None and method.queue.startswith("amq."):
         raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
     if held is not None:
-        channel.check_lock(held)
+        channel.queue(name)
         if method.exclusive != (held.owner is not None):
             raise locked(vhost, name)
     wanted = d.Queue(
         name=name,
         vhost=vhost,
-        durable=method.durable,
+        durable=method.durable and not method.exclusive,
         auto_delete=method.auto_delete,
         arguments=_arguments(method.arguments),
     )
@@ -175,15 +174,18 @@ def _declare(channel: Channel, method: commands.Queue.Declare, name: str, vhost:
 
 def _queue_bind(channel: Channel, method: commands.Queue.Bind | commands.Queue.Unbind) -> None:
     add = isinstance(method, commands.Queue.Bind)
-    queue = channel.queue(method.queue)
-    name = queue.key[1]
+    if not add and method.queue and (_vhost(channel), method.queue) not in channel.connection.broker.queues:
+        channel.reply(commands.Queue.UnbindOk())
+        return
+    name = channel.queue(method.queue).key[1]
     access = channel.connection.access
     if method.exchange == "":
         raise AccessRefused("operation not permitted on the default exchange")
     access.require("write", "queue", name)
     access.require("read", "exchange", method.exchange)
-    routing_key = method.routing_key or (name if not method.queue and not method.routing_key else "")
-    if channel.connection.broker.exchange(_vhost(channel), method.exchange).type == "topic":
+    routing_key = method.routing_key or ("" if method.queue else name)
+    source = channel.connection.broker.topology(_vhost(channel)).exchanges.get(method.exchange)
+    if source is not None and source.definition.type == "topic":
         access.require_topic("read", method.exchange, routing_key)
     binding = d.Binding(
         source=method.exchange,

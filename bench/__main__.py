@@ -1,0 +1,103 @@
+"""`python -m bench`: measure Leveret beside RabbitMQ and print one table.
+
+Exit status: 0; 1 if something could not be measured or a target was missed with full settings;
+2 for wrong arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from bench import report, runner, selftest
+from bench.backlog import BACKLOG
+from bench.contenders import LEVERET, MAKERS, RABBITMQ
+from bench.report import Record
+from bench.rows import LATENCY, PUBLISH, SMALL, TOGETHER, Scenario, Settings
+
+BUILD: Final = Path("build")
+RECORD: Final = BUILD / "bench.json"
+PAGE: Final = Path("docs/performance.md")
+SCENARIOS: Final[tuple[Scenario, ...]] = (PUBLISH, TOGETHER, SMALL, LATENCY, BACKLOG)
+ROW_NAMES: Final = [row.name for scenario in SCENARIOS for row in scenario.rows]
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line; ends the process with status 2 if it makes no sense."""
+    parser = argparse.ArgumentParser("python -m bench", description="Leveret beside RabbitMQ, in one table.")
+    parser.add_argument("--quick", action="store_true", help="one short round of each: shows that it runs")
+    parser.add_argument("--rows", metavar="A,B", help=f"only these rows: {', '.join(ROW_NAMES)}")
+    parser.add_argument("--seconds", type=float, help="measured span of a round (default 5, quick 1)")
+    parser.add_argument("--rounds", type=int, help="rounds on each broker, in turns (default 3, quick 1)")
+    parser.add_argument("--backlog", type=int, help="messages of the backlog (default 1000000, quick 50000)")
+    parser.add_argument("--brokers", default=f"{LEVERET},{RABBITMQ}", help="default: %(default)s")
+    parser.add_argument("--formatter", choices=("table", "json"), default="table")
+    parser.add_argument("--selftest", action="store_true", help="show what the load generator can do")
+    parser.add_argument(
+        "--write-docs",
+        action="store_true",
+        help=f"put the last full run's table into {PAGE}; measures nothing",
+    )
+    told = parser.parse_args(arguments)
+    told.rows = told.rows.split(",") if told.rows else ROW_NAMES
+    told.brokers = told.brokers.split(",")
+    for option, values, known in (("rows", told.rows, ROW_NAMES), ("brokers", told.brokers, list(MAKERS))):
+        unknown = [value for value in values if value not in known]
+        if unknown:
+            parser.error(f"--{option}: no {', '.join(unknown)}; there are {', '.join(known)}")
+    return told
+
+
+def settings_of(told: argparse.Namespace) -> Settings:
+    """Fill what was not given, by whether the run is a quick one."""
+    quick = told.quick
+    return Settings(
+        seconds=told.seconds or (1.0 if quick else 5.0),
+        warmup_s=0.3 if quick else 1.0,
+        rounds=told.rounds or (1 if quick else 3),
+        backlog=told.backlog or (50_000 if quick else 1_000_000),
+        folder=BUILD / "bench",
+    )
+
+
+def measure(told: argparse.Namespace) -> Record:
+    """Run the scenarios that fill a wanted row, with a line on stderr for what runs now."""
+    chosen = [one for one in SCENARIOS if any(row.name in told.rows for row in one.rows)]
+    console = Console(stderr=True)
+    with console.status("") as status:
+
+        def say(text: str) -> None:
+            if console.is_terminal:
+                status.update(text)
+            else:
+                print(text, file=sys.stderr)
+
+        return runner.run(chosen, told.brokers, settings_of(told), lambda row: row.name in told.rows, say)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Do what the command line says; return the exit status."""
+    told = parse(arguments)
+    if told.selftest:
+        settings = settings_of(told)
+        return selftest.main(settings.seconds, settings.warmup_s)
+    if told.write_docs:
+        report.write_docs(json.loads(RECORD.read_text()), PAGE)
+        return 0
+    record = measure(told)
+    report.write_json(record, RECORD)
+    if told.formatter == "json":
+        print(json.dumps(record, indent=1))
+    else:
+        report.print_table(record)
+    missed = any(row["met"] is False for row in record["rows"]) and not told.quick
+    return 1 if missed or record["errors"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""What a long queue costs: memory, starting again with it, and taking it off.
+
+One run on one fresh node, in this order: fill the queue with confirms, read the memory, end the
+node in order and start it, kill it and start it, consume everything. Each start counts until the
+queue says that all messages are there.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from bench.client import Connection, LoadError
+from bench.contenders import Node
+from bench.load import ConsumeJob, PublishJob
+from bench.rows import Reading, Row, Scenario, Settings, Target
+from bench.workers import QUEUE, Worker, rate_between
+from leveret.testing.ports import wait_until
+
+MEMORY_BYTES_MAX: Final = 200_000_000
+RETURN_TIMEOUT_S: Final = 120.0
+SETTLE_S: Final = 1.0
+
+
+def _run(node: Node, settings: Settings) -> dict[str, Reading]:
+    idle_bytes = node.rss_bytes()
+    _fill(node, settings.backlog)
+    standing_bytes = node.rss_bytes()
+    started_again_s = _restart(node, settings.backlog, crash=False)
+    recovered_s = _restart(node, settings.backlog, crash=True)
+    recovered_bytes = node.rss_bytes()
+    drain = _drain(node, settings.backlog)
+    memory = {"idle_mb": idle_bytes / 1e6, "after_restart_mb": recovered_bytes / 1e6}
+    return {
+        "backlog-memory": Reading(standing_bytes / 1e6, details=memory),
+        "restart": Reading(started_again_s),
+        "restart-crash": Reading(recovered_s),
+        "drain": drain,
+    }
+
+
+def _fill(node: Node, count: int) -> None:
+    """Publish the backlog and wait until the queue says it has it."""
+    connection = Connection(node.amqp_port)
+    connection.declare_queue(QUEUE)
+    with Worker(PublishJob(node.amqp_port, QUEUE, count=count)) as publisher:
+        publisher.ready().go()
+        publisher.result()
+    # What the last confirms still hold in buffers is not the backlog's.
+    time.sleep(SETTLE_S)
+    found = connection.ready_messages(QUEUE)
+    connection.close()
+    if found != count:
+        raise LoadError(f"{count} messages confirmed, {found} in the queue")
+
+
+def _restart(node: Node, count: int, *, crash: bool) -> float:
+    """End the node and start it; return the seconds from the start until all messages are there."""
+    if crash:
+        node.kill9()
+    else:
+        node.stop()
+    started = time.monotonic()
+    node.start()
+
+    def all_there() -> bool:
+        connection = Connection(node.amqp_port)
+        found = connection.ready_messages(QUEUE)
+        connection.close()
+        return found == count
+
+    wait_until(all_there, f"{count} messages after a restart", RETURN_TIMEOUT_S)
+    return time.monotonic() - started
+
+
+def _drain(node: Node, count: int) -> Reading:
+    """Consume the whole backlog; return the rate between its first and its last message."""
+    before_s = node.cpu_seconds()
+    with Worker(ConsumeJob(node.amqp_port, QUEUE)) as consumer:
+        consumer.ready().go()
+        consumer.tell(count)
+        result = consumer.result()
+    if result.count != count:
+        raise LoadError(f"{count} messages in the queue, {result.count} delivered")
+    cpu_us = (node.cpu_seconds() - before_s) / count * 1e6
+    first = result.samples[0][0]
+    last = next(moment for moment, seen in result.samples if seen == count)
+    connection = Connection(node.amqp_port)
+    connection.delete_queue(QUEUE)
+    connection.close()
+    return Reading(rate_between(result.samples, first, last), cpu_us)
+
+
+BACKLOG: Final = Scenario(
+    (
+        Row(
+            "backlog-memory",
+            "resident memory with the backlog standing",
+            "MB",
+            False,
+            Target("value", MEMORY_BYTES_MAX / 1e6),
+        ),
+        Row("restart", "start with the backlog, after an orderly end", "s", False),
+        Row("restart-crash", "start with the backlog, after kill -9", "s", False),
+        Row("drain", "consume the backlog", "msg/s", True),
+    ),
+    _run,
+    once=True,
+)

@@ -1,0 +1,168 @@
+"""What a run leaves: a table on the terminal, build/bench.json, the table in docs/performance.md.
+
+bench.json
+    {"date", "machine": {...}, "settings": {...}, "versions": {broker: version},
+     "rows": [{"name", "title", "unit", "higher_is_better", "ratio", "target", "met",
+               "leveret": {"median", "min", "max", "rounds": [...], "cpu_us", "details": [...]},
+               "rabbitmq": {... the same} }],
+     "errors": {"scenario or row on broker": "text"}}
+
+A broker that has no reading in a row is missing there; `ratio` is Leveret's median by RabbitMQ's.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.contenders import LEVERET, RABBITMQ
+from bench.rows import Reading, Row
+
+ERROR_CHARS: Final = 400
+COLUMNS: Final = ("row", "unit", "Leveret", "RabbitMQ", "ratio", "CPU us/msg", "target")
+DOCS_BEGIN: Final = "<!-- bench: begin -->"
+DOCS_END: Final = "<!-- bench: end -->"
+
+RowRecord = dict[str, Any]
+Record = dict[str, Any]
+
+
+def summary(readings: Sequence[Reading]) -> dict[str, Any]:
+    """Put one broker's rounds of one row together."""
+    values = [reading.value for reading in readings]
+    cpu = [reading.cpu_us for reading in readings if reading.cpu_us is not None]
+    return {
+        "median": statistics.median(values),
+        "min": min(values),
+        "max": max(values),
+        "rounds": values,
+        "cpu_us": statistics.median(cpu) if cpu else None,
+        "details": [reading.details for reading in readings],
+    }
+
+
+def row_record(row: Row, readings: dict[str, list[Reading]]) -> RowRecord:
+    """Put one row of bench.json together from the rounds of each broker."""
+    record: RowRecord = {
+        "name": row.name,
+        "title": row.title,
+        "unit": row.unit,
+        "higher_is_better": row.higher_is_better,
+    }
+    record |= {broker: summary(rounds) for broker, rounds in readings.items() if rounds}
+    ratio = None
+    if LEVERET in record and RABBITMQ in record and record[RABBITMQ]["median"]:
+        ratio = record[LEVERET]["median"] / record[RABBITMQ]["median"]
+    return record | {"ratio": ratio} | _verdict(row, record, ratio)
+
+
+def _verdict(row: Row, record: RowRecord, ratio: float | None) -> dict[str, Any]:
+    """Compare with the row's target; `met` is None where there is nothing to compare."""
+    if row.target is None:
+        return {"target": None, "met": None}
+    sign = ">=" if row.higher_is_better else "<="
+    unit = "x" if row.target.of == "ratio" else f" {row.unit}"
+    text = f"{sign} {row.target.limit:,g}{unit}"
+    own = record[LEVERET]["median"] if LEVERET in record else None
+    value = ratio if row.target.of == "ratio" else own
+    if value is None:
+        return {"target": text, "met": None}
+    met = value >= row.target.limit if row.higher_is_better else value <= row.target.limit
+    return {"target": text, "met": met}
+
+
+def number(value: float) -> str:
+    """Write a number with three digits that count."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def cells(record: RowRecord) -> tuple[str, ...]:
+    """Return one row of the table as text, a cell a column."""
+    ratio = "" if record["ratio"] is None else f"{record['ratio']:.2f}"
+    cpu = [record[one]["cpu_us"] for one in (LEVERET, RABBITMQ) if one in record]
+    spent = " / ".join(number(one) for one in cpu if one is not None)
+    mark = {True: " (met)", False: " (MISSED)", None: ""}[record["met"]]
+    target = "" if record["target"] is None else record["target"] + mark
+    brokers = (_span(record.get(LEVERET)), _span(record.get(RABBITMQ)))
+    return (record["title"], record["unit"], *brokers, ratio, spent, target)
+
+
+def _span(broker: dict[str, Any] | None) -> str:
+    """Write a median with the smallest and the largest round."""
+    if broker is None:
+        return "-"
+    if broker["min"] == broker["max"]:
+        return number(broker["median"])
+    return f"{number(broker['median'])} ({number(broker['min'])}-{number(broker['max'])})"
+
+
+def heading(record: Record) -> str:
+    """Say what was measured on what, in one sentence."""
+    machine, versions = record["machine"], record["versions"]
+    against = ", ".join(f"{name} {version}" for name, version in versions.items())
+    settings = record["settings"]
+    return (
+        f"{against}; {record['date']}; {machine['processor']}, {machine['cores']} cores, "
+        f"{machine['memory_gb']} GB, {machine['file_system']}, Linux {machine['kernel']}, "
+        f"Python {machine['python']}; median (smallest-largest) of {settings['rounds']} rounds of "
+        f"{settings['seconds']:g} s, backlog {settings['backlog']:,} messages"
+    )
+
+
+def print_table(record: Record) -> None:
+    """Write the table: drawn on a terminal, columns between blanks in a pipe."""
+    rows = [cells(one) for one in record["rows"]]
+    console = Console()
+    if console.is_terminal:
+        table = Table(*COLUMNS, caption=heading(record))
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    else:
+        print(heading(record))
+        widths = [max(len(one[at]) for one in [COLUMNS, *rows]) for at in range(len(COLUMNS))]
+        for row in [COLUMNS, *rows]:
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for where, text in record["errors"].items():
+        # The whole text, often the end of a log, is in bench.json.
+        print(f"not measured: {where}: {text[:ERROR_CHARS]}", file=sys.stderr)
+
+
+def write_json(record: Record, target: Path) -> None:
+    """Write build/bench.json."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def write_docs(record: Record, page: Path) -> None:
+    """Put the table of a run between the two marks in the page.
+
+    Raises:
+        ValueError: the page lacks a mark.
+    """
+    text = page.read_text()
+    before, begin, rest = text.partition(DOCS_BEGIN)
+    _, end, after = rest.partition(DOCS_END)
+    if not begin or not end:
+        raise ValueError(f"{page}: the marks {DOCS_BEGIN} and {DOCS_END} must stand in it, in order")
+    page.write_text(f"{before}{begin}\n{markdown(record)}\n{end}{after}")
+
+
+def markdown(record: Record) -> str:
+    """Write the table for the documentation."""
+    lines = [heading(record) + ".", "", _pipes(COLUMNS), _pipes(["---"] * len(COLUMNS))]
+    lines += [_pipes(cells(one)) for one in record["rows"]]
+    return "\n".join(lines)
+
+
+def _pipes(row: Sequence[str]) -> str:
+    return f"| {' | '.join(row)} |"

@@ -1,0 +1,94 @@
+"""Runs scenarios: on each broker in turns, round by round, and gathers their readings.
+
+In turns, because a machine's speed drifts: what one broker has in a good minute the other has too.
+A scenario that fails on a broker is an entry among the errors; the others go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+
+from bench import contenders, machine, report
+from bench.client import LoadError
+from bench.contenders import Node
+from bench.report import Record
+from bench.rows import Reading, Row, Scenario, Settings
+from leveret.testing.ports import NotReady
+
+Readings = dict[str, dict[str, list[Reading]]]
+FAILURES = (LoadError, NotReady, OSError, subprocess.SubprocessError, ValueError)
+
+
+def run(
+    scenarios: Sequence[Scenario],
+    brokers: Sequence[str],
+    settings: Settings,
+    wanted: Callable[[Row], bool],
+    say: Callable[[str], None],
+) -> Record:
+    """Measure; return the record that becomes bench.json. `say` is told what runs now."""
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    facts = machine.facts(settings.folder)
+    errors = {name: why for name in brokers if (why := contenders.unavailable(name))}
+    present = [name for name in brokers if name not in errors]
+    rows = []
+    for scenario in scenarios:
+        readings = _scenario(scenario, present, settings, errors, say)
+        filled = [row for row in scenario.rows if wanted(row) and any(readings[row.name].values())]
+        rows += [report.row_record(row, readings[row.name]) for row in filled]
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "machine": facts,
+        "settings": {
+            "seconds": settings.seconds,
+            "warmup_s": settings.warmup_s,
+            "rounds": settings.rounds,
+            "backlog": settings.backlog,
+        },
+        "versions": {name: contenders.version(name) for name in present},
+        "rows": rows,
+        "errors": errors,
+    }
+
+
+def _scenario(
+    scenario: Scenario,
+    present: Sequence[str],
+    settings: Settings,
+    errors: dict[str, str],
+    say: Callable[[str], None],
+) -> Readings:
+    """Run one scenario in turns on a fresh node of each broker."""
+    title = scenario.rows[0].name
+    brokers = [name for name in present if name in scenario.brokers]
+    readings: Readings = {row.name: {name: [] for name in brokers} for row in scenario.rows}
+    with contextlib.ExitStack() as stack:
+        nodes: dict[str, Node] = {}
+        for name in brokers:
+            say(f"{title}: starting {name}")
+            with _noting(errors, f"{title} on {name}"):
+                node = contenders.MAKERS[name](settings.folder)
+                stack.callback(node.close)
+                node.start()
+                nodes[name] = node
+        for turn in range(1 if scenario.once else settings.rounds):
+            for name, node in list(nodes.items()):
+                say(f"{title}: {name}, round {turn + 1}")
+                with _noting(errors, f"{title} on {name}"):
+                    for row, reading in scenario.run(node, settings).items():
+                        readings[row][name].append(reading)
+                if f"{title} on {name}" in errors:
+                    del nodes[name]
+    return readings
+
+
+@contextlib.contextmanager
+def _noting(errors: dict[str, str], where: str) -> Iterator[None]:
+    """Keep a failure as text instead of letting it end the run."""
+    try:
+        yield
+    except FAILURES as failed:
+        errors[where] = str(failed)

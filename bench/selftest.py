@@ -1,0 +1,96 @@
+"""What the load generator itself can do, shown against a broker that does nothing.
+
+If a rate here is not well above those of the brokers, their rows measure the generator.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import TracebackType
+from typing import Final, Self
+
+from bench.load import ConsumeJob, PublishJob
+from bench.workers import QUEUE, ROOT, Throughput, publish_only, together
+from leveret.testing.process import cpu_seconds
+
+RATE_MIN: Final = 300_000
+
+
+class SinkNode:
+    """The sink as a process, with as much of a node as the workers ask for."""
+
+    amqp_port: int
+
+    def start(self) -> Self:
+        """Start the sink and learn its port."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.sink"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.amqp_port = int(self._process.stdout.readline())
+        return self
+
+    def stop(self) -> int:
+        """End the sink by ending its input."""
+        self._process.communicate()
+        return self._process.returncode
+
+    def kill9(self) -> None:
+        """End the sink at once."""
+        self._process.kill()
+        self._process.communicate()
+
+    def close(self) -> None:
+        """End the sink; it keeps no data."""
+        self.kill9()
+
+    def rss_bytes(self) -> int:
+        """Nothing that anybody asks of a sink."""
+        raise NotImplementedError
+
+    def cpu_seconds(self) -> float:
+        """Processor time of the sink since its start."""
+        return cpu_seconds(self._process.pid)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def run(seconds: float, warmup_s: float) -> dict[str, Throughput]:
+    """Drive the sink like a broker; return each run's outcome by its name."""
+    with SinkNode() as node:
+        port = node.amqp_port
+        publish = PublishJob(port, QUEUE, seconds=seconds)
+        small = PublishJob(port, QUEUE, body_bytes=16, persistent=False, window=0, seconds=seconds)
+        consume = ConsumeJob(port, QUEUE)
+        return {
+            "publish, 1000 B, window 1000": publish_only(node, publish, warmup_s),
+            "publish and consume, 1000 B, window 1000": together(node, publish, consume, warmup_s),
+            "publish, 16 B, no confirms": publish_only(node, small, warmup_s),
+            "publish and consume, 16 B, no confirms": together(node, small, consume, warmup_s),
+        }
+
+
+def main(seconds: float, warmup_s: float) -> int:
+    """Print what the generator can do; return 1 if it is too slow to measure with."""
+    outcomes = run(seconds, warmup_s)
+    for name, outcome in outcomes.items():
+        generator = f"{outcome.load_cpu_us:.2f} us of the generator a message"
+        print(f"{name:42} {outcome.rate:12,.0f} msg/s  {generator}")
+    slow = [name for name, outcome in outcomes.items() if outcome.rate < RATE_MIN]
+    for name in slow:
+        print(f"too slow to measure with, under {RATE_MIN:,}/s: {name}", file=sys.stderr)
+    return 1 if slow else 0

@@ -1,0 +1,66 @@
+"""A user as the API and a definitions file describe it -> the stored one."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from typing import Final
+
+import msgspec
+
+from leveret.core.access import SALT_BYTES, hash_password
+from leveret.management.tags import tags_of
+from leveret.model.definitions import User
+from leveret.model.errors import InvalidCommand
+
+ALGORITHMS: Final = (
+    "rabbit_password_hashing_sha256",
+    "rabbit_password_hashing_sha512",
+    "rabbit_password_hashing_md5",
+)
+
+
+class WantedUser(msgspec.Struct):
+    """What RabbitMQ takes: a password or its hash, not both; neither for a user who can not log in."""
+
+    tags: str | list[str]
+    name: str = ""
+    password: str | None = None
+    password_hash: str | None = None
+    hashing_algorithm: str = ALGORITHMS[0]
+    limits: dict[str, int] = {}
+
+
+def user_of(name: str, wanted: WantedUser) -> User:
+    """The user to store; a password is hashed with a new salt.
+
+    Raises:
+        InvalidCommand: in RabbitMQ's words.
+    """
+    if not name:
+        raise InvalidCommand("a user needs a name")
+    if wanted.password is not None and wanted.password_hash is not None:
+        raise InvalidCommand("both_password_and_password_hash_are_provided")
+    if wanted.hashing_algorithm not in ALGORITHMS:
+        raise InvalidCommand(f"hashing_algorithm '{wanted.hashing_algorithm}' is not one of {', '.join(ALGORITHMS)}")
+    if wanted.password == "":
+        raise InvalidCommand("a password may not be empty; leave it out for a user who can not log in")
+    stored = wanted.password_hash or ""
+    if wanted.password is not None:
+        stored = hash_password(wanted.password, os.urandom(SALT_BYTES), wanted.hashing_algorithm)
+    _check_base64(stored)
+    return User(
+        name=name,
+        password_hash=stored,
+        hashing_algorithm=wanted.hashing_algorithm,
+        tags=tags_of(wanted.tags),
+        limits=wanted.limits,
+    )
+
+
+def _check_base64(text: str) -> None:
+    try:
+        base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise InvalidCommand("password_hash is not base64") from None

@@ -1,0 +1,157 @@
+"""Who calls, and what a caller may see and change.
+
+Over TCP by name and password (HTTP basic authentication), and then by RabbitMQ's tags; over the
+node's own socket, which only its user can open, without: that caller is the operator and may do all.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+from dataclasses import dataclass
+from enum import IntEnum
+from http import HTTPStatus
+from typing import Final
+
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+
+from leveret.core.access import Operation, is_allowed, permission_of
+from leveret.management.node import ManagedNode
+from leveret.management.replies import REALM, error_reply
+from leveret.model.definitions import Permission, User
+from leveret.model.errors import AccessRefused, AuthenticationFailed, NotFound
+
+OPERATOR_SCOPE: Final = "leveret.operator"
+"""Set in the ASGI scope by the door of the node's own socket, and by nothing else."""
+
+
+class Need(IntEnum):
+    """What a resource asks of a caller; each includes those before."""
+
+    MANAGEMENT = 1
+    POLICYMAKER = 2
+    MONITORING = 3
+    ADMINISTRATOR = 4
+
+
+_GRANTS: Final[dict[str, frozenset[Need]]] = {
+    "management": frozenset({Need.MANAGEMENT}),
+    "policymaker": frozenset({Need.MANAGEMENT, Need.POLICYMAKER}),
+    "monitoring": frozenset({Need.MANAGEMENT, Need.MONITORING}),
+    "administrator": frozenset(Need),
+}
+_REFUSED: Final = {
+    Need.MANAGEMENT: "Not management user",
+    Need.POLICYMAKER: "Not policymaker user",
+    Need.MONITORING: "Not monitor user",
+    Need.ADMINISTRATOR: "Not administrator user",
+}
+
+
+class Unauthorised(Exception):
+    """The caller is unknown or may not do this; `reply` says so in RabbitMQ's words."""
+
+    def __init__(self, reply: Response) -> None:
+        super().__init__()
+        self.reply = reply
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks."""
+
+    node: ManagedNode
+    name: str
+    tags: tuple[str, ...]
+    is_operator: bool = False
+
+    def has(self, need: Need) -> bool:
+        """Whether the caller's tags grant this."""
+        return self.is_operator or any(need in _GRANTS.get(tag, ()) for tag in self.tags)
+
+    def require(self, need: Need) -> None:
+        """Go on only if `has`.
+
+        Raises:
+            Unauthorised: it has not.
+        """
+        if not self.has(need):
+            raise Unauthorised(_refused(_REFUSED[need]))
+
+    def sees(self, vhost: str) -> bool:
+        """Whether the caller is shown what is in the vhost."""
+        return self.has(Need.MONITORING) or self._permission(vhost) is not None
+
+    def enter(self, vhost: str) -> None:
+        """Go on only if the vhost is there and `sees` it.
+
+        Raises:
+            NotFound: there is no such vhost. Unauthorised: it does not.
+        """
+        if (vhost,) not in self.node.broker.definitions.by_kind["vhosts"]:
+            raise NotFound(f"vhost '{vhost}' does not exist")
+        if not self.sees(vhost):
+            raise Unauthorised(_refused("User not authorised to access virtual host"))
+
+    def may(self, operation: Operation, vhost: str, name: str, kind: str) -> None:
+        """Go on only if the caller has this permission on a queue or exchange.
+
+        Raises:
+            AccessRefused: in RabbitMQ's words.
+        """
+        if not self.is_operator and not is_allowed(self._permission(vhost), operation, name):
+            raise AccessRefused(f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}'")
+
+    def _permission(self, vhost: str) -> Permission | None:
+        return permission_of(self.node.broker.definitions, self.name, vhost)
+
+
+def identify(node: ManagedNode, connection: HTTPConnection) -> Caller:
+    """Tell who calls.
+
+    Raises:
+        Unauthorised: no credentials, wrong ones, or not from here.
+    """
+    if connection.scope.get(OPERATOR_SCOPE) is True:
+        return Caller(node, "operator", ("administrator",), is_operator=True)
+    username, password = _credentials(connection)
+    client = connection.client
+    try:
+        name = node.authenticate(username, password, client is not None and is_loopback(client.host))
+    except AuthenticationFailed as error:
+        raise Unauthorised(_challenge("Login failed", str(error))) from None
+    user = node.broker.definitions.by_kind["users"].get((name,))
+    return Caller(node, name, user.tags if isinstance(user, User) else ())
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's own."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def _credentials(connection: HTTPConnection) -> tuple[str, str]:
+    scheme, _, encoded = connection.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        raise Unauthorised(_challenge("Login failed", "no credentials"))
+    try:
+        text = base64.b64decode(encoded.strip(), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        raise Unauthorised(_challenge("Login failed", "malformed credentials")) from None
+    username, _, password = text.partition(":")
+    return username, password
+
+
+def _challenge(reason: str, detail: str) -> Response:
+    text = f"{reason}: {detail}"
+    return error_reply(HTTPStatus.UNAUTHORIZED, "not_authorized", text, {"www-authenticate": REALM})
+
+
+def _refused(reason: str) -> Response:
+    return error_reply(HTTPStatus.UNAUTHORIZED, "not_authorised", reason)

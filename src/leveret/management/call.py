@@ -1,0 +1,159 @@
+"""One request: who asks, for which path, with what body; and how a resource becomes a route.
+
+A resource file starts with its `ROUTES`; a handler takes a `Call`, reads, calls one verb of the node
+and answers. Identification, 405, refusals and bodies that make no sense are dealt with here, once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Final, TypeAlias, TypeVar
+from urllib.parse import unquote
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from leveret.management.auth import Caller, Need, Unauthorised, identify
+from leveret.management.node import ManagedNode
+from leveret.management.replies import error_reply, refusal_reply
+from leveret.model.definitions import Change
+from leveret.model.errors import InvalidCommand, LeveretError
+
+logger = logging.getLogger(__name__)
+
+BODY_BYTES_MAX: Final = 32 * 1024 * 1024
+_READS: Final = ("GET", "HEAD")
+_DEFAULT_EXCHANGE_NAME: Final = "amq.default"
+
+T = TypeVar("T")
+
+
+class Call:
+    """A request by a caller who was identified."""
+
+    def __init__(self, request: Request, caller: Caller) -> None:
+        self.request = request
+        self.caller = caller
+        self.node: ManagedNode = request.app.state.node
+        self.broker = self.node.broker
+        self.definitions = self.node.broker.definitions.by_kind
+
+    def path(self, name: str) -> str:
+        """A part of the path, decoded; vhost `%2F` is `/`."""
+        return unquote(self.request.path_params[name])
+
+    def vhost(self) -> str:
+        """The path's vhost, which exists and which the caller sees.
+
+        Raises:
+            NotFound: there is none. Unauthorised: the caller may not see it.
+        """
+        vhost = self.path("vhost")
+        self.caller.enter(vhost)
+        return vhost
+
+    def exchange_name(self, part: str = "name") -> str:
+        """An exchange of the path; the default exchange is called `amq.default` there."""
+        name = self.path(part)
+        return "" if name == _DEFAULT_EXCHANGE_NAME else name
+
+    def flag(self, name: str) -> bool:
+        """Whether a query parameter is set to true."""
+        return self.request.query_params.get(name) == "true"
+
+    async def octets(self) -> bytes:
+        """The body.
+
+        Raises:
+            InvalidCommand: it is too large.
+        """
+        pieces: list[bytes] = []
+        size = 0
+        async for piece in self.request.stream():
+            size += len(piece)
+            if size > BODY_BYTES_MAX:
+                raise InvalidCommand(f"body is larger than {BODY_BYTES_MAX} bytes")
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def body(self, shape: type[T]) -> T:
+        """The body as JSON of this shape; no body is an empty object. RabbitMQ takes "true" for true, so do we.
+
+        Raises:
+            InvalidCommand: not JSON, or names the field that is missing or malformed.
+        """
+        return read_json(await self.octets() or b"{}", shape)
+
+    async def apply(self, *changes: Change) -> None:
+        """Apply changes in order and return once they are durable.
+
+        Raises:
+            Refusal: a change was declined; those before it stand, and are durable.
+        """
+        try:
+            for change in changes:
+                self.broker.apply(change)
+        finally:
+            await self.node.commit()
+
+
+def read_json(data: bytes, shape: type[T]) -> T:
+    """JSON of this shape.
+
+    Raises:
+        InvalidCommand: not JSON, or names the field that is missing or malformed.
+    """
+    try:
+        return msgspec.convert(msgspec.json.decode(data), shape, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidCommand(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidCommand(f"not_json: {error}") from None
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
+
+
+def resource(
+    path: str, need: Need = Need.MANAGEMENT, change: Need | None = None, **handlers: Handler
+) -> Route:
+    """The route of one path; `handlers` by HTTP method, GET answers HEAD as well.
+
+    A caller needs `need` to read, and `change` (by default the same) for all other methods.
+    """
+    if "GET" in handlers:
+        handlers = {"HEAD": handlers["GET"], **handlers}
+    allow = ", ".join([*handlers, "OPTIONS"])
+
+    async def endpoint(request: Request) -> Response:
+        if request.method == "OPTIONS":
+            return Response(headers={"allow": allow})
+        handler = handlers.get(request.method)
+        if handler is None:
+            return Response(status_code=HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": allow})
+        try:
+            caller = identify(request.app.state.node, request)
+            caller.require(need if request.method in _READS else change or need)
+            return await handler(Call(request, caller))
+        except Unauthorised as refused:
+            return refused.reply
+        except LeveretError as refusal:
+            return refusal_reply(refusal)
+
+    # All methods, so that it is this endpoint that says which are allowed.
+    return Route(path, endpoint, methods=["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"])
+
+
+async def not_found(request: Request, error: Exception) -> Response:
+    """The answer for a path that is no resource."""
+    return error_reply(HTTPStatus.NOT_FOUND, "Object Not Found", "Not Found")
+
+
+async def internal_error(request: Request, error: Exception) -> Response:
+    """The answer when a handler has a bug; the story is in the log, the node goes on."""
+    logger.error("request_failed method=%s path=%s", request.method, request.url.path, exc_info=error)
+    return error_reply(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_server_error", "see the node's log")

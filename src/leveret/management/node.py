@@ -1,0 +1,121 @@
+"""What the HTTP API asks of its node: read `broker`, change it with `broker.apply`, then `await commit()`.
+
+`runtime.node.Node` is one; the tests' fake is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from leveret.config import Config
+from leveret.core.broker import Broker
+
+
+class SchemaOperations(Protocol):
+    """Schema replication, as an operator works it."""
+
+    async def enable(self) -> None:
+        """Follow or serve again."""
+
+    async def disable(self) -> None:
+        """Neither follow nor serve."""
+
+    async def restart(self) -> None:
+        """Disable and enable."""
+
+    async def set_mode(self, mode: str) -> None:
+        """`upstream` or `downstream`."""
+
+    async def set_endpoints(self, text: str | bytes) -> None:
+        """Take the upstream's endpoints and credentials from JSON."""
+
+    async def add_user(self, name: str, password: str) -> None:
+        """Add a user who may do all in the link's vhost."""
+
+    def status(self) -> dict[str, Any]:
+        """RabbitMQ's fields of `schema_replication_status`."""
+
+
+class StandbyOperations(Protocol):
+    """Message replication on the downstream's side, as an operator works it."""
+
+    async def connect(self) -> None:
+        """Start to transfer."""
+
+    async def disconnect(self) -> None:
+        """Stop to transfer."""
+
+    async def set_mode(self, mode: str) -> None:
+        """`upstream` or `downstream`."""
+
+    async def set_endpoints(self, text: str | bytes) -> None:
+        """Take the upstream's endpoints and credentials from JSON."""
+
+    def promote(
+        self, *, start_from_scratch: bool, all_available: bool, exclude_vhosts: Sequence[str]
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Promote; yield how it goes, and last `{"summary": [...]}` with a row a vhost."""
+
+    def status(self) -> list[dict[str, Any]]:
+        """One row a vhost."""
+
+    def summary(self) -> list[dict[str, Any]]:
+        """One row a vhost that was recovered."""
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """One row a queue that was transferred."""
+
+    async def vhosts_available(self) -> list[str]:
+        """The vhosts with data to recover."""
+
+    async def disk_usage(self) -> list[dict[str, Any]]:
+        """One row a vhost: node, size, unit, vhost."""
+
+    async def inspect_local_data(self) -> list[dict[str, Any]]:
+        """One row a vhost, exchange and routing key, with the number of messages."""
+
+    async def delete_all_data(self) -> None:
+        """Remove all that was transferred."""
+
+
+class StreamDoor(Protocol):
+    """The stream listener, as far as its connections are shown."""
+
+    @property
+    def connections(self) -> Sequence[Any]:
+        """Who is connected."""
+
+
+class ManagedNode(Protocol):
+    """A node that is operated over HTTP."""
+
+    config: Config
+    data_dir: Path
+    started_at_ms: int
+    broker: Broker
+
+    @property
+    def schema_sync(self) -> SchemaOperations:
+        """Schema replication."""
+
+    @property
+    def standby(self) -> StandbyOperations:
+        """Message replication, downstream."""
+
+    @property
+    def streams(self) -> StreamDoor:
+        """The stream listener."""
+
+    async def commit(self) -> None:
+        """Return once everything applied so far is durable."""
+
+    def purge(self, vhost: str, name: str) -> int:
+        """Drop a queue's ready messages; return how many."""
+
+    def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
+        """Check credentials; return the user's name."""
+
+    def upstream_metrics(self) -> list[dict[str, Any]]:
+        """One row a replicated queue."""

@@ -1,0 +1,75 @@
+"""`/api/permissions`: what users may configure, write and read in a vhost."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from leveret.core.access import is_pattern
+from leveret.management.auth import Need
+from leveret.management.call import Call, resource
+from leveret.management.replies import done, json_reply, put_reply
+from leveret.model.definitions import Delete, Permission, Put
+from leveret.model.errors import InvalidCommand, NotFound
+
+
+class Wanted(msgspec.Struct):
+    """The body of a PUT."""
+
+    configure: str
+    write: str
+    read: str
+
+
+async def show_all(call: Call) -> Response:
+    """All permissions."""
+    return json_reply(list(call.definitions["permissions"].values()))
+
+
+async def show(call: Call) -> Response:
+    """One user's permissions in one vhost."""
+    return json_reply(call.definitions["permissions"][_held(call)])
+
+
+async def put(call: Call) -> Response:
+    """Set a user's permissions in a vhost."""
+    vhost, user = call.path("vhost"), call.path("user")
+    wanted = await call.body(Wanted)
+    check_patterns(wanted.configure, wanted.write, wanted.read)
+    if (vhost,) not in call.definitions["vhosts"] or (user,) not in call.definitions["users"]:
+        raise InvalidCommand("vhost_or_user_not_found")
+    existed = (vhost, user) in call.definitions["permissions"]
+    await call.apply(
+        Put(Permission(user=user, vhost=vhost, configure=wanted.configure, write=wanted.write, read=wanted.read))
+    )
+    return put_reply(existed=existed)
+
+
+async def delete(call: Call) -> Response:
+    """Take all permissions in a vhost from a user."""
+    await call.apply(Delete("permissions", _held(call)))
+    return done()
+
+
+def check_patterns(*patterns: str) -> None:
+    """Go on only with regular expressions.
+
+    Raises:
+        InvalidCommand: names the one that is none.
+    """
+    for pattern in patterns:
+        if not is_pattern(pattern):
+            raise InvalidCommand(f"invalid_regexp: '{pattern}'")
+
+
+def _held(call: Call) -> tuple[str, str]:
+    key = (call.path("vhost"), call.path("user"))
+    if key not in call.definitions["permissions"]:
+        raise NotFound(f"user '{key[1]}' has no permissions in vhost '{key[0]}'")
+    return key
+
+
+ROUTES = [
+    resource("/api/permissions", need=Need.ADMINISTRATOR, GET=show_all),
+    resource("/api/permissions/{vhost}/{user}", need=Need.ADMINISTRATOR, GET=show, PUT=put, DELETE=delete),
+]

@@ -1,0 +1,66 @@
+"""`/api/topic-permissions`: which routing keys users may write and read on a topic exchange."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from leveret.management.auth import Need
+from leveret.management.call import Call, resource
+from leveret.management.replies import done, json_reply, put_reply
+from leveret.management.resources.permissions import check_patterns
+from leveret.model.definitions import AnyEntity, Delete, Put, TopicPermission
+from leveret.model.errors import InvalidCommand, NotFound
+
+
+class Wanted(msgspec.Struct):
+    """The body of a PUT."""
+
+    exchange: str
+    write: str
+    read: str
+
+
+async def show_all(call: Call) -> Response:
+    """All topic permissions."""
+    return json_reply(list(call.definitions["topic_permissions"].values()))
+
+
+async def show(call: Call) -> Response:
+    """A user's topic permissions in a vhost."""
+    return json_reply(_held(call))
+
+
+async def put(call: Call) -> Response:
+    """Set a user's topic permission on one exchange."""
+    vhost, user = call.path("vhost"), call.path("user")
+    wanted = await call.body(Wanted)
+    check_patterns(wanted.write, wanted.read)
+    if (vhost,) not in call.definitions["vhosts"] or (user,) not in call.definitions["users"]:
+        raise InvalidCommand("vhost_or_user_not_found")
+    permission = TopicPermission(
+        user=user, vhost=vhost, exchange=wanted.exchange, write=wanted.write, read=wanted.read
+    )
+    existed = permission.key in call.definitions["topic_permissions"]
+    await call.apply(Put(permission))
+    return put_reply(existed=existed)
+
+
+async def delete(call: Call) -> Response:
+    """Take a user's topic permissions in a vhost."""
+    await call.apply(*(Delete("topic_permissions", each.key) for each in _held(call)))
+    return done()
+
+
+def _held(call: Call) -> list[AnyEntity]:
+    vhost, user = call.path("vhost"), call.path("user")
+    held = [each for each in call.definitions["topic_permissions"].values() if each.key[:2] == (vhost, user)]
+    if not held:
+        raise NotFound(f"user '{user}' has no topic permissions in vhost '{vhost}'")
+    return held
+
+
+ROUTES = [
+    resource("/api/topic-permissions", need=Need.ADMINISTRATOR, GET=show_all),
+    resource("/api/topic-permissions/{vhost}/{user}", need=Need.ADMINISTRATOR, GET=show, PUT=put, DELETE=delete),
+]

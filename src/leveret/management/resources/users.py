@@ -1,0 +1,87 @@
+"""`/api/users`: accounts, by their password hashes and tags."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from leveret.management.accounts import WantedUser, user_of
+from leveret.management.auth import Need
+from leveret.management.call import Call, resource
+from leveret.management.replies import done, json_reply, list_reply, put_reply
+from leveret.model.definitions import AnyEntity, Delete, Put
+from leveret.model.errors import NotFound
+
+import msgspec
+
+
+class Names(msgspec.Struct):
+    """The body of a bulk delete."""
+
+    users: list[str]
+
+
+async def show_all(call: Call) -> Response:
+    """All users."""
+    return list_reply([msgspec.to_builtins(user) for user in call.definitions["users"].values()], call.request.query_params)
+
+
+async def show(call: Call) -> Response:
+    """One user."""
+    return json_reply(_user(call))
+
+
+async def put(call: Call) -> Response:
+    """Add a user, or replace one whole."""
+    name = call.path("user")
+    existed = (name,) in call.definitions["users"]
+    await call.apply(Put(user_of(name, await call.body(WantedUser))))
+    return put_reply(existed=existed)
+
+
+async def delete(call: Call) -> Response:
+    """Delete a user, with permissions and connections."""
+    await call.apply(Delete("users", _user(call).key))
+    return done()
+
+
+async def delete_some(call: Call) -> Response:
+    """Delete several users; those who are not there are passed over."""
+    wanted = await call.body(Names)
+    await call.apply(*(Delete("users", (name,)) for name in wanted.users))
+    return done()
+
+
+async def show_permissions(call: Call) -> Response:
+    """What the user may do, by vhost."""
+    name = _user(call).key[0]
+    return json_reply([each for each in call.definitions["permissions"].values() if each.key[1] == name])
+
+
+async def show_topic_permissions(call: Call) -> Response:
+    """Which routing keys the user may use, by vhost and exchange."""
+    name = _user(call).key[0]
+    return json_reply([each for each in call.definitions["topic_permissions"].values() if each.key[1] == name])
+
+
+async def show_without_permissions(call: Call) -> Response:
+    """Users who may do nothing anywhere."""
+    having = {key[1] for key in call.definitions["permissions"]}
+    return json_reply([user for (name,), user in call.definitions["users"].items() if name not in having])
+
+
+def _user(call: Call) -> AnyEntity:
+    name = call.path("user")
+    try:
+        return call.definitions["users"][(name,)]
+    except KeyError:
+        raise NotFound(f"user '{name}' does not exist") from None
+
+
+ROUTES = [
+    resource("/api/users", need=Need.ADMINISTRATOR, GET=show_all),
+    resource("/api/users/without-permissions", need=Need.ADMINISTRATOR, GET=show_without_permissions),
+    resource("/api/users/bulk-delete", need=Need.ADMINISTRATOR, POST=delete_some),
+    resource("/api/users/{user}", need=Need.ADMINISTRATOR, GET=show, PUT=put, DELETE=delete),
+    resource("/api/users/{user}/permissions", need=Need.ADMINISTRATOR, GET=show_permissions),
+    resource("/api/users/{user}/topic-permissions", need=Need.ADMINISTRATOR, GET=show_topic_permissions),
+]

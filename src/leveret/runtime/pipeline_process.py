@@ -1,0 +1,110 @@
+"""A pipeline process as the node sees it: started with a job, read line by line, ended with the node.
+
+The job, credentials included, goes in on standard input. The process ends by itself when that input
+does, so a node that is killed leaves none behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from leveret.model.errors import LeveretError
+
+Event = dict[str, Any]
+_LINE_BYTES_MAX: Final = 16 * 1024 * 1024
+_STOP_TIMEOUT_S: Final = 10.0
+
+
+class PipelineFailed(LeveretError):
+    """A pipeline process could not do its task; the text is its own."""
+
+
+class PipelineProcess:
+    """One process, running."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        """Take over a started process; use `start`."""
+        self._process = process
+        self.error = ""
+
+    @classmethod
+    async def start(cls, task: str, job: Mapping[str, Any]) -> PipelineProcess:
+        """Start `python -m leveret.pipeline <task>` and hand it the job."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "leveret.pipeline",
+            task,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=_LINE_BYTES_MAX,
+            # A Ctrl-C in the node's terminal is the node's to handle.
+            start_new_session=True,
+        )
+        running = cls(process)
+        await running.send(job)
+        return running
+
+    async def send(self, line: Mapping[str, Any]) -> None:
+        """Send one line; nothing happens when the process has ended."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(ConnectionError):
+            self._process.stdin.write(msgspec.json.encode(line) + b"\n")
+            await self._process.stdin.drain()
+
+    async def events(self) -> AsyncIterator[Event]:
+        """What the process says, until it ends; a last `failed` is kept in `error`.
+
+        Raises:
+            PipelineFailed: a line is not what a pipeline process says.
+        """
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            try:
+                event = msgspec.json.decode(line, type=Event)
+            except msgspec.DecodeError as error:
+                raise PipelineFailed(f"the pipeline process said {line[:100]!r}: {error}") from error
+            if event.get("event") == "failed":
+                self.error = str(event.get("error"))
+            yield event
+        status = await self._process.wait()
+        if status and not self.error:
+            self.error = f"the pipeline process ended with status {status}; its log is in the data directory"
+
+    async def stop(self) -> None:
+        """End it, and wait until it has ended; what it had not recorded is done again next time."""
+        if self._process.returncode is None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            try:
+                await asyncio.wait_for(self._process.wait(), _STOP_TIMEOUT_S)
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                await self._process.wait()
+
+
+async def ask(task: str, job: Mapping[str, Any], tell: Callable[[Event], None] | None = None) -> Event:
+    """Run a task to its end, telling what it says on the way; returns its `done`.
+
+    Raises:
+        PipelineFailed: it did not get there.
+    """
+    process = await PipelineProcess.start(task, job)
+    try:
+        async for event in process.events():
+            if event.get("event") == "done":
+                return event
+            if tell is not None:
+                tell(event)
+    finally:
+        await process.stop()
+    raise PipelineFailed(process.error or f"the pipeline's {task} ended without a result")

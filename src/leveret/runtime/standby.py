@@ -1,0 +1,423 @@
+"""The downstream side of message replication: transfer while it is well, promotion when it is not.
+
+The work is done by pipeline processes (`python -m leveret.pipeline`), which this module starts, listens to
+and ends; the node's own loop only reads their lines. What an operator decides at run time - mode, link
+off, a promotion begun - is kept in a state file and wins over the configuration, after a restart too.
+
+    downstream, connected --disconnect--> downstream, disconnected
+    downstream --promote--> promoting --done--> upstream
+    promoting --killed, failed--> promoting: no transfer starts; promote again goes on where it was
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from leveret.config import Config
+from leveret.core.broker import STANDBY_TAG, Broker
+from leveret.model.definitions import GlobalParameter, Vhost
+from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
+from leveret.runtime.pipeline_process import Event, PipelineFailed, ask
+from leveret.runtime.standby_transfer import TransferSupervisor, Upstream, parse_upstream
+from leveret.storage.state_file import StateFile
+
+logger = logging.getLogger(__name__)
+
+UPSTREAM_PARAMETER: Final = "standby_replication_upstream"
+MODES: Final = ("upstream", "downstream", "none")
+DRAIN_TIMEOUT_S: Final = 20.0
+_LOOK_CACHE_S: Final = 2.0
+_LOOPBACK: Final = ("127.0.0.1", "::1", "0.0.0.0", "::")
+
+Progress = Callable[[Event], None]
+
+
+class Ports(Protocol):
+    """What is needed of a listener: its ports, in the order of the configuration."""
+
+    ports: list[int]
+
+
+class StandbyNode(Protocol):
+    """What is needed of the node."""
+
+    config: Config
+    data_dir: Path
+    broker: Broker
+
+    @property
+    def streams(self) -> Ports:
+        """The stream protocol's listener."""
+
+    def internal_user(self, purpose: str) -> AbstractContextManager[tuple[str, str]]:
+        """A user (name, password) of this node's own, while the context lasts."""
+
+
+class Promotion(msgspec.Struct, kw_only=True):
+    """One attempt to promote, from its begin on.
+
+    Attributes:
+        summary: a row for each vhost once it is done.
+        error: why it stopped short.
+    """
+
+    begun_ms: int
+    done_ms: int = 0
+    start_from_scratch: bool = False
+    all_available: bool = False
+    exclude: list[str] = []
+    summary: list[dict[str, Any]] = []
+    error: str = ""
+
+
+class Decided(msgspec.Struct, kw_only=True):
+    """The state file."""
+
+    operating_mode: str = ""
+    connected: bool = True
+    promoting: Promotion | None = None
+    promotions: list[Promotion] = []
+
+
+class StandbyDownstream:
+    """Follows an upstream's messages, and takes its place."""
+
+    def __init__(self, node: StandbyNode, drain_timeout_s: float = DRAIN_TIMEOUT_S) -> None:
+        """Read what was decided before; do nothing yet.
+
+        Raises:
+            StorageError: the state file is damaged.
+        """
+        self._node = node
+        self._drain_timeout_s = drain_timeout_s
+        self._state_file = StateFile(node.data_dir / "standby.json")
+        try:
+            self._decided = msgspec.convert(self._state_file.load(), Decided)
+        except msgspec.ValidationError as error:
+            raise InvalidCommand(f"{self._state_file.path}: {error}") from None
+        self.data_dir = node.config.standby.data_dir or node.data_dir / "standby"
+        self._transfer = TransferSupervisor(self._job)
+        self._lock = asyncio.Lock()
+        self._looked: tuple[float, Event] = (0.0, {})
+
+    # -- life ---------------------------------------------------------------------------------
+
+    @property
+    def mode(self) -> str:
+        """`upstream`, `downstream` or `none`."""
+        return self._decided.operating_mode or self._node.config.standby.operating_mode
+
+    async def start(self) -> None:
+        """Follow, if that is what this node is for."""
+        if self.mode == "downstream" and self._decided.connected and self._decided.promoting is None:
+            await self._transfer.start()
+
+    async def stop(self) -> None:
+        """End the link; what is recorded stays."""
+        await self._transfer.stop()
+
+    # -- the operator's commands --------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Begin to follow; kept over restarts.
+
+        Raises:
+            PreconditionFailed: this node is not a downstream, or its promotion has begun.
+        """
+        async with self._changing("connect"):
+            self._check_downstream("connected to an upstream")
+            if self._decided.promoting is not None:
+                raise PreconditionFailed(
+                    "the promotion of this node has begun: it cannot follow any more; promote it again to "
+                    "finish, or delete the standby's data to give that up"
+                )
+            self._decided.connected = True
+            self._save()
+            await self._transfer.start()
+
+    async def disconnect(self) -> None:
+        """Follow no more; kept over restarts.
+
+        Raises:
+            PreconditionFailed: this node is not a downstream.
+        """
+        async with self._changing("disconnect"):
+            self._check_downstream("disconnected from an upstream")
+            self._decided.connected = False
+            self._save()
+            await self._transfer.stop()
+
+    async def set_mode(self, mode: str) -> None:
+        """Become an `upstream` or a `downstream`, or neither; kept over restarts.
+
+        Raises:
+            InvalidCommand: there is no such mode.
+        """
+        if mode not in MODES:
+            raise InvalidCommand(f"operating mode '{mode}' is none of {', '.join(MODES)}")
+        async with self._changing("set the mode"):
+            await self._transfer.stop()
+            self._decided.operating_mode = mode
+            if mode == "downstream":
+                self._decided.connected = True
+                self._decided.promoting = None
+            self._save()
+            await self.start()
+
+    async def promote(
+        self,
+        start_from_scratch: bool = False,
+        all_available: bool = False,
+        exclude: Collection[str] = (),
+        on_progress: Progress | None = None,
+    ) -> list[dict[str, Any]]:
+        """Take the upstream's place: publish what it had not settled, and be an upstream.
+
+        Returns:
+            A row a vhost: first_timestamp, last_timestamp (text, UTC), message_count, virtual_host, queues.
+
+        Raises:
+            PreconditionFailed: this node is not a downstream and never was promoted; nothing listens that
+                the recovery could publish to.
+            PipelineFailed: the recovery did not get to its end; promoting again goes on from there.
+        """
+        async with self._changing("promote"):
+            if not self._decided.promotions and self._decided.promoting is None:
+                self._check_downstream("promoted")
+            endpoint = self._own_endpoint()
+            promotion = Promotion(
+                begun_ms=_now_ms(),
+                start_from_scratch=start_from_scratch,
+                all_available=all_available,
+                exclude=sorted(exclude),
+            )
+            self._decided.promoting = promotion
+            self._save()
+            logger.info("standby_promotion_begun data_dir=%s", self.data_dir)
+            await self._transfer.drain(self._drain_timeout_s)
+            try:
+                promotion.summary = await self._recover(promotion, endpoint, on_progress or _ignore)
+            except PipelineFailed as error:
+                promotion.error = str(error)
+                self._save()
+                raise
+            self._finish(promotion)
+            return _rows(promotion)
+
+    async def delete_all_data(self) -> None:
+        """Erase what was transferred; a link that is up starts over from what the upstream has."""
+        async with self._changing("delete the data"):
+            follows = self._transfer.runs
+            await self._transfer.stop()
+            self._decided.promoting = None
+            self._save()
+            for name in ("plans", "manifest", "data"):
+                await asyncio.to_thread(shutil.rmtree, self.data_dir / name, ignore_errors=True)
+            self._looked = (0.0, {})
+            if follows:
+                await self.start()
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Mode, state, endpoints, and a row a vhost; quick."""
+        promoting = self._decided.promoting
+        upstream, error = self._upstream()
+        state = "disconnected"
+        if promoting is not None:
+            state = "promoting"
+            error = promoting.error or error
+        elif self._transfer.runs:
+            state = self._transfer.state
+        return {
+            "node": self._node.config.node_name,
+            "operating_mode": self.mode,
+            "state": state,
+            "upstream_endpoints": upstream.endpoints if upstream else [],
+            "upstream_username": upstream.username if upstream else "",
+            "error": self._transfer.error or error if self.mode == "downstream" else "",
+            "lag_p50_ms": self._transfer.lag_ms(0.5),
+            "lag_p99_ms": self._transfer.lag_ms(0.99),
+            "vhosts": self._transfer.rows(self._vhosts()) if self.mode == "downstream" else [],
+        }
+
+    async def list_vhosts_available(self) -> list[str]:
+        """Vhosts with data to recover."""
+        return [row["vhost"] for row in (await self._look())["vhosts"] if row["records"]]
+
+    async def metrics(self) -> list[dict[str, Any]]:
+        """A row a queue: queue, timestamp (of the newest record, ms), vhost, messages, settled."""
+        rows: list[dict[str, Any]] = (await self._look())["queues"]
+        return rows
+
+    async def disk_usage(self) -> list[dict[str, Any]]:
+        """A row a vhost: node, size, unit, vhost, bytes."""
+        return [
+            {
+                "node": self._node.config.node_name,
+                "size": round(row["bytes"] / 1e9, 4),
+                "unit": "gb",
+                "vhost": row["vhost"],
+                "bytes": row["bytes"],
+            }
+            for row in (await self._look())["vhosts"]
+        ]
+
+    async def inspect(self) -> list[dict[str, Any]]:
+        """Messages by vhost, exchange and routing key; reads all that was transferred."""
+        rows: list[dict[str, Any]] = (await ask("inspect", {"data_dir": str(self.data_dir)}))["rows"]
+        return rows
+
+    def promotion_summary(self) -> list[dict[str, Any]]:
+        """What promotions recovered, oldest first; rows as `promote` returns them."""
+        found = [row for promotion in self._decided.promotions for row in _rows(promotion)]
+        recovered = [row for row in found if row["message_count"]]
+        return recovered or found[-1:]
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _recover(self, promotion: Promotion, endpoint: str, tell: Progress) -> list[dict[str, Any]]:
+        with self._node.internal_user("recovery") as (username, password):
+            job = {
+                "data_dir": str(self.data_dir),
+                "endpoint": endpoint,
+                "credentials": {"username": username, "password": password},
+                "start_from_scratch": promotion.start_from_scratch,
+                "all_available": promotion.all_available,
+                "exclude": promotion.exclude,
+                "spark": self._spark(),
+            }
+            done = await ask("recover", job, tell)
+        rows: list[dict[str, Any]] = done["summary"]
+        return rows
+
+    def _finish(self, promotion: Promotion) -> None:
+        promotion.done_ms = _now_ms()
+        self._decided.promotions.append(promotion)
+        self._decided.promoting = None
+        self._decided.operating_mode = "upstream"
+        self._save()
+        for row in _rows(promotion):
+            logger.info(
+                "standby_promotion_done vhost=%s recovered=%d from=%s to=%s",
+                row["virtual_host"],
+                row["message_count"],
+                row["first_timestamp"],
+                row["last_timestamp"],
+            )
+
+    def _job(self) -> tuple[dict[str, Any] | None, str]:
+        """What the transfer process is to do, or why it cannot do anything."""
+        upstream, error = self._upstream()
+        vhosts = self._vhosts()
+        if upstream is None:
+            return None, error
+        if not vhosts:
+            return None, f"no vhost is tagged {STANDBY_TAG}"
+        return {
+            "data_dir": str(self.data_dir),
+            "cluster_name": self._node.config.cluster_name,
+            "endpoints": upstream.endpoints,
+            "credentials": {"username": upstream.username, "password": upstream.password},
+            "vhosts": vhosts,
+            "spark": self._spark(),
+        }, ""
+
+    def _spark(self) -> dict[str, Any]:
+        spark = self._node.config.spark
+        return {"master": spark.master, "conf": dict(spark.conf)}
+
+    def _upstream(self) -> tuple[Upstream | None, str]:
+        entity = self._node.broker.definitions.by_kind["global_parameters"].get((UPSTREAM_PARAMETER,))
+        if not isinstance(entity, GlobalParameter):
+            return None, "no upstream: set its endpoints with set_standby_replication_upstream_endpoints"
+        try:
+            return parse_upstream(entity.value), ""
+        except InvalidCommand as error:
+            return None, str(error)
+
+    def _vhosts(self) -> list[str]:
+        vhosts = self._node.broker.definitions.by_kind["vhosts"].values()
+        return sorted(each.name for each in vhosts if isinstance(each, Vhost) and STANDBY_TAG in each.tags)
+
+    def _own_endpoint(self) -> str:
+        """Where the recovery reaches this node; its user is let in from loopback only."""
+        addresses = self._node.config.listeners.stream
+        for address, port in zip(addresses, self._node.streams.ports, strict=False):
+            if address.ip in _LOOPBACK:
+                return f"[::1]:{port}" if address.ip == "::1" else f"127.0.0.1:{port}"
+        raise PreconditionFailed(
+            "no stream listener on loopback: a promotion publishes there; add "
+            "`stream.listeners.tcp.local = 127.0.0.1:5552` to the configuration and restart the node"
+        )
+
+    def _check_downstream(self, what: str) -> None:
+        if self.mode != "downstream":
+            raise PreconditionFailed(
+                f"this node is not a downstream (operating mode: {self.mode}), so it cannot be {what}; see "
+                "standby.replication.operating_mode"
+            )
+
+    def _changing(self, what: str) -> _Alone:
+        return _Alone(self._lock, what)
+
+    async def _look(self) -> Event:
+        at_s, found = self._looked
+        if not found or time.monotonic() - at_s > _LOOK_CACHE_S:
+            found = await ask("look", {"data_dir": str(self.data_dir)})
+            self._looked = (time.monotonic(), found)
+        return found
+
+    def _save(self) -> None:
+        self._state_file.save(msgspec.to_builtins(self._decided))
+
+
+class _Alone:
+    """One operator's command at a time; a second one is told, not queued."""
+
+    def __init__(self, lock: asyncio.Lock, what: str) -> None:
+        self._lock = lock
+        self._what = what
+
+    async def __aenter__(self) -> None:
+        if self._lock.locked():
+            raise NotAllowed(f"cannot {self._what} now: another command, perhaps a promotion, is under way")
+        await self._lock.acquire()
+
+    async def __aexit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+def _rows(promotion: Promotion) -> list[dict[str, Any]]:
+    return [
+        row
+        | {
+            "first_timestamp": _text(row["first_timestamp"]),
+            "last_timestamp": _text(row["last_timestamp"]),
+        }
+        for row in promotion.summary
+    ]
+
+
+def _text(timestamp_ms: int | None) -> str:
+    if timestamp_ms is None:
+        return ""
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _ignore(event: Event) -> None:
+    """Nobody asked for news."""
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

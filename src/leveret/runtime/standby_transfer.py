@@ -1,0 +1,215 @@
+"""Keeping the transfer process alive, and knowing what it last said.
+
+One process for all vhosts of a downstream. A change of endpoints, credentials or vhosts is handed to the
+running process; only its death costs another start of Spark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+
+from leveret.model.errors import InvalidCommand, LeveretError
+from leveret.runtime.pipeline_process import Event, PipelineProcess
+
+logger = logging.getLogger(__name__)
+
+Job = dict[str, Any]
+BACKOFF_MIN_S: Final = 1.0
+BACKOFF_MAX_S: Final = 30.0
+WATCH_INTERVAL_S: Final = 0.5
+LAG_SAMPLES_MAX: Final = 4096
+_DRAIN_MARGIN_S: Final = 10.0
+
+
+class Upstream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Value of the global parameter: where the upstream is and who to log in as."""
+
+    endpoints: list[str]
+    username: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Upstream(endpoints={self.endpoints!r}, username={self.username!r})"
+
+
+def parse_upstream(value: object) -> Upstream:
+    """Check the operator's JSON.
+
+    Raises:
+        InvalidCommand: a field is missing, unknown or not of its kind, or an endpoint is not host:port.
+    """
+    form = '{"endpoints": ["host:port", ...], "username": "...", "password": "..."}'
+    try:
+        upstream = msgspec.convert(value, Upstream)
+    except msgspec.ValidationError as error:
+        raise InvalidCommand(f"upstream endpoints: {error}; the form is {form}") from None
+    if not upstream.endpoints:
+        raise InvalidCommand(f"upstream endpoints: the list is empty; the form is {form}")
+    for endpoint in upstream.endpoints:
+        host, _, port = endpoint.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise InvalidCommand(f"upstream endpoints: '{endpoint}' is not host:port")
+    return upstream
+
+
+class TransferSupervisor:
+    """Runs the transfer process while it is wanted.
+
+    Attributes:
+        error: why nothing is transferred, empty when something is.
+    """
+
+    def __init__(self, job: Callable[[], tuple[Job | None, str]]) -> None:
+        """`job` says what there is to do now, or why nothing can be done; it is asked again and again."""
+        self._wanted_job = job
+        self.error = ""
+        self._task: asyncio.Task[None] | None = None
+        self._process: PipelineProcess | None = None
+        self._job: Job | None = None
+        self._links: dict[str, Event] = {}
+        self._stored: dict[str, Event] = {}
+        self._lags_ms: deque[int] = deque(maxlen=LAG_SAMPLES_MAX)
+        self._draining = False
+
+    @property
+    def runs(self) -> bool:
+        """Whether the transfer is wanted."""
+        return self._task is not None
+
+    @property
+    def state(self) -> str:
+        """The worst state of any vhost."""
+        states = [link["state"] for link in self._links.values()]
+        return next(
+            (state for state in ("recover", "connecting", "connected") if state in states), "connecting"
+        )
+
+    async def start(self) -> None:
+        """Begin; a second call does nothing."""
+        if self._task is None:
+            self._draining = False
+            self._task = asyncio.create_task(self._supervise(), name="standby transfer")
+
+    async def stop(self) -> None:
+        """End the process at once."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        self._links.clear()
+        self.error = ""
+
+    async def drain(self, timeout_s: float) -> None:
+        """Let the process store what the upstream still gives, no longer than `timeout_s`; then end it."""
+        if self._task is not None and self._process is not None:
+            self._draining = True
+            await self._process.send({"command": "drain", "timeout_ms": int(timeout_s * 1000)})
+            await asyncio.wait([self._task], timeout=timeout_s + _DRAIN_MARGIN_S)
+        await self.stop()
+
+    def lag_ms(self, quantile: float) -> int | None:
+        """Time from a message's chunk at the upstream to its being durable here, of the last few thousand."""
+        if not self._lags_ms:
+            return None
+        ordered = sorted(self._lags_ms)
+        return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))]
+
+    def rows(self, vhosts: list[str]) -> list[dict[str, Any]]:
+        """A row a vhost, from what the process last said."""
+        return [self._row(vhost) for vhost in vhosts]
+
+    def _row(self, vhost: str) -> dict[str, Any]:
+        link = self._links.get(vhost, {})
+        stored = self._stored.get(vhost, {})
+        transferred = max(stored.get("next", 0), link.get("transferred", 0))
+        committed = link.get("committed", 0)
+        lag_ms = 0
+        if committed > transferred and stored:
+            lag_ms = max(0, link["committed_ms"] - stored["newest_ms"])
+        return {
+            "virtual_host": vhost,
+            "state": link.get("state", "connecting" if self.runs else "disconnected"),
+            "endpoint": link.get("endpoint", ""),
+            "transferred": transferred,
+            "lag_records": max(0, committed - transferred),
+            "lag_ms": lag_ms,
+            "last_timestamp": stored.get("newest_ms"),
+            "error": link.get("error", "") or self.error,
+        }
+
+    async def _supervise(self) -> None:
+        backoff_s = BACKOFF_MIN_S
+        while not self._draining:
+            job, self.error = self._wanted_job()
+            if job is None:
+                await asyncio.sleep(WATCH_INTERVAL_S)
+                continue
+            begun_s = time.monotonic()
+            try:
+                await self._run(job)
+            except (LeveretError, OSError) as error:
+                self.error = str(error)
+            if self._draining:
+                return
+            if time.monotonic() - begun_s > BACKOFF_MAX_S:
+                backoff_s = BACKOFF_MIN_S
+            logger.warning("standby_transfer_ended error=%s again_after_s=%g", self.error, backoff_s)
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+
+    async def _run(self, job: Job) -> None:
+        """One life of the process."""
+        self._job = job
+        self._process = await PipelineProcess.start("transfer", job)
+        watch = asyncio.create_task(self._watch(self._process), name="standby transfer watch")
+        try:
+            async for event in self._process.events():
+                self._take(event)
+            self.error = self._process.error
+        finally:
+            watch.cancel()
+            process, self._process = self._process, None
+            await process.stop()
+
+    async def _watch(self, process: PipelineProcess) -> None:
+        """Hand on what the operator, or the schema sync, changes."""
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            job, why_not = self._wanted_job()
+            if job is None:
+                self.error = why_not
+            elif job != self._job:
+                self._job, self.error = job, ""
+                self._links.clear()
+                await process.send({"command": "job", "job": job})
+
+    def _take(self, event: Event) -> None:
+        match event["event"]:
+            case "link":
+                before = self._links.get(event["vhost"], {})
+                self._links[event["vhost"]] = event
+                if (before.get("state"), before.get("error")) != (event["state"], event.get("error")):
+                    _log_link(event)
+            case "stored":
+                self._stored[event["vhost"]] = event
+                self._lags_ms.append(max(0, event["at_ms"] - event["oldest_ms"]))
+            case "restarting":
+                logger.warning("standby_transfer_restarting error=%s", event["error"])
+
+
+def _log_link(event: Event) -> None:
+    if event["state"] == "connected":
+        logger.info("standby_link_connected vhost=%s upstream=%s", event["vhost"], event["endpoint"])
+    else:
+        logger.warning(
+            "standby_link_down vhost=%s state=%s error=%s", event["vhost"], event["state"], event["error"]
+        )

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leveret.model.errors import StorageError
+from leveret.pipeline import manifest as module
+from leveret.pipeline.manifest import Manifest, ManifestDamaged, QueuePart, StoredFile, TransferGap
+
+
+def stored(data_dir: Path, first: int, after: int, vhost: str = "/", settled: bool = False) -> StoredFile:
+    """A file with nothing in it, put where the manifest looks for it."""
+    path = f"data/{vhost.strip('/')}-{first}-{after}.parquet"
+    names = [path, path + ".settled"] if settled else [path]
+    for name in names:
+        (data_dir / name).parent.mkdir(exist_ok=True)
+        (data_dir / name).touch()
+    return StoredFile(
+        vhost=vhost,
+        path=path,
+        settlements=names[1] if settled else "",
+        first=first,
+        next=after,
+        records=after - first,
+        bytes=10,
+        min_ms=1,
+        max_ms=2,
+        queues=[QueuePart("q", 1, messages=after - first, ranges=[(first, after - first)])],
+    )
+
+
+def test_what_is_appended_is_there_for_every_reader(tmp_path: Path) -> None:
+    writer, reader = Manifest(tmp_path), Manifest(tmp_path)
+    first, second = stored(tmp_path, 5, 10), stored(tmp_path, 10, 20)
+    assert writer.append([first]) == [first]
+    reader.refresh()
+    assert reader.files() == [first]
+    writer.append([second])
+    reader.refresh()
+    assert reader.files() == Manifest(tmp_path).files() == [first, second]
+    assert reader.next_by_vhost == {"/": 20}
+    assert reader.number == 2
+    assert reader.files(up_to=1) == [first]
+
+
+def test_the_first_file_may_begin_anywhere(tmp_path: Path) -> None:
+    manifest = Manifest(tmp_path)
+    manifest.append([stored(tmp_path, 700, 701)])
+    assert manifest.next_by_vhost == {"/": 701}
+
+
+def test_a_repeated_range_is_left_out(tmp_path: Path) -> None:
+    manifest = Manifest(tmp_path)
+    files = [stored(tmp_path, 0, 10), stored(tmp_path, 10, 20)]
+    manifest.append(files)
+    assert manifest.append(files) == []
+    assert manifest.number == 1
+    assert manifest.append([files[1], stored(tmp_path, 20, 21)])[0].first == 20
+
+
+@pytest.mark.parametrize(("first", "after"), [(11, 20), (9, 20), (5, 11)])
+def test_a_gap_is_an_error_with_its_bounds_and_keeps_what_came_before(
+    tmp_path: Path, first: int, after: int
+) -> None:
+    manifest = Manifest(tmp_path)
+    manifest.append([stored(tmp_path, 0, 5)])
+    with pytest.raises(TransferGap) as caught:
+        manifest.append([stored(tmp_path, 5, 10), stored(tmp_path, first, after, settled=True)])
+    assert (caught.value.have, caught.value.offered) == (10, first)
+    assert Manifest(tmp_path).next_by_vhost == {"/": 10}
+
+
+def test_two_writers_record_a_range_once(tmp_path: Path) -> None:
+    one, other = Manifest(tmp_path), Manifest(tmp_path)
+    file = stored(tmp_path, 0, 10)
+    assert one.append([file]) == [file]
+    assert other.append([file]) == []
+    assert other.append([stored(tmp_path, 10, 12)])
+    assert one.append([stored(tmp_path, 12, 13)])
+    assert Manifest(tmp_path).next_by_vhost == {"/": 13}
+
+
+def test_a_file_that_was_swept_away_is_not_recorded(tmp_path: Path) -> None:
+    manifest = Manifest(tmp_path)
+    file = stored(tmp_path, 0, 10)
+    (tmp_path / file.path).unlink()
+    with pytest.raises(StorageError, match="is gone"):
+        manifest.append([file])
+    assert Manifest(tmp_path).number == 0
+
+
+@given(st.data())
+def test_cut_at_any_byte_it_is_a_prefix_and_goes_on(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    tmp_path = tmp_path_factory.mktemp("manifest")
+    manifest = Manifest(tmp_path)
+    for number in range(3):
+        manifest.append([stored(tmp_path, number * 10, number * 10 + 10)])
+    log = next((tmp_path / "manifest").glob("*.log"))
+    octets = log.read_bytes()
+    ends = [0, *(i + 1 for i, octet in enumerate(octets) if octet == 0x0A)]
+    cut = data.draw(st.integers(0, len(octets)))
+    log.write_bytes(octets[:cut])
+    whole = sum(end <= cut for end in ends) - 1
+    reopened = Manifest(tmp_path)
+    assert reopened.entries == manifest.entries[:whole]
+    assert log.read_bytes() == octets[:cut], "a reader changes nothing"
+    reopened.append([stored(tmp_path, number * 10, number * 10 + 10) for number in range(whole, 4)])
+    assert Manifest(tmp_path).next_by_vhost == {"/": 40}
+
+
+@given(st.data())
+def test_a_damaged_line_is_named_unless_it_is_the_torn_last_one(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    tmp_path = tmp_path_factory.mktemp("manifest")
+    manifest = Manifest(tmp_path)
+    for number in range(3):
+        manifest.append([stored(tmp_path, number * 10, number * 10 + 10)])
+    log = next((tmp_path / "manifest").glob("*.log"))
+    octets = bytearray(log.read_bytes())
+    second = octets.index(b"\n", octets.index(b"\n") + 1)
+    at = data.draw(st.integers(0, second - 1))
+    octets[at] ^= 1 << data.draw(st.integers(0, 7))
+    log.write_bytes(octets)
+    with pytest.raises(ManifestDamaged, match="byte"):
+        Manifest(tmp_path)
+
+
+def test_logs_are_rotated_and_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOG_BYTES_MAX", 300)
+    manifest, reader = Manifest(tmp_path), Manifest(tmp_path)
+    for number in range(8):
+        manifest.append([stored(tmp_path, number, number + 1)])
+        reader.refresh()
+    assert len(list((tmp_path / "manifest").glob("*.log"))) > 2
+    assert Manifest(tmp_path).entries == reader.entries == manifest.entries
+
+
+def test_removing_and_adding_replaces(tmp_path: Path) -> None:
+    manifest = Manifest(tmp_path)
+    small = [stored(tmp_path, 0, 10), stored(tmp_path, 10, 20)]
+    manifest.append(small)
+    large = stored(tmp_path, 0, 20)
+    manifest.append([large], removed=[file.path for file in small])
+    assert Manifest(tmp_path).files() == [large]
+    assert Manifest(tmp_path).files(up_to=1) == small
+    assert list(Manifest(tmp_path).ever_added("/", 1)) == small
+    assert manifest.next_by_vhost == {"/": 20}
+
+
+def test_vhosts_are_independent(tmp_path: Path) -> None:
+    manifest = Manifest(tmp_path)
+    manifest.append([stored(tmp_path, 0, 10), stored(tmp_path, 90, 95, vhost="b")])
+    manifest.append([stored(tmp_path, 95, 99, vhost="b")])
+    assert manifest.next_by_vhost == {"/": 10, "b": 99}

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from leveret.pipeline import store as module
+from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.store import delete_orphans, read_settlements, store_range
+from leveret.testing.standby_upstream import StandbyUpstream, outgoing_chunk, stored_message
+from leveret.wire.chunk import ChunkError, ChunkType
+
+
+@pytest.fixture
+def upstream() -> StandbyUpstream:
+    upstream = StandbyUpstream()
+    for turn in range(6):
+        upstream.publish("/", "q", [stored_message(b"body%d" % (turn * 10 + i)) for i in range(10)])
+        upstream.settle("/", f"q{turn % 2}", [(turn, 2)])
+    return upstream
+
+
+def test_a_range_becomes_a_table_and_a_sidecar(tmp_path: Path, upstream: StandbyUpstream) -> None:
+    chunks = upstream.logs["/"].read(0, 1 << 30)
+    file = store_range(tmp_path, "/", chunks)
+    assert file is not None
+    assert (file.first, file.next, file.records) == (0, 66, 66)
+    assert file.path == "data/vhost-%2F/00000000000000000000-00000000000000000066.parquet"
+    rows = pq.read_table(tmp_path / file.path, partitioning=None).to_pylist()
+    bodies = [row["body"] for row in rows if row["kind"] == 0]
+    assert bodies == [b"body%d" % i for i in range(60)]
+    settled = [row for row in read_settlements(tmp_path / file.settlements).to_pylist() if row["reason"] == 0]
+    ranges = {(row["queue"], row["first"], row["count"]) for row in settled}
+    assert ranges == {("q0", 0, 6), ("q1", 1, 6)}
+    assert file.bytes == sum((tmp_path / name).stat().st_size for name in (file.path, file.settlements))
+
+
+def test_many_runs_make_one_file(
+    tmp_path: Path, upstream: StandbyUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks = upstream.logs["/"].read(0, 1 << 30)
+    whole = store_range(tmp_path / "whole", "/", chunks)
+    monkeypatch.setattr(module, "RUN_BYTES_MAX", 300)
+    pieces = store_range(tmp_path / "pieces", "/", chunks)
+    assert whole is not None
+    assert pieces is not None
+    tables = [
+        pq.read_table(tmp_path / name / file.path, partitioning=None).to_pylist()
+        for name, file in (("whole", whole), ("pieces", pieces))
+    ]
+    assert tables[0] == tables[1]
+    assert whole.queues == pieces.queues
+
+
+def test_storing_again_is_the_same_file(tmp_path: Path, upstream: StandbyUpstream) -> None:
+    chunks = upstream.logs["/"].read(0, 1 << 30)
+    first = store_range(tmp_path, "/", chunks)
+    assert store_range(tmp_path, "/", chunks) == first
+    assert len(list(tmp_path.glob("data/*/*"))) == 2
+
+
+def test_nothing_to_store_leaves_nothing(tmp_path: Path) -> None:
+    assert store_range(tmp_path, "/", []) is None
+    assert not list(tmp_path.glob("**/*.parquet"))
+
+
+def test_damage_leaves_no_file(tmp_path: Path) -> None:
+    good = outgoing_chunk(0, "q", 1, 0, [stored_message(b"a")], ChunkType.USER, 1)
+    with pytest.raises(ChunkError):
+        store_range(tmp_path, "/", [good, good])
+    assert not [path for path in tmp_path.glob("data/**/*") if path.is_file()]
+
+
+def test_orphans_are_deleted_and_the_rest_is_kept(tmp_path: Path, upstream: StandbyUpstream) -> None:
+    chunks = upstream.logs["/"].read(0, 1 << 30)
+    kept, orphan = store_range(tmp_path, "/", chunks[:4]), store_range(tmp_path, "/", chunks[4:])
+    assert kept is not None
+    assert orphan is not None
+    torn = tmp_path / "data" / "vhost-%2F" / "123-abc.tmp"
+    torn.touch()
+    manifest = Manifest(tmp_path)
+    manifest.append([kept])
+    assert delete_orphans(manifest) == 3
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("data/*/*")}
+    assert left == {kept.path, kept.settlements}
