@@ -1,4 +1,4 @@
-"""What RabbitMQ has and Leveret does not have yet: transactions, recover, and what queues do by themselves.
+"""What RabbitMQ has and Leveret does not have yet: transactions, and what queues do by themselves.
 
 On Leveret each of these must fail as long as it is marked `later`; see `conftest`.
 """
@@ -9,10 +9,9 @@ from typing import Any
 
 import pika
 import pytest
-from pamqp import commands
 
 from leveret.testing.ports import wait_until
-from tests.conformance.rawclient import PATIENCE_S, Peer
+from tests.conformance.rawclient import PATIENCE_S
 from tests.conformance.verbs import channel_refuses, drain, get, publish, take, wait_ready
 
 pytestmark = pytest.mark.later
@@ -54,19 +53,6 @@ def test_a_transaction_on_a_channel_with_confirms_gets_406(channel: Any) -> None
         channel.tx_select()
 
 
-def test_recover_requeues_what_the_channel_holds(channel: Any, queue: str) -> None:
-    publish(channel, queue, b"1", b"2")
-    assert [take(channel, queue).body for _ in range(2)] == [b"1", b"2"]
-    channel.basic_recover(requeue=True)
-    again = [take(channel, queue) for _ in range(2)]
-    assert [(one.body, one.redelivered) for one in again] == [(b"1", True), (b"2", True)]
-
-
-def test_recover_without_requeue_gets_540(peer: Peer) -> None:
-    peer.send(1, commands.Basic.Recover(requeue=False))
-    assert peer.expect_connection_close() == (540, "NOT_IMPLEMENTED - requeue=false")
-
-
 def test_a_message_expires_by_its_queue(channel: Any, name: str) -> None:
     channel.queue_declare(name, exclusive=True, arguments={"x-message-ttl": 50})
     channel.confirm_delivery()
@@ -78,7 +64,7 @@ def test_a_message_expires_by_its_own_expiration(channel: Any, queue: str) -> No
     channel.confirm_delivery()
     channel.basic_publish("", queue, b"short-lived", pika.BasicProperties(expiration="50"))
     publish(channel, queue, b"stays")
-    wait_ready(channel, queue, 1)
+    wait_ready(channel, queue, 1, timeout_s=2.0)
     assert drain(channel, queue) == [b"stays"]
 
 

@@ -186,6 +186,22 @@ def test_a_lone_consumer_gets_its_requeued_message_again(channel: Any, queue: st
     consumer.wait(4)
 
 
+# Recover
+
+
+def test_recover_requeues_what_the_channel_holds(channel: Any, queue: str) -> None:
+    publish(channel, queue, b"1", b"2")
+    assert [take(channel, queue).body for _ in range(2)] == [b"1", b"2"]
+    channel.basic_recover(requeue=True)
+    again = [take(channel, queue) for _ in range(2)]
+    assert [(one.body, one.redelivered) for one in again] == [(b"1", True), (b"2", True)]
+
+
+def test_recover_without_requeue_gets_540(peer: Peer) -> None:
+    peer.send(1, commands.Basic.Recover(requeue=False))
+    assert peer.expect_connection_close() == (540, "NOT_IMPLEMENTED - requeue=false")
+
+
 # Ends that return what was not acked
 
 

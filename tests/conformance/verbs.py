@@ -73,12 +73,12 @@ def ready_count(channel: Any, queue: str) -> int:
     return count
 
 
-def wait_ready(channel: Any, queue: str, count: int) -> None:
+def wait_ready(channel: Any, queue: str, count: int, *, timeout_s: float = PATIENCE_S) -> None:
     """Wait until the queue has this many messages ready.
 
     RabbitMQ's queues answer a declare before they handle what was published earlier.
     """
-    wait_until(lambda: ready_count(channel, queue) == count, f"{count} ready in {queue}", PATIENCE_S)
+    wait_until(lambda: ready_count(channel, queue) == count, f"{count} ready in {queue}", timeout_s)
 
 
 class Consumer:

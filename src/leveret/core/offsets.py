@@ -28,6 +28,8 @@ class OffsetSet:
                 self.floor = end
                 self._raise_floor()
             return
+        if end <= first:
+            return
         starts, ends = self._starts, self._ends
         low = bisect_right(starts, first)
         if low and ends[low - 1] >= first:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,30 +50,31 @@ class StandbyOperations(Protocol):
     async def set_mode(self, mode: str) -> None:
         """`upstream` or `downstream`."""
 
-    async def set_endpoints(self, text: str | bytes) -> None:
-        """Take the upstream's endpoints and credentials from JSON."""
+    async def promote(
+        self,
+        start_from_scratch: bool,
+        all_available: bool,
+        exclude: Collection[str],
+        on_progress: Callable[[dict[str, Any]], None],
+    ) -> list[dict[str, Any]]:
+        """Promote, telling `on_progress` how it goes; a row a vhost."""
 
-    def promote(
-        self, *, start_from_scratch: bool, all_available: bool, exclude_vhosts: Sequence[str]
-    ) -> AsyncIterator[dict[str, Any]]:
-        """Promote; yield how it goes, and last `{"summary": [...]}` with a row a vhost."""
+    def status(self) -> dict[str, Any]:
+        """Mode, state, endpoints, and `vhosts` with a row each."""
 
-    def status(self) -> list[dict[str, Any]]:
-        """One row a vhost."""
-
-    def summary(self) -> list[dict[str, Any]]:
+    def promotion_summary(self) -> list[dict[str, Any]]:
         """One row a vhost that was recovered."""
 
-    def metrics(self) -> list[dict[str, Any]]:
+    async def metrics(self) -> list[dict[str, Any]]:
         """One row a queue that was transferred."""
 
-    async def vhosts_available(self) -> list[str]:
+    async def list_vhosts_available(self) -> list[str]:
         """The vhosts with data to recover."""
 
     async def disk_usage(self) -> list[dict[str, Any]]:
         """One row a vhost: node, size, unit, vhost."""
 
-    async def inspect_local_data(self) -> list[dict[str, Any]]:
+    async def inspect(self) -> list[dict[str, Any]]:
         """One row a vhost, exchange and routing key, with the number of messages."""
 
     async def delete_all_data(self) -> None:

@@ -31,7 +31,8 @@ class DefinitionsStore:
         self.definitions = Definitions()
         self._commit = commit
         self._clock_ms = clock_ms
-        self._log = Log(directory, epoch=1).open(self._recovered)
+        self._log = Log(directory, epoch=1)
+        self._log.open(self._recovered)
 
     def _recovered(self, chunk: Chunk) -> None:
         for index, entry in enumerate(split_entries(chunk.data)):

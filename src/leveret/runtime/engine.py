@@ -23,7 +23,7 @@ from typing import Final, Protocol
 from leveret.core.broker import Broker
 from leveret.core.confirms import Batch
 from leveret.core.queue import Queue
-from leveret.model.errors import StorageError
+from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.definitions_store import DefinitionsStore
 from leveret.runtime.outgoing import Collector
@@ -67,8 +67,10 @@ class Engine:
         queues: QueueStore,
         definitions: DefinitionsStore,
         collector: Collector,
+        on_bug: Callable[[], None],
     ) -> None:
         """Wire the rooms together; nothing runs until `touch`."""
+        self._on_bug = on_bug
         self.outbox: list[Sender] = []
         self.peers: dict[Sender, Peer] = {}
         self.unsynced_bytes = 0
@@ -94,7 +96,15 @@ class Engine:
             self._touched[session] = None
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self.flush)
+            asyncio.get_running_loop().call_soon(self._flush_or_stop)
+
+    def _flush_or_stop(self) -> None:
+        """A flush that fails half-way is a bug: the node stops, and starts again from what is on disk."""
+        try:
+            self.flush()
+        except Exception:
+            logger.critical("flush_failed action=stop", exc_info=True)
+            self._on_bug()
 
     def is_overloaded(self) -> bool:
         """Whether publishers should wait for the disk."""
@@ -132,8 +142,14 @@ class Engine:
         try:
             queue.dispatch()
             self._queues.append_settlements(queue)
+        except Corrupt as error:
+            logger.error("queue_down vhost=%s queue=%s error=%s", *queue.key, error)
+            queue.damage = str(error)
+            for consumer in list(queue.consumers):
+                consumer.queue_deleted()
+            queue.consumers.clear()
         except StorageError as error:
-            logger.error("queue_failed vhost=%s queue=%s error=%s", *queue.key, error)
+            logger.error("settlements_not_logged vhost=%s queue=%s error=%s", *queue.key, error)
 
     def _note_append(self, queue: Queue, header: Header, data: bytes) -> None:
         self._appended_bytes += header.chunk_bytes

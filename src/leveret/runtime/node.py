@@ -79,7 +79,9 @@ class Node:
             retain_ms=config.standby.retention_ms_max,
         )
         self._queues.keep_from = self.collector.keep_from
-        self.engine = Engine(self.broker, self.commits, self._queues, self._definitions, self.collector)
+        self.engine = Engine(
+            self.broker, self.commits, self._queues, self._definitions, self.collector, self.failed.set
+        )
         self.authority = Authority(self.broker, config.access.loopback_users)
         self._build_doors()
 

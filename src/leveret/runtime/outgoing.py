@@ -302,7 +302,13 @@ class Collector:
             pending = [(log, *log.begin_commit()) for log in self.logs.values()]
             descriptors = [fd for _, fds, _, _ in pending for fd in fds]
             if descriptors:
-                await loop.run_in_executor(self._executor, sync_descriptors, descriptors)
+                try:
+                    await loop.run_in_executor(self._executor, sync_descriptors, descriptors)
+                except OSError as error:
+                    # What was not synced may be gone from memory too: nothing more is served until a restart
+                    # has completed the outgoing logs from the queues' logs. The broker itself goes on.
+                    logger.critical("outgoing_fdatasync_failed error=%s action=restart the node", error)
+                    return
                 for log, _, end, last in pending:
                     log.committed(end, last)
 

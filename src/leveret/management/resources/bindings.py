@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from leveret.management.call import Call, resource
 from leveret.management.replies import done, json_reply, list_reply
-from leveret.model.definitions import Binding, Delete, Put
+from leveret.model.definitions import Binding, Put
 from leveret.model.errors import AccessRefused, NotFound
 
 _KINDS: Final = {"q": "queue", "e": "exchange"}
@@ -71,7 +71,6 @@ async def delete(call: Call) -> Response:
     binding = _binding(call)
     call.caller.may("write", binding.vhost, binding.destination, binding.destination_type)
     call.caller.may("read", binding.vhost, binding.source, "exchange")
-    await call.apply(Delete("bindings", binding.key))
     call.broker.unbind(binding)
     await call.node.commit()
     return done()

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from leveret.core.access import Operation
 from leveret.core.queue import Queue
 from leveret.core.validation import queue_type
 from leveret.management.call import Call, resource
@@ -15,7 +16,7 @@ from leveret.management.replies import done, json_reply, list_reply, put_reply
 from leveret.management.resources.bindings import binding_json
 from leveret.model.definitions import Binding, Policy, Put
 from leveret.model.definitions import Queue as QueueDefinition
-from leveret.model.errors import AccessRefused
+from leveret.model.errors import AccessRefused, ResourceLocked
 
 
 class Wanted(msgspec.Struct):
@@ -66,9 +67,8 @@ async def put(call: Call) -> Response:
 
 
 async def delete(call: Call) -> Response:
-    """Delete a queue; `if-unused`, `if-empty` on these conditions only. The answer tells what went with it."""
-    queue = _queue(call)
-    call.caller.may("configure", *queue.key, "queue")
+    """Delete a queue; `if-unused`, `if-empty` on these conditions only."""
+    queue = _unlocked_queue(call, "configure")
     call.broker.delete_queue(queue, if_unused=call.flag("if-unused"), if_empty=call.flag("if-empty"))
     await call.node.commit()
     return done()
@@ -76,9 +76,8 @@ async def delete(call: Call) -> Response:
 
 async def purge(call: Call) -> Response:
     """Drop all ready messages."""
-    queue = _queue(call)
-    call.caller.may("read", *queue.key, "queue")
-    call.node.purge(*queue.key)
+    vhost, name = _unlocked_queue(call, "read").key
+    call.node.purge(vhost, name)
     await call.node.commit()
     return done()
 
@@ -120,6 +119,15 @@ def queue_json(call: Call, queue: Queue) -> dict[str, Any]:
 def _queue(call: Call) -> Queue:
     vhost = call.vhost()
     return call.broker.queue(vhost, call.path("name"))
+
+
+def _unlocked_queue(call: Call, operation: Operation) -> Queue:
+    queue = _queue(call)
+    vhost, name = queue.key
+    call.caller.may(operation, vhost, name, "queue")
+    if queue.owner is not None:
+        raise ResourceLocked(f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'")
+    return queue
 
 
 def _place(queue: Queue) -> dict[str, str]:

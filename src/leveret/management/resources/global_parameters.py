@@ -1,0 +1,69 @@
+"""`/api/global-parameters`: parameters of the whole cluster.
+
+Two of them are the endpoints of upstreams. They are checked as the commands that set them check them,
+so that other tools (RabbitMQ's topology operator puts them here) get the same answers.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from leveret.core.schema import UPSTREAM_PARAMETER
+from leveret.management.auth import Need
+from leveret.management.call import Call, resource
+from leveret.management.replies import done, json_reply, put_reply
+from leveret.management.resources.standby_replication import set_upstream
+from leveret.model.definitions import AnyEntity, Delete, GlobalParameter, Put
+from leveret.model.errors import NotFound
+from leveret.runtime.standby import UPSTREAM_PARAMETER as STANDBY_UPSTREAM_PARAMETER
+
+
+class Wanted(msgspec.Struct):
+    """The body of a PUT."""
+
+    value: object
+
+
+async def show_all(call: Call) -> Response:
+    """All global parameters."""
+    return json_reply(list(call.definitions["global_parameters"].values()))
+
+
+async def show(call: Call) -> Response:
+    """One global parameter."""
+    return json_reply(_held(call))
+
+
+async def put(call: Call) -> Response:
+    """Set a global parameter."""
+    name = call.path("name")
+    wanted = await call.body(Wanted)
+    existed = (name,) in call.definitions["global_parameters"]
+    if name == UPSTREAM_PARAMETER:
+        await call.node.schema_sync.set_endpoints(msgspec.json.encode(wanted.value))
+    elif name == STANDBY_UPSTREAM_PARAMETER:
+        await set_upstream(call, wanted.value)
+    else:
+        await call.apply(Put(GlobalParameter(name=name, value=wanted.value)))
+    return put_reply(existed=existed)
+
+
+async def delete(call: Call) -> Response:
+    """Clear a global parameter."""
+    await call.apply(Delete("global_parameters", _held(call).key))
+    return done()
+
+
+def _held(call: Call) -> AnyEntity:
+    name = call.path("name")
+    try:
+        return call.definitions["global_parameters"][(name,)]
+    except KeyError:
+        raise NotFound(f"global parameter '{name}' does not exist") from None
+
+
+ROUTES = [
+    resource("/api/global-parameters", need=Need.ADMINISTRATOR, GET=show_all),
+    resource("/api/global-parameters/{name}", need=Need.ADMINISTRATOR, GET=show, PUT=put, DELETE=delete),
+]

@@ -1,0 +1,75 @@
+"""`/api/parameters`: runtime parameters of a vhost, by component."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from leveret.management.auth import Need
+from leveret.management.call import Call, resource
+from leveret.management.replies import done, json_reply, put_reply
+from leveret.model.definitions import AnyEntity, Delete, Parameter, Put
+from leveret.model.errors import NotFound
+
+
+class Wanted(msgspec.Struct):
+    """The body of a PUT."""
+
+    value: object
+
+
+async def show_all(call: Call) -> Response:
+    """The parameters of all vhosts the caller sees."""
+    return json_reply([each for each in call.definitions["parameters"].values() if call.caller.sees(each.key[0])])
+
+
+async def show_component(call: Call) -> Response:
+    """The parameters of a component, in all vhosts the caller sees."""
+    component = call.path("component")
+    held = call.definitions["parameters"].values()
+    return json_reply([each for each in held if each.key[1] == component and call.caller.sees(each.key[0])])
+
+
+async def show_vhost(call: Call) -> Response:
+    """The parameters of a component in one vhost."""
+    place = (call.vhost(), call.path("component"))
+    return json_reply([each for each in call.definitions["parameters"].values() if each.key[:2] == place])
+
+
+async def show(call: Call) -> Response:
+    """One parameter."""
+    return json_reply(_held(call))
+
+
+async def put(call: Call) -> Response:
+    """Set a parameter."""
+    vhost, component, name = call.vhost(), call.path("component"), call.path("name")
+    wanted = await call.body(Wanted)
+    parameter = Parameter(vhost=vhost, component=component, name=name, value=wanted.value)
+    existed = parameter.key in call.definitions["parameters"]
+    await call.apply(Put(parameter))
+    return put_reply(existed=existed)
+
+
+async def delete(call: Call) -> Response:
+    """Clear a parameter."""
+    await call.apply(Delete("parameters", _held(call).key))
+    return done()
+
+
+def _held(call: Call) -> AnyEntity:
+    key = (call.vhost(), call.path("component"), call.path("name"))
+    try:
+        return call.definitions["parameters"][key]
+    except KeyError:
+        raise NotFound(f"parameter '{key[2]}' of component '{key[1]}' does not exist in vhost '{key[0]}'") from None
+
+
+ROUTES = [
+    resource("/api/parameters", need=Need.POLICYMAKER, GET=show_all),
+    resource("/api/parameters/{component}", need=Need.POLICYMAKER, GET=show_component),
+    resource("/api/parameters/{component}/{vhost}", need=Need.POLICYMAKER, GET=show_vhost),
+    resource(
+        "/api/parameters/{component}/{vhost}/{name}", need=Need.POLICYMAKER, GET=show, PUT=put, DELETE=delete
+    ),
+]

@@ -1,0 +1,193 @@
+"""Message replication: status, switches, promotion.
+
+`/api/tanzu/osr/standby/status` and `/api/replication/status` are the commercial product's paths, the
+rest of `/api/replication/standby/...` is what `leveretctl` uses. Promotion answers with one JSON object
+a line as it goes on; the last has `summary`, or `error` and `reason` if it failed half-way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from leveret.core.broker import STANDBY_TAG
+from leveret.management.auth import Need
+from leveret.management.call import Call, resource
+from leveret.management.replies import done, json_reply
+from leveret.model.definitions import GlobalParameter, Put
+from leveret.model.errors import LeveretError
+from leveret.runtime.standby import UPSTREAM_PARAMETER
+from leveret.runtime.standby_transfer import parse_upstream
+
+logger = logging.getLogger(__name__)
+
+
+class Mode(msgspec.Struct):
+    """The body that sets a mode."""
+
+    operating_mode: str
+
+
+class Promotion(msgspec.Struct):
+    """The body that promotes."""
+
+    start_from_scratch: bool = False
+    all_available: bool = False
+    exclude_virtual_hosts: list[str] = []
+
+
+async def show_status(call: Call) -> Response:
+    """One row a vhost, as the commercial product has it."""
+    return json_reply(standby_rows(call))
+
+
+async def show_details(call: Call) -> Response:
+    """All that is known about the standby of this node."""
+    return json_reply(call.node.standby.status())
+
+
+async def set_mode(call: Call) -> Response:
+    """Change sides."""
+    await call.node.standby.set_mode((await call.body(Mode)).operating_mode)
+    return done()
+
+
+async def set_endpoints(call: Call) -> Response:
+    """Name the upstream; the body is the JSON of the seed's command."""
+    await set_upstream(call, await call.body(object))
+    return done()
+
+
+async def connect(call: Call) -> Response:
+    """Start to transfer."""
+    await call.node.standby.connect()
+    return done()
+
+
+async def disconnect(call: Call) -> Response:
+    """Stop to transfer."""
+    await call.node.standby.disconnect()
+    return done()
+
+
+async def show_available(call: Call) -> Response:
+    """The vhosts with data to recover."""
+    return json_reply(await call.node.standby.list_vhosts_available())
+
+
+async def promote(call: Call) -> Response:
+    """End the links and bring back what was transferred.
+
+    It goes on to its end even if the caller does not wait for it.
+    """
+    wanted = await call.body(Promotion)
+    steps: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    work = asyncio.create_task(
+        call.node.standby.promote(
+            wanted.start_from_scratch, wanted.all_available, wanted.exclude_virtual_hosts, steps.put_nowait
+        )
+    )
+    work.add_done_callback(partial(_end, steps))
+    first = await steps.get()
+    if work.done() and work.exception() is not None and steps.empty():
+        # It was declined before it began, while a status can still be chosen.
+        await work
+    return StreamingResponse(_lines(first, steps), media_type="application/x-ndjson")
+
+
+async def show_summary(call: Call) -> Response:
+    """What was recovered, a row a vhost."""
+    return json_reply(call.node.standby.promotion_summary())
+
+
+async def show_disk_usage(call: Call) -> Response:
+    """How much the transferred data takes, a row a vhost."""
+    return json_reply(await call.node.standby.disk_usage())
+
+
+async def inspect_data(call: Call) -> Response:
+    """Messages by vhost, exchange and routing key; reads all that was transferred."""
+    return json_reply(await call.node.standby.inspect())
+
+
+async def delete_data(call: Call) -> Response:
+    """Remove all that was transferred."""
+    await call.node.standby.delete_all_data()
+    return done()
+
+
+async def show_upstream_metrics(call: Call) -> Response:
+    """What is collected here, a row a queue."""
+    return json_reply(call.node.upstream_metrics())
+
+
+async def show_downstream_metrics(call: Call) -> Response:
+    """What was transferred here, a row a queue."""
+    return json_reply(await call.node.standby.metrics())
+
+
+async def set_upstream(call: Call, value: object) -> None:
+    """Check and store the upstream's endpoints and credentials; the link follows them.
+
+    Raises:
+        InvalidCommand: names the field that is missing or malformed.
+    """
+    parse_upstream(value)
+    await call.apply(Put(GlobalParameter(name=UPSTREAM_PARAMETER, value=value)))
+
+
+def standby_rows(call: Call) -> list[dict[str, Any]]:
+    """A row a vhost; an upstream has one for each vhost with an outgoing log."""
+    status = call.node.standby.status()
+    common = {key: status[key] for key in ("operating_mode", "upstream_endpoints", "upstream_username")}
+    if status["operating_mode"] == "downstream":
+        return [{**row, **common} for row in status["vhosts"]]
+    tagged = (name for (name,), vhost in call.definitions["vhosts"].items() if STANDBY_TAG in getattr(vhost, "tags", ()))
+    return [{"virtual_host": name, "operating_mode": status["operating_mode"], "state": "running"} for name in tagged]
+
+
+def _end(steps: asyncio.Queue[dict[str, Any]], work: asyncio.Task[list[dict[str, Any]]]) -> None:
+    """Put the last step: a promotion always has one, whatever became of it."""
+    if work.cancelled():
+        steps.put_nowait({"error": "Cancelled", "reason": "the node is stopping; promote again to go on"})
+        return
+    error = work.exception()
+    if error is None:
+        steps.put_nowait({"summary": work.result()})
+        return
+    if not isinstance(error, LeveretError):
+        logger.error("promotion_failed", exc_info=error)
+    steps.put_nowait({"error": type(error).__name__, "reason": str(error)})
+
+
+async def _lines(step: dict[str, Any], steps: asyncio.Queue[dict[str, Any]]) -> AsyncIterator[bytes]:
+    while not step.keys() & {"summary", "error"}:
+        yield msgspec.json.encode(step) + b"\n"
+        step = await steps.get()
+    yield msgspec.json.encode(step) + b"\n"
+
+
+_ADMIN = Need.ADMINISTRATOR
+_STANDBY = "/api/replication/standby"
+ROUTES = [
+    resource("/api/tanzu/osr/standby/status", need=Need.MONITORING, GET=show_status),
+    resource("/api/replication/status", need=Need.MONITORING, GET=show_status),
+    resource(f"{_STANDBY}/details", need=Need.MONITORING, GET=show_details),
+    resource(f"{_STANDBY}/mode", need=_ADMIN, PUT=set_mode),
+    resource(f"{_STANDBY}/upstream", need=_ADMIN, PUT=set_endpoints),
+    resource(f"{_STANDBY}/connect", need=_ADMIN, POST=connect),
+    resource(f"{_STANDBY}/disconnect", need=_ADMIN, POST=disconnect),
+    resource(f"{_STANDBY}/available", need=Need.MONITORING, GET=show_available),
+    resource(f"{_STANDBY}/promote", need=_ADMIN, POST=promote),
+    resource(f"{_STANDBY}/summary", need=Need.MONITORING, GET=show_summary),
+    resource(f"{_STANDBY}/disk-usage", need=Need.MONITORING, GET=show_disk_usage),
+    resource(f"{_STANDBY}/data", need=_ADMIN, GET=inspect_data, DELETE=delete_data),
+    resource(f"{_STANDBY}/upstream-metrics", need=Need.MONITORING, GET=show_upstream_metrics),
+    resource(f"{_STANDBY}/downstream-metrics", need=Need.MONITORING, GET=show_downstream_metrics),
+]

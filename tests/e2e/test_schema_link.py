@@ -1,0 +1,609 @@
+"""The schema link over real sockets: two nodes in memory, each with its broker, one following the other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, suppress
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec
+
+import pytest
+import uvloop
+
+from leveret.config import Config
+from leveret.config import SchemaSync as Settings
+from leveret.core.access import check_password, permission_of
+from leveret.core.broker import Broker
+from leveret.core.queue import Reader
+from leveret.core.schema import SCHEMA_VHOST, UPSTREAM_PARAMETER, canonical, exported
+from leveret.model.definitions import (
+    KINDS,
+    AnyEntity,
+    Binding,
+    Delete,
+    Exchange,
+    GlobalParameter,
+    Parameter,
+    Permission,
+    Policy,
+    Put,
+    Queue,
+    User,
+    Vhost,
+)
+from leveret.model.errors import AccessRefused, AuthenticationFailed, InvalidCommand, NotAllowed
+from leveret.runtime.schema_downstream import Timing
+from leveret.runtime.schema_sync import SchemaSync
+from leveret.session.amqp10 import Amqp10Session
+from leveret.storage.state_file import StateFile
+
+DEADLINE_S = 20.0
+TIMING = Timing(connect_timeout_s=0.4, reply_timeout_s=0.5, backoff_min_s=0.05, backoff_max_s=0.2)
+PARAMETERS = ParamSpec("PARAMETERS")
+
+
+def on_a_loop(
+    test: Callable[PARAMETERS, Coroutine[object, object, None]],
+) -> Callable[PARAMETERS, None]:
+    """Run a test on the event loop that a node uses."""
+
+    @wraps(test)
+    def run(*args: PARAMETERS.args, **kwargs: PARAMETERS.kwargs) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(test(*args, **kwargs))
+
+    return run
+
+
+def _no_messages(*_: object) -> Iterator[object]:
+    return iter(())
+
+
+READ: Reader = _no_messages  # type: ignore[assignment]  # no queue here ever reads
+
+
+class Node:
+    """A node in memory: its broker, its schema sync, and what `Amqp10Session` asks of it."""
+
+    def __init__(self, home: Path, name: str, **settings: object) -> None:
+        self.config = Config(
+            node_name=name,
+            cluster_name=f"cluster.{name}",
+            schema_sync=Settings(**{"minimum_sync_interval_ms": 60_000, **settings}),  # type: ignore[arg-type]  # by name
+        )
+        self.broker = Broker(READ)
+        self.commits = 0
+        self.container_id = name
+        self.schema_sync = SchemaSync(self, StateFile(home / f"{name}.json"), TIMING)
+        self.serving = True
+        self.sessions = 0
+        self.broker.apply(Put(Vhost(name="/")))
+
+    async def commit(self) -> None:
+        self.commits += 1
+
+    def put(self, *entities: AnyEntity) -> None:
+        for entity in entities:
+            self.broker.apply(Put(entity))
+
+    def schema(self) -> dict[str, list[bytes]]:
+        """What is to be the same on both sides."""
+        return {kind: sorted(map(canonical, exported(self.broker.definitions, kind))) for kind in KINDS}
+
+    def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
+        user = self.broker.definitions.by_kind["users"].get((username,))
+        if not isinstance(user, User) or not check_password(user, password):
+            raise AuthenticationFailed(f"user '{username}' - invalid credentials")
+        return username
+
+    def open_vhost(self, user: str, vhost: str) -> None:
+        self.broker.topology(vhost)
+        if permission_of(self.broker.definitions, user, vhost) is None:
+            raise AccessRefused(f"access to vhost '{vhost}' refused for user '{user}'")
+
+    def schema_request(self, user: str, body: bytes) -> bytes:
+        return self.schema_sync.serve_request(user, body)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, as the AMQP listener serves it."""
+        session = Amqp10Session(self, from_loopback=True)
+        self.sessions += 1
+        try:
+            while not session.closed and (octets := await reader.read(65_536)):
+                writer.write(session.receive(octets, int(asyncio.get_running_loop().time() * 1000)))
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def listening(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[object, object, None]],
+) -> AsyncIterator[int]:
+    """A port of 127.0.0.1 on which `serve` answers; every connection ends with it."""
+    connections: set[asyncio.Task[None]] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        connections.add(task)
+        try:
+            with suppress(asyncio.CancelledError):
+                await serve(reader, writer)
+        finally:
+            connections.discard(task)
+            writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in list(connections):
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Accepts, and never says a word."""
+    await reader.read(-1)
+
+
+async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Speaks something else."""
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 100)
+    await writer.drain()
+
+
+async def a_refused_port() -> int:
+    """A port on which nobody listens."""
+    async with listening(silent) as port:
+        return port
+
+
+async def until(holds: Callable[[], object], what: str) -> None:
+    """Wait for something to be so; say what was not, and by what state."""
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not holds():  # noqa: ASYNC110 - what is waited for is a status, which has no event
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"{what} did not come about") from None
+
+
+def endpoints(*ports: int, password: str = "secret", username: str = "replicator") -> str:
+    return json.dumps(
+        {"endpoints": [f"127.0.0.1:{port}" for port in ports], "username": username, "password": password}
+    )
+
+
+class Pair:
+    """An upstream that serves on `port`, and a downstream that is not started."""
+
+    def __init__(self, upstream: Node, downstream: Node, port: int) -> None:
+        self.upstream = upstream
+        self.downstream = downstream
+        self.port = port
+
+    @property
+    def status(self) -> dict[str, object]:
+        return self.downstream.schema_sync.status()
+
+    async def synced(self) -> None:
+        """Let the downstream sync once more, and wait for it."""
+        before = self.status["syncs"]
+        self.downstream.schema_sync.sync_now()
+        await until(lambda: self.status["syncs"] != before, f"a sync ({self.status['last_error']})")
+
+    async def follow(self, text: str | None = None) -> None:
+        await self.downstream.schema_sync.set_endpoints(text or endpoints(self.port))
+        await self.downstream.schema_sync.start()
+
+    async def failed(self, part: str) -> dict[str, object]:
+        """Wait for an error that says so; return the status."""
+        await until(lambda: part in str(self.status["last_error"]), f"{part!r} in {self.status}")
+        return self.status
+
+
+@asynccontextmanager
+async def pair(home: Path, **settings: object) -> AsyncIterator[Pair]:
+    upstream = Node(home, "up", operating_mode="upstream")
+    await upstream.schema_sync.add_user("replicator", "secret")
+    downstream = Node(home, "down", operating_mode="downstream", **settings)
+    async with listening(upstream.serve) as port:
+        try:
+            yield Pair(upstream, downstream, port)
+        finally:
+            await downstream.schema_sync.stop()
+
+
+SOME: list[AnyEntity] = [
+    User(name="app", password_hash="h", tags=("monitoring",)),
+    Vhost(name="orders", description="what is bought", tags=("standby_replication",)),
+    Permission(user="app", vhost="orders", configure="", write=".*", read=".*"),
+    Exchange(vhost="orders", name="in", type="topic", arguments={"alternate-exchange": "lost"}),
+    Exchange(vhost="orders", name="lost", type="fanout"),
+    GlobalParameter(name="owner", value={"team": ["a", "b"], "on-call": True}),
+    Policy(
+        vhost="orders", name="dr", pattern="^", apply_to="queues", definition={"remote-dc-replicate": True}
+    ),
+    Parameter(vhost="orders", component="vhost-limits", name="limits", value={"max-queues": 9}),
+    Queue(vhost="orders", name="eu", arguments={"x-queue-type": "quorum"}),
+    Binding(vhost="orders", source="in", destination="eu", routing_key="eu.#", arguments={"a": 1}),
+    Binding(vhost="orders", source="lost", destination="eu"),
+]
+
+
+# -- following ------------------------------------------------------------------------------------
+
+
+@on_a_loop
+async def test_a_downstream_follows_its_upstream_through_every_kind_of_change(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link:
+        link.upstream.put(*SOME)
+        link.downstream.put(Vhost(name="old"), Queue(vhost="old", name="q"), User(name="x", password_hash=""))
+        await link.follow()
+        await until(lambda: link.status["state"] == "syncing", "a first sync")
+        assert link.downstream.schema() == link.upstream.schema()
+
+        for change in (
+            Delete("queues", ("orders", "eu")),
+            Put(Queue(vhost="orders", name="eu")),
+            Put(Binding(vhost="orders", source="in", destination="eu", routing_key="#")),
+            Put(User(name="app", password_hash="other")),
+            Delete("policies", ("orders", "dr")),
+        ):
+            link.upstream.broker.apply(change)
+            await link.synced()
+            assert link.downstream.schema() == link.upstream.schema()
+
+        assert link.status["conflicts"] == []
+        assert link.status["refused"] == []
+        assert link.downstream.commits >= 5
+
+
+@on_a_loop
+async def test_what_is_this_nodes_own_stays_its_own(tmp_path: Path) -> None:
+    async with pair(tmp_path, locals_={"global_parameters": "^standby", "queues": "^mine$"}) as link:
+        mine: list[AnyEntity] = [
+            GlobalParameter(name="cluster_name", value="eu.2"),
+            GlobalParameter(name="standby_replication_upstream", value={}),
+            GlobalParameter(name="standby_extra", value=1),
+            Vhost(name=SCHEMA_VHOST),
+            Queue(vhost="/", name="mine", epoch=5),
+            Queue(vhost="/", name="passing", durable=False),
+        ]
+        link.downstream.put(*mine)
+        link.upstream.put(GlobalParameter(name="cluster_name", value="eu.1"), Queue(vhost="/", name="theirs"))
+        await link.follow()
+        await until(lambda: link.status["state"] == "syncing", "a first sync")
+
+        held = link.downstream.broker.definitions.by_kind
+        for entity in mine[:-1]:
+            assert held[entity.kind][entity.key] == entity
+        assert ("/", "passing") in held["queues"]
+        assert ("/", "theirs") in held["queues"]
+        assert (UPSTREAM_PARAMETER,) in held["global_parameters"]
+
+
+@on_a_loop
+async def test_unchanged_kinds_are_not_sent_again_although_locals_keep_the_two_sides_different(
+    tmp_path: Path,
+) -> None:
+    async with pair(tmp_path, locals_={"queues": "^mine$"}) as link:
+        link.upstream.put(Queue(vhost="/", name="mine"), Queue(vhost="/", name="q"))
+        await link.follow()
+        await until(lambda: link.status["syncs"] == 1, "a first sync")
+        await link.synced()
+        await link.synced()
+        assert link.status["syncs_unchanged"] == 2
+
+        link.downstream.broker.apply(Delete("queues", ("/", "q")))
+        await link.synced()
+        assert ("/", "q") in link.downstream.broker.queues
+
+
+@on_a_loop
+async def test_a_large_schema_arrives_in_one_reply(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link:
+        link.upstream.put(Exchange(vhost="/", name="x", type="topic"))
+        for number in range(10_000):
+            link.upstream.put(
+                Queue(vhost="/", name=f"queue-{number}", arguments={"note": f"{number * 7919:x}" * 4}),
+                Binding(vhost="/", source="x", destination=f"queue-{number}", routing_key=f"k.{number}"),
+            )
+        await link.follow()
+        await until(lambda: link.status["state"] == "syncing", "a first sync")
+        assert link.downstream.schema() == link.upstream.schema()
+        changes = link.status["changes_applied"]
+        assert isinstance(changes, int)
+        assert changes >= 20_000
+
+
+@on_a_loop
+async def test_a_queue_that_holds_messages_is_kept_and_named_until_it_is_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path) as link:
+        link.upstream.put(Queue(vhost="/", name="q", arguments={"x": 1}))
+        link.downstream.put(Queue(vhost="/", name="q"))
+        held = link.downstream.broker.queue("/", "q")
+        held.next_offset = 3
+        assert held.message_count == 3
+        await link.follow()
+        await until(lambda: link.status["syncs"] == 1, "a first sync")
+        assert link.status["conflicts"] == [
+            "queues //q: its properties differ from the upstream's, and it holds messages"
+        ]
+        assert link.downstream.broker.queue("/", "q") is held
+
+        held.next_offset = 0
+        await link.synced()
+        assert link.status["conflicts"] == []
+        assert link.downstream.schema() == link.upstream.schema()
+
+
+@on_a_loop
+async def test_a_change_that_the_downstream_refuses_is_named_and_stops_no_other(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link:
+        # A newer upstream knows a type of exchange that this node does not.
+        odd = Exchange(vhost="/", name="odd", type="x-consistent-hash")
+        link.upstream.broker.definitions.apply(Put(odd))
+        link.upstream.put(Queue(vhost="/", name="q"))
+        await link.follow()
+        await until(lambda: link.status["syncs"] == 1, "a first sync")
+        assert link.status["refused"] == ["exchanges //odd: invalid exchange type 'x-consistent-hash'"]
+        assert link.status["last_error"] == "exchanges //odd: invalid exchange type 'x-consistent-hash'"
+        assert ("/", "q") in link.downstream.broker.queues
+
+
+@on_a_loop
+async def test_syncs_repeat_at_the_interval(tmp_path: Path) -> None:
+    async with pair(tmp_path, minimum_sync_interval_ms=100) as link:
+        await link.follow()
+        await until(lambda: link.status["syncs"] == 1, "a first sync")
+        link.upstream.put(Queue(vhost="/", name="later"))
+        await until(lambda: ("/", "later") in link.downstream.broker.queues, "a sync of its own accord")
+        status = link.status
+        for stamp in ("last_connection_completion_stamp", "last_sync_request_stamp", "last_sync_duration"):
+            assert isinstance(status[stamp], int)
+        assert link.upstream.schema_sync.status()["requests_served"] >= 2
+
+
+# -- when it does not go well ---------------------------------------------------------------------
+
+
+@on_a_loop
+async def test_a_wrong_password_is_reported_and_the_right_one_taken_up(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link:
+        await link.follow(endpoints(link.port, password="wrong-guess"))
+        status = await link.failed("refuses user 'replicator' or its password")
+        assert status["state"] == "recover"
+        assert "wrong-guess" not in str(status)
+        await link.downstream.schema_sync.set_endpoints(endpoints(link.port))
+        await until(lambda: link.status["state"] == "syncing", "a sync with the right password")
+        assert link.status["last_error"] is None
+
+
+@on_a_loop
+async def test_an_upstream_without_the_vhost_is_reported(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link:
+        link.upstream.broker.apply(Delete("vhosts", (SCHEMA_VHOST,)))
+        await link.follow()
+        status = await link.failed(f"vhost '{SCHEMA_VHOST}' does not exist")
+        assert status["state"] == "recover"
+
+
+@on_a_loop
+async def test_a_user_without_permissions_is_reported(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link:
+        link.upstream.broker.apply(Delete("permissions", (SCHEMA_VHOST, "replicator")))
+        await link.follow()
+        await link.failed(f"access to vhost '{SCHEMA_VHOST}' refused for user 'replicator'")
+        link.upstream.put(
+            Permission(user="replicator", vhost=SCHEMA_VHOST, configure="", write="", read=".*")
+        )
+        await link.failed("access to 'schema_definition_sync' in vhost")
+
+
+@on_a_loop
+async def test_the_first_endpoint_that_answers_is_used(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link, listening(silent) as mute, listening(garbage) as noise:
+        await link.follow(endpoints(await a_refused_port(), mute, noise, link.port))
+        await until(lambda: link.status["state"] == "syncing", "a sync with the fourth endpoint")
+        assert link.upstream.sessions == 1
+
+
+@on_a_loop
+async def test_endpoints_of_which_none_answers_are_named_each_with_its_reason(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link, listening(silent) as mute, listening(garbage) as noise:
+        refused = await a_refused_port()
+        await link.follow(endpoints(refused, mute, noise))
+        status = await link.failed(f"127.0.0.1:{mute} does not answer within 0.4 s")
+        assert status["state"] == "connecting"
+        reasons = str(status["last_error"]).split("; ")
+        assert [reason.split()[0].rstrip(":") for reason in reasons] == [
+            f"127.0.0.1:{port}" for port in (refused, mute, noise)
+        ]
+
+
+@on_a_loop
+async def test_a_lost_link_is_taken_up_again(tmp_path: Path) -> None:
+    upstream = Node(tmp_path, "up", operating_mode="upstream")
+    await upstream.schema_sync.add_user("replicator", "secret")
+    downstream = Node(tmp_path, "down", operating_mode="downstream")
+    link = Pair(upstream, downstream, 0)
+    try:
+        async with listening(upstream.serve) as first:
+            await link.follow(endpoints(first))
+            await until(lambda: link.status["state"] == "syncing", "a first sync")
+        await until(lambda: link.status["state"] in ("disconnected", "connecting"), "the loss of the link")
+        upstream.put(Queue(vhost="/", name="meanwhile"))
+        async with listening(upstream.serve) as second:
+            await downstream.schema_sync.set_endpoints(endpoints(second))
+            await until(lambda: ("/", "meanwhile") in downstream.broker.queues, "the second link")
+    finally:
+        await downstream.schema_sync.stop()
+
+
+@on_a_loop
+async def test_an_upstream_that_is_disabled_is_asked_again_until_it_serves(tmp_path: Path) -> None:
+    async with pair(tmp_path, minimum_sync_interval_ms=100) as link:
+        await link.upstream.schema_sync.disable()
+        await link.follow()
+        status = await link.failed("schema replication is disabled on this node")
+        assert status["state"] == "recover"
+        await link.upstream.schema_sync.enable()
+        await until(lambda: link.status["state"] == "syncing", "a sync once it is enabled")
+        assert link.upstream.sessions == 1
+
+
+@on_a_loop
+async def test_an_upstream_that_stops_answering_is_given_up(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link:
+
+        async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            """Lets the link open, and swallows the reply and all that follows."""
+            session = Amqp10Session(link.upstream, from_loopback=True)
+            while octets := await reader.read(65_536):
+                answer = session.receive(octets, 0)
+                if not link.upstream.schema_sync.status()["requests_served"]:
+                    writer.write(answer)
+
+        async with listening(deaf) as port:
+            await link.follow(endpoints(port))
+            await link.failed("did not reply within 0.5 s")
+            assert link.status["syncs"] == 0
+
+
+# -- modes and commands ---------------------------------------------------------------------------
+
+
+@on_a_loop
+async def test_a_promoted_downstream_serves_and_stays_promoted(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link:
+        link.upstream.put(*SOME)
+        await link.follow()
+        await until(lambda: link.status["state"] == "syncing", "a first sync")
+        promoted = link.downstream.schema_sync
+
+        await promoted.disable()
+        assert link.status["state"] == "disconnected"
+        await promoted.add_user("replicator", "new")
+        await promoted.set_mode("upstream")
+        await promoted.enable()
+
+        assert (promoted.status()["operating_mode"], promoted.status()["state"]) == ("upstream", "running")
+        follower = Node(tmp_path, "other", operating_mode="downstream")
+        async with listening(link.downstream.serve) as port:
+            await follower.schema_sync.set_endpoints(endpoints(port, password="new"))
+            await follower.schema_sync.start()
+            await until(
+                lambda: follower.schema_sync.status()["state"] == "syncing", "a sync from the promoted"
+            )
+            assert follower.schema() == link.downstream.schema()
+            await follower.schema_sync.stop()
+
+        again = Node(tmp_path, "down", operating_mode="downstream")
+        assert again.schema_sync.status()["operating_mode"] == "upstream"
+
+
+@on_a_loop
+async def test_a_disabled_downstream_stays_disabled_over_a_restart(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link:
+        await link.downstream.schema_sync.disable()
+        await link.follow()
+        assert link.status["state"] == "disconnected"
+        again = Node(tmp_path, "down", operating_mode="downstream")
+        await again.schema_sync.start()
+        assert again.schema_sync.status()["enabled"] is False
+        await link.downstream.schema_sync.enable()
+        await until(lambda: link.status["state"] == "syncing", "a sync once enabled")
+
+
+@on_a_loop
+async def test_a_restart_takes_up_new_endpoints(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link, listening(link.upstream.serve) as other:
+        await link.follow()
+        await until(lambda: link.status["state"] == "syncing", "a first sync")
+        await link.downstream.schema_sync.set_endpoints(endpoints(other))
+        await link.synced()
+        assert link.upstream.sessions == 1
+        await link.downstream.schema_sync.restart()
+        await until(lambda: link.upstream.sessions == 2, "a second connection")
+        assert link.status["upstream_endpoints"] == [f"127.0.0.1:{other}"]
+
+
+@on_a_loop
+async def test_a_downstream_without_endpoints_says_what_to_do(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link:
+        await link.downstream.schema_sync.start()
+        status = await link.failed("use set_schema_replication_upstream_endpoints")
+        assert status["state"] == "disconnected"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("{", "malformed|truncated"),
+        ("[]", "Expected `object`"),
+        ('{"username":"u","password":"p"}', "required field `endpoints`"),
+        ('{"endpoints":["h:1"],"password":"p"}', "required field `username`"),
+        ('{"endpoints":["h:1"],"username":"u"}', "required field `password`"),
+        ('{"endpoints":"h:1","username":"u","password":"p"}', r"\$\.endpoints"),
+        ('{"endpoints":["h:1"],"username":"u","password":7}', r"\$\.password"),
+        ('{"endpoints":[],"username":"u","password":"p"}', "`endpoints` is empty"),
+        ('{"endpoints":["h:1"],"username":"","password":"p"}', "`username` is empty"),
+        (
+            '{"endpoints":["h:1","h"],"username":"u","password":"p"}',
+            r"`endpoints\[1\]`: 'h' is not host:port",
+        ),
+        ('{"endpoints":["h:0"],"username":"u","password":"p"}', r"endpoints\[0\]"),
+        ('{"endpoints":["h:65536"],"username":"u","password":"p"}', r"endpoints\[0\]"),
+        ('{"endpoints":["amqp://h:1"],"username":"u","password":"p"}', r"endpoints\[0\]"),
+        ('{"endpoints":["::1:5672"],"username":"u","password":"p"}', r"endpoints\[0\]"),
+    ],
+)
+@on_a_loop
+async def test_endpoints_that_cannot_be_used_name_the_field_and_change_nothing(
+    tmp_path: Path, text: str, named: str
+) -> None:
+    node = Node(tmp_path, "down", operating_mode="downstream")
+    with pytest.raises(InvalidCommand, match=named):
+        await node.schema_sync.set_endpoints(text)
+    assert node.broker.definitions.by_kind["global_parameters"] == {}
+
+
+@on_a_loop
+async def test_requests_are_served_by_an_enabled_upstream_to_its_schema_users_only(tmp_path: Path) -> None:
+    node = Node(tmp_path, "up", operating_mode="upstream")
+    sync = node.schema_sync
+    with pytest.raises(AccessRefused, match="refused for user 'nobody'"):
+        sync.serve_request("nobody", b"")
+    await sync.add_user("replicator", "secret")
+    with pytest.raises(InvalidCommand, match="not a message of the schema sync"):
+        sync.serve_request("replicator", b"garbage")
+    await sync.set_mode("none")
+    with pytest.raises(NotAllowed, match="mode is 'none'"):
+        sync.serve_request("replicator", b"")
+    with pytest.raises(InvalidCommand, match="'sideways' is not one of upstream, downstream, none"):
+        await sync.set_mode("sideways")
+    with pytest.raises(InvalidCommand, match="needs a name and a password"):
+        await sync.add_user("replicator", "")
+
+
+@on_a_loop
+async def test_a_schema_user_that_is_there_keeps_its_tags_and_gets_the_password(tmp_path: Path) -> None:
+    node = Node(tmp_path, "up", operating_mode="upstream")
+    node.put(User(name="replicator", password_hash="", tags=("monitoring",)))
+    await node.schema_sync.add_user("replicator", "secret")
+    user = node.broker.definitions.by_kind["users"][("replicator",)]
+    assert isinstance(user, User)
+    assert user.tags == ("monitoring",)
+    assert check_password(user, "secret")
+    assert permission_of(node.broker.definitions, "replicator", SCHEMA_VHOST) is not None

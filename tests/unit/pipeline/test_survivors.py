@@ -1,0 +1,308 @@
+"""The recovery without Spark: what survives, in which order, published how often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leveret.model.errors import StorageError
+from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.plan import (
+    Outcome,
+    Plan,
+    PlanDirectory,
+    covered_number,
+    delete_unfrozen,
+    read_order,
+    unfinished,
+)
+from leveret.pipeline.publish import PlanPublisher
+from leveret.pipeline.store import store_range
+from leveret.pipeline.survivors import may_have_survivors, not_to_recover, write_run
+from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+
+VHOST = "/"
+QUEUES = ("a", "b")
+
+
+class Lost(Exception):
+    """The broker went away."""
+
+
+class FakeBroker:
+    """Queues that drop ids they have, as the node does; may go away after some messages."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, list[bytes]] = {}
+        self.last: dict[tuple[str, str], int] = {}
+        self.goes_away_after: int | None = None
+        self.connections = 0
+
+    def connect(self) -> FakeBroker:
+        self.connections += 1
+        return self
+
+    def declare_publisher(self, reference: str, stream: str) -> FakePublisher:
+        return FakePublisher(self, reference, stream.removeprefix("leveret.recovery/"))
+
+    def close(self) -> None:
+        self.connections -= 1
+
+
+class FakePublisher:
+    def __init__(self, broker: FakeBroker, reference: str, queue: str) -> None:
+        self.broker = broker
+        self.key = (queue, reference)
+        self.last_sequence = broker.last.get(self.key, 0)
+
+    def publish(self, entries: list[tuple[int, bytes]]) -> None:
+        for publishing_id, body in entries:
+            if self.broker.goes_away_after == 0:
+                raise Lost
+            if self.broker.goes_away_after is not None:
+                self.broker.goes_away_after -= 1
+            last = self.broker.last.get(self.key, 0)
+            if publishing_id > last:
+                assert publishing_id == last + 1, "an id was left out"
+                self.broker.last[self.key] = publishing_id
+                self.broker.queues.setdefault(self.key[0], []).append(body)
+
+    def wait_confirmed(self, up_to: int, timeout_s: float) -> None:
+        assert self.broker.last.get(self.key, 0) >= up_to
+
+
+class Standby:
+    """A data directory, filled from an upstream in files of some chunks each, and promoted."""
+
+    def __init__(self, data_dir: Path, chunks_per_file: int = 4) -> None:
+        self.data_dir = data_dir
+        self.manifest = Manifest(data_dir)
+        self.broker = FakeBroker()
+        self._chunks_per_file = chunks_per_file
+
+    def transfer(self, upstream: StandbyUpstream) -> None:
+        have = self.manifest.next_by_vhost.get(VHOST, 0)
+        chunks = (
+            upstream.logs[VHOST].read(have, 1 << 40) if have < upstream.logs[VHOST].committed_offset else []
+        )
+        for first in range(0, len(chunks), self._chunks_per_file):
+            file = store_range(self.data_dir, VHOST, chunks[first : first + self._chunks_per_file])
+            assert file is not None
+            self.manifest.append([file])
+
+    def plan(self, *, from_scratch: bool = False) -> PlanDirectory | None:
+        masks = not_to_recover(self.manifest, VHOST, start_from_scratch=from_scratch)
+        files = [file for file in self.manifest.files() if may_have_survivors(file, masks)]
+        if not files:
+            return None
+        directory = PlanDirectory.new(self.data_dir, VHOST)
+        parts = []
+        for number, file in enumerate(files):
+            run = directory.runs / f"{number}.arrow"
+            parts += write_run(self.data_dir, VHOST, [(number, file.path)], masks, run)
+        plan = Plan(
+            plan_id=directory.path.name,
+            vhost=VHOST,
+            number=self.manifest.number,
+            start_from_scratch=from_scratch,
+            files=[file.path for file in files],
+            parts=parts,
+        )
+        directory.freeze(plan)
+        return directory
+
+    def publish(self, directory: PlanDirectory) -> Outcome:
+        plan = directory.load()
+        publisher = PlanPublisher(directory, self.broker.connect, lambda count: None)
+        queues = publisher.publish(sorted(plan.queues)) if plan.queues else []
+        outcome = Outcome(plan_id=plan.plan_id, vhost=VHOST, number=plan.number, finished_ms=1, queues=queues)
+        directory.finish(outcome)
+        return outcome
+
+    def promote(self, *, from_scratch: bool = False) -> int:
+        """Recover; returns how many messages."""
+        directory = self.plan(from_scratch=from_scratch)
+        return 0 if directory is None else sum(queue.messages for queue in self.publish(directory).queues)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.sampled_from(QUEUES), st.integers(1, 6)),
+        st.tuples(
+            st.just("settle"),
+            st.sampled_from(QUEUES),
+            st.lists(st.tuples(st.integers(0, 25), st.integers(1, 4)), min_size=1, max_size=3),
+        ),
+        st.tuples(st.just("again"), st.sampled_from(QUEUES), st.integers(1, 3)),
+        st.tuples(st.just("new life"), st.sampled_from(QUEUES), st.none()),
+    ),
+    max_size=25,
+)
+
+
+def play(upstream: StandbyUpstream, played: list, base: int = 0) -> None:
+    for number, (step, queue, argument) in enumerate(played, base):
+        if step == "publish":
+            bodies = [stored_message(b"%d.%d" % (number, i), b"ex", queue.encode()) for i in range(argument)]
+            upstream.publish(VHOST, queue, bodies)
+        elif step == "settle":
+            upstream.settle(VHOST, queue, argument)
+        elif step == "again":
+            upstream.copy_again(VHOST, queue, argument)
+        else:
+            upstream.begin_life(VHOST, queue)
+
+
+def expected(upstream: StandbyUpstream) -> dict[str, list[bytes]]:
+    found = {queue: upstream.unsettled(VHOST, queue) for queue in QUEUES}
+    return {queue: messages for queue, messages in found.items() if messages}
+
+
+@given(played=steps, chunks_per_file=st.integers(1, 6))
+def test_what_survives_is_what_a_simple_model_says(
+    played: list, chunks_per_file: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    upstream = StandbyUpstream()
+    play(upstream, played)
+    standby = Standby(tmp_path_factory.mktemp("standby"), chunks_per_file)
+    standby.transfer(upstream)
+    count = standby.promote()
+    assert standby.broker.queues == expected(upstream)
+    assert count == sum(map(len, expected(upstream).values()))
+    assert standby.promote() == 0, "a second promotion recovers nothing again"
+    assert standby.broker.queues == expected(upstream)
+    assert standby.broker.connections == 0
+
+
+@given(before=steps, after=steps)
+@settings(max_examples=50)
+def test_a_later_promotion_recovers_only_what_is_newer(
+    before: list, after: list, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    upstream = StandbyUpstream()
+    play(upstream, before)
+    standby = Standby(tmp_path_factory.mktemp("standby"))
+    standby.transfer(upstream)
+    standby.promote()
+    recovered = {queue: set(messages) for queue, messages in standby.broker.queues.items()}
+    first_part = {queue: list(messages) for queue, messages in standby.broker.queues.items()}
+    lives = {key: [set(life.messages) for life in logs] for key, logs in upstream.lives.items()}
+    play(upstream, after, base=1000)
+    standby.transfer(upstream)
+    standby.promote()
+    for queue in QUEUES:
+        newer = [
+            message
+            for index, life in enumerate(upstream.lives.get((VHOST, queue), []))
+            for offset, message in life.messages.items()
+            if offset not in life.settled
+            and not (index < len(lives.get((VHOST, queue), [])) and offset in lives[VHOST, queue][index])
+        ]
+        assert standby.broker.queues.get(queue, []) == first_part.get(queue, []) + newer
+        assert not recovered.get(queue, set()) & set(newer)
+
+
+@given(played=steps, cuts=st.lists(st.integers(0, 12), max_size=4))
+@settings(max_examples=60)
+def test_killed_at_any_message_and_run_again_nothing_is_lost_or_doubled(
+    played: list, cuts: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    upstream = StandbyUpstream()
+    play(upstream, played)
+    standby = Standby(tmp_path_factory.mktemp("standby"))
+    standby.transfer(upstream)
+    directory = standby.plan()
+    for cut in cuts:
+        standby.broker.goes_away_after = cut
+        if directory is not None and not directory.is_done:
+            try:
+                standby.publish(directory)
+            except Lost:
+                assert [each.path for each in unfinished(standby.data_dir)] == [directory.path]
+    standby.broker.goes_away_after = None
+    if directory is not None and not directory.is_done:
+        standby.publish(directory)
+    assert standby.broker.queues == expected(upstream)
+    assert unfinished(standby.data_dir) == []
+
+
+def test_from_scratch_recovers_settled_and_recovered_messages_too(tmp_path: Path) -> None:
+    upstream = StandbyUpstream()
+    upstream.publish(VHOST, "a", [stored_message(b"%d" % i) for i in range(5)])
+    upstream.settle(VHOST, "a", [(0, 4)])
+    standby = Standby(tmp_path)
+    standby.transfer(upstream)
+    assert standby.promote() == 1
+    assert standby.promote(from_scratch=True) == 5
+    assert standby.promote() == 0
+
+
+def test_a_file_all_of_whose_messages_are_settled_is_not_opened(tmp_path: Path) -> None:
+    upstream = StandbyUpstream()
+    upstream.publish(VHOST, "a", [stored_message(b"x")] * 10)
+    upstream.settle(VHOST, "a", [(0, 10)])
+    standby = Standby(tmp_path, chunks_per_file=1)
+    standby.transfer(upstream)
+    masks = not_to_recover(standby.manifest, VHOST)
+    assert [may_have_survivors(file, masks) for file in standby.manifest.files()] == [False, False]
+
+
+def test_unknown_settlements_stop_a_promotion_unless_all_available_is_asked_for(tmp_path: Path) -> None:
+    upstream = StandbyUpstream()
+    upstream.publish(VHOST, "a", [stored_message(b"x")])
+    upstream.settle(VHOST, "a", [(0, 1)])
+    standby = Standby(tmp_path)
+    standby.transfer(upstream)
+    (file,) = standby.manifest.files()
+    (tmp_path / file.settlements).write_bytes(b"torn")
+    with pytest.raises(StorageError, match="--all-available"):
+        not_to_recover(standby.manifest, VHOST)
+    assert not_to_recover(standby.manifest, VHOST, all_available=True) == {}
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    upstream = StandbyUpstream()
+    upstream.publish(VHOST, "a", [stored_message(b"x")])
+    standby = Standby(tmp_path)
+    standby.transfer(upstream)
+    (file,) = standby.manifest.files()
+    (tmp_path / file.path).write_bytes(b"torn")
+    with pytest.raises(StorageError, match=r"parquet.*restore"):
+        standby.plan()
+
+
+def test_a_plan_that_was_never_frozen_counts_for_nothing(tmp_path: Path) -> None:
+    directory = PlanDirectory.new(tmp_path, VHOST)
+    assert unfinished(tmp_path) == []
+    delete_unfrozen(tmp_path)
+    assert not directory.path.exists()
+    assert covered_number(tmp_path, VHOST) == 0
+
+
+def test_order_is_epoch_then_offset_wherever_the_rows_lie(tmp_path: Path) -> None:
+    upstream = StandbyUpstream()
+    upstream.begin_life(VHOST, "a")
+    old = upstream.lives[VHOST, "a"][0]
+    upstream.publish(VHOST, "a", [stored_message(b"old%d" % i) for i in range(3)])
+    upstream.lives[VHOST, "a"].append(type(old)(epoch=old.epoch + 1))
+    upstream.publish(VHOST, "a", [stored_message(b"new%d" % i) for i in range(3)])
+    # The log may have them the other way round: a copy made late.
+    offset, bodies, kind, at_ms = old.copies[0]
+    upstream.logs[VHOST] = type(upstream.logs[VHOST])()
+    life = upstream.lives[VHOST, "a"][1]
+    upstream.logs[VHOST].append_copy("a", life.epoch, 0, life.copies[0][1], kind, at_ms)
+    upstream.logs[VHOST].append_copy("a", old.epoch, offset, bodies, kind, at_ms)
+    standby = Standby(tmp_path, chunks_per_file=1)
+    standby.transfer(upstream)
+    directory = standby.plan()
+    assert directory is not None
+    order = read_order(directory.runs, directory.load().parts)
+    assert [piece.tolist() for piece in order.sweeps(0)] == [[1, 2, 3], [4, 5, 6]]
+    assert [piece.tolist() for piece in order.sweeps(2)] == [[3], [4, 5, 6]]
+    assert order.sweeps(6) == []
+    standby.publish(directory)
+    assert standby.broker.queues["a"] == upstream.unsettled(VHOST, "a")
+    assert len(standby.broker.queues["a"]) == 6
