@@ -87,7 +87,10 @@ def main(arguments: list[str] | None = None) -> int:
         settings = settings_of(told)
         return selftest.main(settings.seconds, settings.warmup_s)
     if told.write_docs:
-        report.write_docs(json.loads(RECORD.read_text()), PAGE)
+        if not RECORD.exists():
+            print(f"no {RECORD}: run `python -m bench` first", file=sys.stderr)
+            return 1
+        report.write_docs(report.read_json(RECORD), PAGE)
         return 0
     record = measure(told)
     report.write_json(record, RECORD)

@@ -48,14 +48,11 @@ class Connection:
         self.socket = socket.create_connection((LOOPBACK, port), timeout=TIMEOUT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.pending = bytearray()  # received, not yet looked at
-        self.socket.sendall(_HEADER)
-        self._expect(commands.Connection.Start)
-        login = f"\0{user}\0{password}"
-        start_ok = commands.Connection.StartOk({}, "PLAIN", login, "en_US")
-        self._call(start_ok, commands.Connection.Tune, channel=0)
-        self._send(commands.Connection.TuneOk(CHANNEL, FRAME_MAX, 0), channel=0)
-        self._call(commands.Connection.Open(vhost), commands.Connection.OpenOk, channel=0)
-        self._call(commands.Channel.Open(), commands.Channel.OpenOk)
+        try:
+            self._open(vhost, f"\0{user}\0{password}")
+        except BaseException:
+            self.socket.close()
+            raise
 
     def declare_queue(self, queue: str, *, durable: bool = True) -> None:
         """Declare a queue of the default type."""
@@ -86,6 +83,16 @@ class Connection:
             self.socket.shutdown(socket.SHUT_WR)
             while self.socket.recv(RECV_BYTES):
                 pass
+
+    def _open(self, vhost: str, login: str) -> None:
+        """Go through the handshake and open the channel."""
+        self.socket.sendall(_HEADER)
+        self._expect(commands.Connection.Start)
+        start_ok = commands.Connection.StartOk({}, "PLAIN", login, "en_US")
+        self._call(start_ok, commands.Connection.Tune, channel=0)
+        self._send(commands.Connection.TuneOk(CHANNEL, FRAME_MAX, 0), channel=0)
+        self._call(commands.Connection.Open(vhost), commands.Connection.OpenOk, channel=0)
+        self._call(commands.Channel.Open(), commands.Channel.OpenOk)
 
     def _send(self, method: base.Frame, channel: int = CHANNEL) -> None:
         self.socket.sendall(frame.marshal(method, channel))

@@ -143,6 +143,12 @@ def write_json(record: Record, target: Path) -> None:
     target.write_text(json.dumps(record, indent=1) + "\n")
 
 
+def read_json(source: Path) -> Record:
+    """Read build/bench.json back."""
+    record: Record = json.loads(source.read_text())
+    return record
+
+
 def write_docs(record: Record, page: Path) -> None:
     """Put the table of a run between the two marks in the page.
 

@@ -118,6 +118,7 @@ def test_acked_messages_never_return_after_kill9(node: LeveretProcess, chance: r
     """Round after round: publish, ack some out of order, requeue some, crash, compare."""
     left: list[bytes] = []
     for round_ in range(ROUNDS):
+        marker = b"%s %d" % (MARKER, round_)
         bodies = numbered(1000 * round_, chance.randint(20, 300))
         with connected(node) as peer:
             publish_confirmed(peer, bodies)
@@ -131,10 +132,10 @@ def test_acked_messages_never_return_after_kill9(node: LeveretProcess, chance: r
                     continue
                 peer.send(1, commands.Basic.Ack(tag))
                 left.remove(body)
-            publish_confirmed(peer, [MARKER], before=len(bodies))
+            publish_confirmed(peer, [marker], before=len(bodies))
             node.kill9()
         node.start()
-        left.append(MARKER)
+        left.append(marker)
         assert take_all(node) == left, f"round {round_}"
 
 
@@ -163,7 +164,7 @@ def test_confirmed_messages_survive_kill9_in_the_middle_of_publishing(
             peer.call(1, commands.Queue.Purge(queue=QUEUE), commands.Queue.PurgeOk)
             publisher = Publisher(peer)
             enough = chance.randint(1, 2000)
-            wait_until(lambda p=publisher, n=enough: p.confirmed >= n, f"{enough} confirms", PATIENCE_S)  # type: ignore[misc]
+            publisher.wait_confirmed(enough)
             node.kill9()
             publisher.join()
         node.start()
@@ -182,6 +183,10 @@ class Publisher:
         self._threads = [threading.Thread(target=one, daemon=True) for one in (self._publish, self._read)]
         for one in self._threads:
             one.start()
+
+    def wait_confirmed(self, count: int) -> None:
+        """Wait until at least `count` messages are confirmed."""
+        wait_until(lambda: self.confirmed >= count, f"{count} confirms", PATIENCE_S)
 
     def join(self) -> None:
         """Wait for the end that the broken connection brings."""

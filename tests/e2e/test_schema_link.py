@@ -41,7 +41,7 @@ from leveret.session.amqp10 import Amqp10Session
 from leveret.storage.state_file import StateFile
 
 DEADLINE_S = 20.0
-TIMING = Timing(connect_timeout_s=0.4, reply_timeout_s=0.5, backoff_min_s=0.05, backoff_max_s=0.2)
+TIMING = Timing(connect_timeout_s=0.4, reply_timeout_s=10.0, backoff_min_s=0.05, backoff_max_s=0.2)
 PARAMETERS = ParamSpec("PARAMETERS")
 
 
@@ -68,7 +68,7 @@ READ: Reader = _no_messages  # type: ignore[assignment]  # no queue here ever re
 class Node:
     """A node in memory: its broker, its schema sync, and what `Amqp10Session` asks of it."""
 
-    def __init__(self, home: Path, name: str, **settings: object) -> None:
+    def __init__(self, home: Path, name: str, timing: Timing = TIMING, **settings: object) -> None:
         self.config = Config(
             node_name=name,
             cluster_name=f"cluster.{name}",
@@ -77,7 +77,7 @@ class Node:
         self.broker = Broker(READ)
         self.commits = 0
         self.container_id = name
-        self.schema_sync = SchemaSync(self, StateFile(home / f"{name}.json"), TIMING)
+        self.schema_sync = SchemaSync(self, StateFile(home / f"{name}.json"), timing)
         self.serving = True
         self.sessions = 0
         self.broker.apply(Put(Vhost(name="/")))
@@ -211,10 +211,10 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair(home: Path, **settings: object) -> AsyncIterator[Pair]:
+async def pair(home: Path, timing: Timing = TIMING, **settings: object) -> AsyncIterator[Pair]:
     upstream = Node(home, "up", operating_mode="upstream")
     await upstream.schema_sync.add_user("replicator", "secret")
-    downstream = Node(home, "down", operating_mode="downstream", **settings)
+    downstream = Node(home, "down", timing, operating_mode="downstream", **settings)
     async with listening(upstream.serve) as port:
         try:
             yield Pair(upstream, downstream, port)
@@ -326,9 +326,7 @@ async def test_a_large_schema_arrives_in_one_reply(tmp_path: Path) -> None:
 
 
 @on_a_loop
-async def test_a_queue_that_holds_messages_is_kept_and_named_until_it_is_empty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_queue_that_holds_messages_is_kept_and_named_until_it_is_empty(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         link.upstream.put(Queue(vhost="/", name="q", arguments={"x": 1}))
         link.downstream.put(Queue(vhost="/", name="q"))
@@ -357,8 +355,11 @@ async def test_a_change_that_the_downstream_refuses_is_named_and_stops_no_other(
         link.upstream.put(Queue(vhost="/", name="q"))
         await link.follow()
         await until(lambda: link.status["syncs"] == 1, "a first sync")
-        assert link.status["refused"] == ["exchanges //odd: invalid exchange type 'x-consistent-hash'"]
-        assert link.status["last_error"] == "exchanges //odd: invalid exchange type 'x-consistent-hash'"
+        refused = link.status["last_error"]
+        assert isinstance(refused, str)
+        assert refused.startswith("exchanges //odd: ")
+        assert "'x-consistent-hash'" in refused
+        assert link.status["refused"] == [refused]
         assert ("/", "q") in link.downstream.broker.queues
 
 
@@ -465,7 +466,7 @@ async def test_an_upstream_that_is_disabled_is_asked_again_until_it_serves(tmp_p
 
 @on_a_loop
 async def test_an_upstream_that_stops_answering_is_given_up(tmp_path: Path) -> None:
-    async with pair(tmp_path) as link:
+    async with pair(tmp_path, TIMING._replace(reply_timeout_s=0.3)) as link:
 
         async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             """Lets the link open, and swallows the reply and all that follows."""
@@ -477,7 +478,7 @@ async def test_an_upstream_that_stops_answering_is_given_up(tmp_path: Path) -> N
 
         async with listening(deaf) as port:
             await link.follow(endpoints(port))
-            await link.failed("did not reply within 0.5 s")
+            await link.failed("did not reply within 0.3 s")
             assert link.status["syncs"] == 0
 
 

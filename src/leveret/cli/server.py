@@ -62,13 +62,16 @@ def _options(
 def serve(
     data_dir: Annotated[
         Path | None,
-        typer.Option(envvar="LEVERET_DATA_DIR", help="Where the node keeps everything; made if need be, mode 0700."),
+        typer.Option(
+            envvar="LEVERET_DATA_DIR", help="Where the node keeps everything; made if need be, mode 0700."
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(envvar="LEVERET_CONFIG", help="Settings, in the form of rabbitmq.conf.")
     ] = None,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print all settings and where each comes from; start nothing.")
+        bool,
+        typer.Option("--print-config", help="Print all settings and where each comes from; start nothing."),
     ] = False,
 ) -> int:
     """Run a node until SIGTERM or SIGINT."""

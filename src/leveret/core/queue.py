@@ -298,7 +298,8 @@ class Queue:
         taken: list[Run] = []
         size = 0
         while limit and size < DELIVERY_BYTES_MAX:
-            if not self._window and not self._fill():
+            if not self._window and (taken or not self._fill()):
+                # Reading may fail, and what is taken already must not go with it: at most one read, the first.
                 break
             run = self._window[0]
             room = max(1, (DELIVERY_BYTES_MAX - size) // (run.head.body_bytes + 1))

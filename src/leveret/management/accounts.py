@@ -43,7 +43,9 @@ def user_of(name: str, wanted: WantedUser) -> User:
     if wanted.password is not None and wanted.password_hash is not None:
         raise InvalidCommand("both_password_and_password_hash_are_provided")
     if wanted.hashing_algorithm not in ALGORITHMS:
-        raise InvalidCommand(f"hashing_algorithm '{wanted.hashing_algorithm}' is not one of {', '.join(ALGORITHMS)}")
+        raise InvalidCommand(
+            f"hashing_algorithm '{wanted.hashing_algorithm}' is not one of {', '.join(ALGORITHMS)}"
+        )
     if wanted.password == "":
         raise InvalidCommand("a password may not be empty; leave it out for a user who can not log in")
     stored = wanted.password_hash or ""

@@ -102,7 +102,9 @@ class Caller:
             AccessRefused: in RabbitMQ's words.
         """
         if not self.is_operator and not is_allowed(self._permission(vhost), operation, name):
-            raise AccessRefused(f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}'")
+            raise AccessRefused(
+                f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}'"
+            )
 
     def _permission(self, vhost: str) -> Permission | None:
         return permission_of(self.node.broker.definitions, self.name, vhost)

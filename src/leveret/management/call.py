@@ -17,10 +17,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from leveret.core.broker import Broker
 from leveret.management.auth import Caller, Need, Unauthorised, identify
 from leveret.management.node import ManagedNode
 from leveret.management.replies import error_reply, refusal_reply
-from leveret.model.definitions import Change
+from leveret.model.definitions import AnyEntity, Change
 from leveret.model.errors import InvalidCommand, LeveretError
 
 logger = logging.getLogger(__name__)
@@ -39,8 +40,8 @@ class Call:
         self.request = request
         self.caller = caller
         self.node: ManagedNode = request.app.state.node
-        self.broker = self.node.broker
-        self.definitions = self.node.broker.definitions.by_kind
+        self.broker: Broker = self.node.broker
+        self.definitions: dict[str, dict[tuple[str, ...], AnyEntity]] = self.broker.definitions.by_kind
 
     def path(self, name: str) -> str:
         """A part of the path, decoded; vhost `%2F` is `/`."""

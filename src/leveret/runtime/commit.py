@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from leveret.model.errors import StorageError
 from leveret.storage.log import Log, sync_descriptors
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ class GroupCommit:
         rounds: how many times the disk was waited for.
     """
 
-    def __init__(self, *, fsync: bool, on_failure: Callable[[OSError], None]) -> None:
+    def __init__(self, *, fsync: bool, on_failure: Callable[[BaseException], None]) -> None:
         """With `fsync` False (durability = os) promises are kept at once and the kernel writes when it likes."""
         self.rounds = 0
         self._fsync = fsync
@@ -35,6 +36,7 @@ class GroupCommit:
         self._dirty: dict[Log, None] = {}
         self._promises: list[Promise] = []
         self._running = False
+        self._failed = False
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fdatasync")
 
     def appended(self, log: Log) -> None:
@@ -47,7 +49,7 @@ class GroupCommit:
 
     def begin(self) -> None:
         """Start a round unless one is under way (then its end starts the next)."""
-        if self._running or not (self._promises or self._dirty):
+        if self._running or self._failed or not (self._promises or self._dirty):
             return
         promises, self._promises = self._promises, []
         dirty, self._dirty = self._dirty, {}
@@ -55,21 +57,34 @@ class GroupCommit:
             for promise in promises:
                 promise()
             return
+        try:
+            descriptors = [fd for log in dirty for fd in log.unsynced()]
+        except StorageError as error:
+            self._fail(error)
+            return
         self._running = True
-        descriptors = [fd for log in dirty for fd in log.unsynced()]
         loop = asyncio.get_running_loop()
         done = loop.run_in_executor(self._executor, sync_descriptors, descriptors)
-        done.add_done_callback(lambda future: self._finished(future, promises))
+        done.add_done_callback(lambda future: self._finished(future, promises, list(dirty)))
 
-    def _finished(self, future: asyncio.Future[None], promises: list[Promise]) -> None:
+    def _fail(self, error: BaseException) -> None:
+        """After a failed fdatasync the kernel may have dropped the pages, and the next one may yet succeed.
+
+        So nothing that waits, and nothing behind it in a log, can ever be promised: no promise is kept from
+        now on, and the node stops (it recovers from what is on disk).
+        """
+        self._failed = True
+        self._on_failure(error)
+
+    def _finished(self, future: asyncio.Future[None], promises: list[Promise], logs: list[Log]) -> None:
         self._running = False
         self.rounds += 1
         error = future.exception()
-        if isinstance(error, OSError):
-            # After a failed fdatasync the kernel may have dropped the pages: nothing that waits can ever be
-            # promised, so no promise is kept and the node stops (it recovers from what is on disk).
-            self._on_failure(error)
+        if error is not None:
+            self._fail(error)
             return
+        for log in logs:
+            log.synced()
         for promise in promises:
             promise()
         self.begin()

@@ -186,7 +186,10 @@ class Engine:
 
     def _remove_logs(self, deleted: list[Queue]) -> None:
         for queue in deleted:
-            self._queues.delete(queue)
+            try:
+                self._queues.delete(queue)
+            except StorageError as error:
+                logger.error("log_not_removed vhost=%s queue=%s error=%s", *queue.key, error)
 
     def _promise(self, definitions_changed: bool) -> None:
         """Tie confirms, copies to outgoing logs and held replies to the next fdatasync."""

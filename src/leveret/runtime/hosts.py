@@ -200,9 +200,12 @@ class RecoveryIngest:
         queue = self._broker.queue(*self._queue.key)
         name = reference.encode()
         last = queue.sequences.get(name, 0)
-        for sequence, entry in entries:
+        new = [(sequence, *self._heads.of_entry(entry)) for sequence, entry in entries if sequence > last]
+        if queue.gathered:
+            # Others' messages first, by themselves: ours and their sequence must share one chunk.
+            self._engine.append_now(queue)
+        for sequence, head, body in new:
             if sequence > last:
-                head, body = self._heads.of_entry(entry)
                 queue.gather(head, [body])
                 last = sequence
         if last > queue.sequences.get(name, 0):

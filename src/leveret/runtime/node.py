@@ -74,6 +74,7 @@ class Node:
             data_dir / "outgoing",
             clock_ms,
             self._queues.log,
+            self.commits.settle,
             segment_bytes_max=storage.segment_bytes_max,
             retain_bytes_max=config.standby.retention_bytes_max,
             retain_ms=config.standby.retention_ms_max,
@@ -116,7 +117,7 @@ class Node:
             LeveretError: a log is damaged, or an address cannot be had.
         """
         _raise_file_limit()
-        self._restore()
+        await self._restore()
         await self.commit()
         for address in self.config.listeners.amqp:
             await self.amqp.start(address.ip, address.port)
@@ -133,7 +134,7 @@ class Node:
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
 
-    def _restore(self) -> None:
+    async def _restore(self) -> None:
         broker = self.broker
         stored = self._definitions.definitions
         epochs = [queue.epoch for queue in stored.by_kind["queues"].values() if isinstance(queue, d.Queue)]
@@ -147,12 +148,12 @@ class Node:
                 )
         broker.changes.clear()
         queues = list(broker.queues.values())
-        self._queues.remove_orphans(queues)
+        self._queues.remove_orphans(set(epochs))
         for queue in queues:
             self._queues.recover(queue)
         if not stored.by_kind["users"] and not stored.by_kind["vhosts"]:
             self._seed()
-        self._restore_outgoing(queues)
+        await self._restore_outgoing(queues)
 
     def _seed(self) -> None:
         """The first start: one vhost, one administrator who may do everything in it."""
@@ -163,13 +164,15 @@ class Node:
         self.broker.apply(d.Put(d.User(name=user, password_hash=password_hash, tags=("administrator",))))
         self.broker.apply(d.Put(d.Permission(user=user, vhost=vhost, configure=".*", write=".*", read=".*")))
 
-    def _restore_outgoing(self, queues: list[Queue]) -> None:
+    async def _restore_outgoing(self, queues: list[Queue]) -> None:
         self.broker.replication_changes.clear()
         for (name,), vhost in self.broker.definitions.by_kind["vhosts"].items():
             if STANDBY_TAG in getattr(vhost, "tags", ()):
                 own = [queue for queue in queues if queue.key[0] == name]
                 self.collector.open_vhost(name)
-                self.collector.resume(own)
+                for queue in own:
+                    if queue.replicated and queue.damage is None:
+                        await self.collector.catch_up(queue)
                 self.collector.close_missing(name, own)
 
     async def stop(self) -> None:
@@ -188,7 +191,7 @@ class Node:
         self._queues.close()
         self._definitions.close()
 
-    def _disk_failed(self, error: OSError) -> None:
+    def _disk_failed(self, error: BaseException) -> None:
         logger.critical("fdatasync_failed error=%s action=stop nothing that waited is confirmed", error)
         self.failed.set()
 

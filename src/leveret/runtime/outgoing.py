@@ -16,7 +16,7 @@ import asyncio
 import builtins
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -40,7 +40,7 @@ from leveret.wire.record import COUNT_MAX, Reason, Settlement, decode_settlement
 logger = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_S: Final = 0.05
-_COPY_BYTES: Final = 4 * 1024 * 1024
+_COPY_BYTES: Final = 1024 * 1024
 _Key = tuple[bytes, int]
 
 
@@ -96,7 +96,9 @@ class OutgoingLog:
             NotFound: the log was closed, its vhost is gone or not tagged any more.
         """
         if self.is_closed:
-            raise NotFound("the outgoing log is closed: its vhost is gone or is not tagged standby_replication")
+            raise NotFound(
+                "the outgoing log is closed: its vhost is gone or is not tagged standby_replication"
+            )
         chunks: list[builtins.bytes] = []
         if offset < self.committed_offset:
             for header, octets in self.log.read_raw(offset, bytes_max):
@@ -199,12 +201,13 @@ class Collector:
         directory: Path,
         clock_ms: Callable[[], int],
         queue_log: Callable[[Queue], Log],
+        durable: Callable[[], Awaitable[None]],
         *,
         segment_bytes_max: int,
         retain_bytes_max: int,
         retain_ms: int | None,
     ) -> None:
-        """`queue_log` gives a queue's log, for copying what it holds already."""
+        """`queue_log` gives a queue's log, `durable` waits until what was appended so far is on disk."""
         self.logs: dict[str, OutgoingLog] = {}
         self._directory = directory
         self._clock_ms = clock_ms
@@ -212,7 +215,9 @@ class Collector:
         self._segment_bytes_max = segment_bytes_max
         self._retain_bytes_max = retain_bytes_max
         self._retain_ms = retain_ms
+        self._durable = durable
         self._following: set[Queue] = set()
+        self._catching_up: dict[Queue, asyncio.Task[None]] = {}
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outgoing")
 
     # -- which vhosts and queues --------------------------------------------------------------
@@ -233,9 +238,30 @@ class Collector:
             log.close(delete=delete)
 
     def follow(self, queue: Queue) -> None:
-        """Collect this queue from now on, and first what its log holds beyond what was collected before."""
+        """Collect this queue from now on, and beside live traffic what its log holds already."""
+        if queue not in self._following and queue not in self._catching_up:
+            task = asyncio.get_running_loop().create_task(self._catch_up(queue))
+            self._catching_up[queue] = task
+
+    async def _catch_up(self, queue: Queue) -> None:
+        try:
+            await self.catch_up(queue)
+        except StorageError as error:
+            # The queue's log still has everything: `resume` tries again.
+            logger.error("collection_stopped vhost=%s queue=%s error=%s", *queue.key, error)
+        finally:
+            self._catching_up.pop(queue, None)
+
+    async def catch_up(self, queue: Queue) -> None:
+        """Copy what the queue's log holds beyond the last copy, then collect live.
+
+        Only what is durable is copied: each turn takes the log's end, waits for the disk, copies up to that
+        end in small steps, and looks again. When the end has not moved there is nothing in between.
+
+        Raises:
+            StorageError: a log cannot be read or written; nothing is skipped.
+        """
         outgoing = self.open_vhost(queue.key[0])
-        self._following.add(queue)
         log = self._queue_log(queue)
         key = (queue.name_octets, queue.epoch)
         position = outgoing.positions.get(key, 0)
@@ -243,15 +269,26 @@ class Collector:
             # The segments between were dropped: all they held is settled. Say so, a message of them may be out.
             outgoing.settle_below(key, log.first_offset, self._clock_ms(), at=log.first_offset - 1)
             position = log.first_offset
-        while position < log.next_offset:
-            for chunk in log.read(position, _COPY_BYTES, check=True):
-                outgoing.copy(queue, chunk.header, bytes(chunk.data))
-                position = chunk.header.next_offset
+        end = -1
+        while end != log.next_offset:
+            end = log.next_offset
+            await self._durable()
+            while position < end and not outgoing.is_closed:
+                for chunk in log.read(position, _COPY_BYTES, check=True):
+                    if chunk.header.next_offset > end:
+                        break
+                    outgoing.copy(queue, chunk.header, builtins.bytes(chunk.data))
+                    position = chunk.header.next_offset
+                await asyncio.sleep(0)
         outgoing.positions.setdefault(key, position)
+        self._following.add(queue)
 
     def unfollow(self, queue: Queue) -> None:
         """Stop collecting; downstreams learn that nothing of the queue is to be recovered."""
         self._following.discard(queue)
+        catching_up = self._catching_up.pop(queue, None)
+        if catching_up is not None:
+            catching_up.cancel()
         outgoing = self.logs.get(queue.key[0])
         key = (queue.name_octets, queue.epoch)
         if outgoing is not None and outgoing.positions.pop(key, None) is not None:
@@ -272,7 +309,7 @@ class Collector:
         try:
             self.logs[queue.key[0]].copy(queue, header, data)
         except StorageError as error:
-            # The queue's log still has it: collection is taken up again from there by the next `follow`.
+            # The queue's log still has it: `resume` takes collection up again from there.
             logger.error("collection_stopped vhost=%s queue=%s error=%s", *queue.key, error)
             self._following.discard(queue)
 
@@ -283,14 +320,10 @@ class Collector:
         return self.logs[queue.key[0]].positions.get((queue.name_octets, queue.epoch), 0)
 
     def resume(self, queues: list[Queue]) -> None:
-        """Take up collections that a full disk had stopped."""
+        """Begin to collect what should be and is not, such as what a full disk had stopped."""
         for queue in queues:
-            if queue.replicated and queue not in self._following and queue.damage is None:
-                try:
-                    self.follow(queue)
-                except StorageError as error:
-                    logger.warning("collection_still_stopped vhost=%s queue=%s error=%s", *queue.key, error)
-                    self._following.discard(queue)
+            if queue.replicated and queue.damage is None:
+                self.follow(queue)
 
     # -- durability and retention -------------------------------------------------------------
 
@@ -310,6 +343,7 @@ class Collector:
                     logger.critical("outgoing_fdatasync_failed error=%s action=restart the node", error)
                     return
                 for log, _, end, last in pending:
+                    log.log.synced()
                     log.committed(end, last)
 
     def retain(self) -> None:

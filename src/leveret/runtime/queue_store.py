@@ -23,6 +23,7 @@ from leveret.wire.chunk import (
     ENTRIES_MAX,
     Attribute,
     Chunk,
+    ChunkError,
     ChunkType,
     Header,
     decode_trailer,
@@ -70,7 +71,12 @@ class QueueStore:
 
     def _describe(self, queue: Queue) -> Log:
         base = self._durable if queue.definition.durable else self._transient
-        return Log(base / f"{queue.epoch:016x}", epoch=queue.epoch, segment_bytes_max=self._segment_bytes_max)
+        return Log(
+            base / f"{queue.epoch:016x}",
+            epoch=queue.epoch,
+            segment_bytes_max=self._segment_bytes_max,
+            durable=queue.definition.durable,
+        )
 
     def recover(self, queue: Queue) -> None:
         """Give the queue what its log holds; a damaged log takes the queue down, and nothing else."""
@@ -91,7 +97,7 @@ class QueueStore:
 
         try:
             log.open(on_chunk)
-        except Corrupt as error:
+        except (StorageError, ChunkError) as error:
             logger.error("queue_down vhost=%s queue=%s error=%s", *queue.key, error)
             queue.damage = str(error)
             return
@@ -113,11 +119,15 @@ class QueueStore:
         elif queue.damage is None:
             self._describe(queue).delete()
 
-    def remove_orphans(self, queues: list[Queue]) -> None:
-        """Delete logs of queues whose deletion was durable before their log was removed."""
-        known = {self._describe(queue).directory for queue in queues}
+    def remove_orphans(self, epochs: set[int]) -> None:
+        """Delete logs of queues whose deletion was durable before their log was removed.
+
+        `epochs` are those of all queues that the definitions log holds, also of one that could not be put
+        this time: its messages must not go for that.
+        """
+        known = {f"{epoch:016x}" for epoch in epochs}
         for directory in self._durable.iterdir() if self._durable.exists() else ():
-            if directory not in known:
+            if directory.name not in known:
                 logger.info("orphaned_log_removed directory=%s", directory.name)
                 shutil.rmtree(directory)
 
@@ -202,9 +212,15 @@ class QueueStore:
             for chunk in log.read(offset, READ_BYTES, check=True):
                 header = chunk.header
                 if header.type == ChunkType.USER:
-                    runs += self._heads.runs(bytes(chunk.data), header.chunk_id, offset)
+                    runs += self._runs(log, chunk, offset)
                 offset = max(offset, header.next_offset)
         return runs
+
+    def _runs(self, log: Log, chunk: Chunk, offset: int) -> list[Run]:
+        try:
+            return self._heads.runs(bytes(chunk.data), chunk.header.chunk_id, offset)
+        except ChunkError as error:
+            raise Corrupt(str(log.directory), "", chunk.header.chunk_id, -1, str(error)) from None
 
     def oldest_timestamp_ms(self, queue: Queue) -> int | None:
         """When the oldest message that the queue still holds arrived, None for an empty queue."""

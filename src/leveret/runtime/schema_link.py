@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import cast, NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 

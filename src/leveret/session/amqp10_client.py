@@ -7,6 +7,7 @@ dropped. `session.amqp10` is the other end.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from proton import (
@@ -98,13 +99,7 @@ class SchemaLinkClient:
 
     def receive(self, data: bytes, now_ms: int) -> bytes:
         """Take octets from the upstream; return what to send. Any of the attributes may be new then."""
-        try:
-            for event in self._engine.feed(data):
-                self._handle(event)
-        except (UnicodeError, ProtonException) as error:
-            # proton decodes names and addresses only when they are asked for.
-            self.failure = self.failure or SchemaLinkError(f"the upstream does not speak AMQP 1.0: {error}")
-            self._engine.connection.close()
+        self._take_in(self._engine.feed(data))
         return self._output(now_ms)
 
     def request(self, body: bytes, now_ms: int) -> bytes:
@@ -133,12 +128,20 @@ class SchemaLinkClient:
 
     def _output(self, now_ms: int) -> bytes:
         out = self._engine.output(now_ms)
-        for event in self._engine.events():
-            self._handle(event)
+        self._take_in(self._engine.events())
         self._next_tick_ms = self._engine.next_tick_ms(now_ms)
         if self._engine.finished and self.failure is None:
             self.failure = SchemaLinkError("the upstream closed the connection")
         return out
+
+    def _take_in(self, events: Iterable[Event]) -> None:
+        try:
+            for event in events:
+                self._handle(event)
+        except (UnicodeError, ProtonException) as error:
+            # proton decodes names and addresses only when they are asked for.
+            self.failure = self.failure or SchemaLinkError(f"the upstream does not speak AMQP 1.0: {error}")
+            self._engine.connection.close()
 
     def _handle(self, event: Event) -> None:
         match event.type, event.context:

@@ -58,8 +58,9 @@ class Engine:
     def events(self) -> Iterator[Event]:
         """What has happened and was not told yet."""
         while (event := self._collector.peek()) is not None:
-            yield event
+            # Before it is handled: an event that cannot be read must not come again.
             self._collector.pop()
+            yield event
 
     def send(self, sender: Sender, message: Message, *, settled: bool) -> None:
         """Send a message of any length as one delivery, as fast as the peer's window lets it go."""

@@ -6,6 +6,7 @@ from typing import Final
 
 from leveret.core.queue import Head, Run
 from leveret.wire.amqp091 import body_bytes_of, is_persistent, shortstr
+from leveret.wire.chunk import ChunkError
 from leveret.wire.record import body_start, decode_message, message_head
 
 HEADS_MAX: Final = 4096
@@ -31,7 +32,7 @@ class Heads:
         """Head and body of a stored message, without its length.
 
         Raises:
-            ChunkError: the entry is cut short.
+            ChunkError: the entry is cut short, or its header lies about the body's size.
         """
         start = body_start(entry)
         head = self._head(len(entry).to_bytes(4, "big") + entry[:start], entry)
@@ -42,6 +43,10 @@ class Heads:
         if found is None:
             message = decode_message(entry)
             found = make_head(message.exchange, message.routing_key, message.header)
+            if found.body_bytes != len(message.body):
+                raise ChunkError(
+                    f"stored message: its header announces {found.body_bytes} octets, {len(message.body)} follow"
+                )
             if len(self._known) >= HEADS_MAX:
                 self._known.clear()
             self._known[key] = found

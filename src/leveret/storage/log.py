@@ -6,23 +6,31 @@ which the group commit runs off the event loop on duplicates of the descriptors 
 (data *and* length; a new segment's directory entry is fsynced when it is made, before its first
 chunk). A failed or short write is cut off again at once, so a later append never lands behind
 garbage.
+
+A new segment may reach the disk before the end of the one before it has. Until that one is synced the
+new file is *provisional*: its name ends in `.new`, and nothing in it has been promised to anybody. So
+when the segment before it turns out to be torn, it goes with the torn tail; a segment with its final
+name never does, there a torn predecessor is damage.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from isal.isal_zlib import crc32
 
 from leveret.model.errors import Corrupt, StorageError
-from leveret.storage.segment import OnChunk, Segment
+from leveret.storage.segment import PROVISIONAL, SUFFIX, OnChunk, Segment
 from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, Header, decode_header, encode_header, verify
 
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 256 * 1024
+_NAME: Final = re.compile(rf"(\d{{20}}){re.escape(SUFFIX)}({re.escape(PROVISIONAL)})?")
 
 
 class Log:
@@ -36,45 +44,84 @@ class Log:
         torn_bytes: octets of an unfinished append that `open` cut off.
     """
 
-    def __init__(self, directory: Path, *, epoch: int, segment_bytes_max: int = SEGMENT_BYTES_MAX) -> None:
-        """Describe a log; call `open` before anything else."""
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        epoch: int,
+        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+        durable: bool = True,
+    ) -> None:
+        """Describe a log; call `open` before anything else. Not `durable`: it need not survive power loss."""
         self.directory = directory
         self.epoch = epoch
         self.segment_bytes_max = segment_bytes_max
         self.torn_bytes = 0
+        self._durable = durable
         self._segments: list[Segment] = []
         self._unsynced: list[Segment] = []
+        self._syncing: list[Segment] = []
+        self._has_overhang = False
 
     def open(self, on_chunk: OnChunk | None = None, *, first_offset: int = 0) -> Log:
         """Make the directory or recover what is in it, handing every whole chunk to `on_chunk`.
 
+        What was recovered is durable afterwards, also what a killed process had not synced.
+
         Raises:
             Corrupt: damage that no torn write explains; the files are left as they are.
+            StorageError: the disk refused it.
         """
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        starts = sorted(int(path.stem) for path in self.directory.glob("*.segment"))
-        for start in starts or [first_offset]:
-            self._recover(start, on_chunk or _ignore, last=start == (starts or [start])[-1])
+        try:
+            self._make_directory()
+            found = sorted(match for path in self.directory.iterdir() if (match := _segment_of(path)))
+            if found:
+                self._recover(found, on_chunk or _ignore)
+            else:
+                self._segments.append(Segment(self.directory, first_offset))
+        except OSError as error:
+            raise StorageError(f"log {self.directory}: cannot be opened: {error}") from error
         return self
 
-    def _recover(self, start: int, on_chunk: OnChunk, *, last: bool) -> None:
-        segment = Segment(self.directory, start)
-        if self._segments and self._segments[-1].next_offset != start:
-            before = self._segments[-1]
-            raise Corrupt(
-                str(self.directory), segment.path.name, before.next_offset, 0,
-                f"segment starts at offset {start}, the one before it ends at {before.next_offset}",
-            )  # fmt: skip
-        self._segments.append(segment)
-        if not segment.path.exists():
-            return
-        torn = segment.scan(on_chunk, last=last)
-        if torn:
-            self.torn_bytes = torn
+    def _make_directory(self) -> None:
+        missing = [each for each in (self.directory, *self.directory.parents) if not each.exists()]
+        for each in reversed(missing):
+            each.mkdir(mode=0o700)
+            if self._durable:
+                _fsync_directory(each.parent)
+
+    def _recover(self, found: list[tuple[int, bool]], on_chunk: OnChunk) -> None:
+        for index, (start, provisional) in enumerate(found):
+            end = self.next_offset if self._segments else start
+            if start != end and all(provisional for _, provisional in found[index:]):
+                break
+            segment = Segment(self.directory, start, provisional=provisional)
+            if start != end:
+                raise Corrupt(
+                    str(self.directory), segment.path.name, end, 0,
+                    f"segment starts at offset {start}, the one before it ends at {end}",
+                )  # fmt: skip
+            self._segments.append(segment)
+            last = all(provisional for _, provisional in found[index + 1 :])
+            self.torn_bytes += segment.scan(on_chunk, last=last)
+            if not last:
+                segment.close()
+        self._settle_tail(found[len(self._segments) :])
+
+    def _settle_tail(self, gone: list[tuple[int, bool]]) -> None:
+        """Cut what is torn, remove what never counted, make durable what a killed process had not synced."""
+        for start, provisional in gone:
+            segment = Segment(self.directory, start, provisional=provisional)
+            self.torn_bytes += segment.path.stat().st_size
+            segment.path.unlink()
+        finals = [segment for segment in self._segments if not segment.provisional]
+        tail = self._segments[max(0, len(finals) - 1) :]
+        for segment in tail:
             os.ftruncate(segment.fd(), segment.size)
-            os.fdatasync(segment.fd())
-        if not last:
-            segment.close()
+            if self._durable:
+                os.fdatasync(segment.fd())
+        self._syncing = tail
+        self.synced()
 
     @property
     def first_offset(self) -> int:
@@ -128,8 +175,7 @@ class Log:
         )
         head = encode_header(*header)
         try:
-            if segment.size == 0:
-                _fsync_new_file(segment)
+            self._prepare(segment)
             written = os.pwritev(segment.fd(), (head, data, trailer), segment.size)
             if written != header.chunk_bytes:
                 raise OSError(28, f"{written} of {header.chunk_bytes} octets written")
@@ -143,8 +189,17 @@ class Log:
         segment.note(header)
         return header
 
+    def _prepare(self, segment: Segment) -> None:
+        if segment.size == 0:
+            segment.fd()
+            if self._durable:
+                _fsync_directory(self.directory)
+        if self._has_overhang:
+            os.ftruncate(segment.fd(), segment.size)
+            self._has_overhang = False
+
     def _roll(self) -> Segment:
-        segment = Segment(self.directory, self.next_offset)
+        segment = Segment(self.directory, self.next_offset, provisional=self._durable)
         self._segments.append(segment)
         return segment
 
@@ -152,17 +207,38 @@ class Log:
         try:
             os.ftruncate(segment.fd(), segment.size)
         except OSError:
-            # What is behind the end stays; the next append overwrites it from the same position.
-            return
+            # Garbage stays behind the end: it must go before anything shorter is written over its begin.
+            self._has_overhang = True
 
     def unsynced(self) -> list[int]:
-        """Duplicates of the descriptors that an fdatasync must cover; the caller closes them."""
-        segments, self._unsynced = self._unsynced, []
-        return [os.dup(segment.fd()) for segment in segments]
+        """Duplicates of the descriptors that an fdatasync must cover; the caller closes them.
+
+        In order: oldest segment first. Call `synced` once they are synced, before the next `unsynced`.
+        """
+        descriptors: list[int] = []
+        try:
+            for segment in self._unsynced:
+                descriptors.append(os.dup(segment.fd()))
+        except OSError as error:
+            for fd in descriptors:
+                os.close(fd)
+            raise StorageError(f"log {self.directory}: cannot be synced: {error}") from error
+        self._syncing, self._unsynced = self._unsynced, []
+        return descriptors
+
+    def synced(self) -> None:
+        """What the last `unsynced` gave is durable: segments in it count from now on."""
+        syncing, self._syncing = self._syncing, []
+        for segment in syncing:
+            if segment.provisional:
+                # Should the name not change, the segment stays provisional until the next start: no harm.
+                with suppress(OSError):
+                    segment.take_final_name()
 
     def sync(self) -> None:
         """Make all appended chunks durable, here and now."""
         sync_descriptors(self.unsynced())
+        self.synced()
 
     def read(self, offset: int, bytes_max: int, *, check: bool = False) -> Iterator[Chunk]:
         """Yield chunks from the one that holds `offset` on, at least one if there is any.
@@ -172,27 +248,26 @@ class Log:
         Raises:
             Corrupt: a chunk can not be read back.
         """
-        for header, buffer, at in self._walk(offset, bytes_max):
-            middle = at + HEADER_BYTES + header.data_bytes
-            chunk = Chunk(
-                header, buffer[at + HEADER_BYTES : middle], buffer[middle : at + header.chunk_bytes]
-            )
+        for found in self._walk(offset, bytes_max):
+            header, buffer, start = found.header, found.buffer, found.at + HEADER_BYTES
+            middle = start + header.data_bytes
+            chunk = Chunk(header, buffer[start:middle], buffer[middle : middle + header.trailer_bytes])
             if check:
-                self._verify(chunk)
+                self._verify(chunk, found)
             yield chunk
 
     def read_raw(self, offset: int, bytes_max: int) -> Iterator[tuple[Header, bytes]]:
         """As `read`, but each chunk as its octets, header to trailer, unparsed and unchecked."""
-        for header, buffer, at in self._walk(offset, bytes_max):
+        for header, buffer, at, _, _ in self._walk(offset, bytes_max):
             yield header, buffer[at : at + header.chunk_bytes]
 
-    def _walk(self, offset: int, bytes_max: int) -> Iterator[tuple[Header, bytes, int]]:
+    def _walk(self, offset: int, bytes_max: int) -> Iterator[_Found]:
         offset = max(offset, self.first_offset)
         total = 0
         for index in range(self._segment_index(offset), len(self._segments)):
             for found in self._walk_segment(self._segments[index], offset):
                 yield found
-                total += found[0].chunk_bytes
+                total += found.header.chunk_bytes
                 if total >= bytes_max:
                     return
 
@@ -202,46 +277,64 @@ class Log:
                 return index
         return 0
 
-    def _walk_segment(self, segment: Segment, offset: int) -> Iterator[tuple[Header, bytes, int]]:
-        position, end = segment.position_before(offset), segment.size
+    def _walk_segment(self, segment: Segment, offset: int) -> Iterator[_Found]:
+        chunk_id, position = segment.place_before(offset)
+        end = segment.size
         buffer, base = b"", position
         while position < end:
             at = position - base
             need = HEADER_BYTES
             if len(buffer) - at >= HEADER_BYTES:
-                header = self._header(buffer, at, segment, position)
+                header = self._header(buffer, at, segment, chunk_id, position)
                 need = header.chunk_bytes
             if len(buffer) - at < need:
-                wanted = min(max(_READ_BYTES, need), end - position)
-                buffer, base = os.pread(segment.fd(), wanted, position), position
-                if len(buffer) < wanted:
-                    raise Corrupt(
-                        str(self.directory), segment.path.name, offset, position, "the file was cut short"
-                    )
+                buffer, base = self._pread(segment, chunk_id, position, need), position
                 continue
-            position += need
             if header.next_offset > offset:
-                yield header, buffer, at
+                yield _Found(header, buffer, at, segment, position)
+            chunk_id, position = header.next_offset, position + need
 
-    def _header(self, buffer: bytes, at: int, segment: Segment, position: int) -> Header:
+    def _pread(self, segment: Segment, chunk_id: int, position: int, need: int) -> bytes:
+        """At least the `need` octets at `position`, where that chunk stands."""
+        wanted = min(max(_READ_BYTES, need), segment.size - position)
         try:
-            return decode_header(buffer, at)
-        except ChunkError as error:
-            raise Corrupt(str(self.directory), segment.path.name, -1, position, str(error)) from None
+            buffer = os.pread(segment.fd(), wanted, position)
+        except OSError as error:
+            raise StorageError(
+                f"log {self.directory}: segment {segment.path.name} cannot be read at byte {position}: {error}"
+            ) from error
+        if len(buffer) < max(wanted, need):
+            raise self._corrupt(segment, chunk_id, position, f"{len(buffer)} of {need} octets are there")
+        return buffer
 
-    def _verify(self, chunk: Chunk) -> None:
+    def _header(self, buffer: bytes, at: int, segment: Segment, chunk_id: int, position: int) -> Header:
         try:
-            verify(chunk)
+            header = decode_header(buffer, at)
         except ChunkError as error:
-            raise Corrupt(str(self.directory), "", chunk.header.chunk_id, -1, str(error)) from None
+            raise self._corrupt(segment, chunk_id, position, str(error)) from None
+        if header.chunk_id != chunk_id:
+            raise self._corrupt(segment, chunk_id, position, f"chunk id is {header.chunk_id}")
+        return header
+
+    def _verify(self, chunk: Chunk, found: _Found) -> None:
+        try:
+            verify(chunk, found.position)
+        except ChunkError as error:
+            raise self._corrupt(found.segment, chunk.header.chunk_id, found.position, str(error)) from None
+
+    def _corrupt(self, segment: Segment, offset: int, position: int, what: str) -> Corrupt:
+        return Corrupt(str(self.directory), segment.path.name, offset, position, what)
 
     def drop_before(self, offset: int) -> int:
         """Delete whole segments, oldest first, that hold nothing at or after `offset`; return how many.
 
         The newest segment stays, so the next offset is always known from a file name.
+
+        Raises:
+            StorageError: the disk refused it; what could not be deleted is still there.
         """
         dropped = 0
-        while len(self._segments) > 1 and self._segments[0].next_offset <= offset:
+        while self._may_drop_oldest() and self._segments[0].next_offset <= offset:
             self._drop_oldest()
             dropped += 1
         return dropped
@@ -249,7 +342,7 @@ class Log:
     def retain(self, *, bytes_max: int | None = None, older_than_ms: int | None = None) -> int:
         """Delete oldest segments beyond a size or an age; return how many."""
         dropped = 0
-        while len(self._segments) > 1 and (
+        while self._may_drop_oldest() and (
             (bytes_max is not None and self.size_bytes > bytes_max)
             or (older_than_ms is not None and self._segments[0].last_timestamp_ms < older_than_ms)
         ):
@@ -257,10 +350,19 @@ class Log:
             dropped += 1
         return dropped
 
+    def _may_drop_oldest(self) -> bool:
+        """Whether there is a newer segment that counts: a provisional one needs the one before it."""
+        return len(self._segments) > 1 and not self._segments[1].provisional
+
     def _drop_oldest(self) -> None:
         segment = self._segments[0]
+        try:
+            segment.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"log {self.directory}: segment {segment.path.name} cannot be deleted: {error}"
+            ) from error
         segment.close()
-        segment.path.unlink(missing_ok=True)
         del self._segments[0]
         if segment in self._unsynced:
             self._unsynced.remove(segment)
@@ -278,12 +380,30 @@ class Log:
             segment.close()
 
     def delete(self) -> None:
-        """Close the log and remove its directory."""
+        """Close the log and remove its directory.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
         self.close()
-        for path in self.directory.glob("*.segment"):
-            path.unlink(missing_ok=True)
-        if self.directory.exists():
-            self.directory.rmdir()
+        self._unsynced.clear()
+        try:
+            if self.directory.exists():
+                for path in self.directory.iterdir():
+                    path.unlink()
+                self.directory.rmdir()
+        except OSError as error:
+            raise StorageError(f"log {self.directory}: cannot be removed: {error}") from error
+
+
+class _Found(NamedTuple):
+    """A chunk in the middle of what was read: at `at` in `buffer`, at `position` in its segment."""
+
+    header: Header
+    buffer: bytes
+    at: int
+    segment: Segment
+    position: int
 
 
 def sync_descriptors(descriptors: list[int]) -> None:
@@ -296,14 +416,19 @@ def sync_descriptors(descriptors: list[int]) -> None:
             os.close(fd)
 
 
-def _fsync_new_file(segment: Segment) -> None:
-    """Make a new segment's directory entry durable before its first chunk can be promised."""
-    segment.fd()
-    directory = os.open(segment.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+def _fsync_directory(path: Path) -> None:
+    """Make names in a directory durable."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _segment_of(path: Path) -> tuple[int, bool] | None:
+    """First offset of a segment file and whether it is provisional; None for any other file."""
+    match = _NAME.fullmatch(path.name)
+    return (int(match[1]), match[2] is not None) if match else None
 
 
 def _ignore(chunk: Chunk) -> None:

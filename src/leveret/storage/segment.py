@@ -6,8 +6,8 @@ per 64 KiB) is kept in memory and rebuilt by the scan at start.
 **What counts as torn.** An append is one `writev`, so power loss leaves a prefix of it, possibly
 followed by zeros (the file grew, the data did not arrive). The tail of the *last* segment is torn, and
 is cut, when its last chunk has a good header and the file ends before the chunk does, when less than a
-header is left, or when the file ends in zeros inside that chunk. Anything else that fails a check is
-damage: it is reported with its place, and nothing is changed.
+header is left, or when all is zero from somewhere inside that chunk to the end of the file. Anything
+else that fails a check is damage: it is reported with its place, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ from typing import Final
 from leveret.model.errors import Corrupt
 from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, Header, decode_header, verify
 
+SUFFIX: Final = ".segment"
+PROVISIONAL: Final = ".new"
+"""Appended to the name while the end of the segment before may not be on disk; see storage.log."""
 INDEX_EVERY_BYTES: Final = 64 * 1024
 _ZERO_TAIL_BYTES: Final = 64
-"""A whole last chunk with a wrong CRC counts as torn only when at least so much of its end is zero."""
+"""A chunk with a wrong CRC counts as torn only when at least so much of its end, and all behind it, is zero."""
 
 OnChunk = Callable[[Chunk], None]
 
@@ -41,12 +44,14 @@ class Segment:
         "last_timestamp_ms",
         "next_offset",
         "path",
+        "provisional",
         "size",
     )
 
-    def __init__(self, directory: Path, first_offset: int) -> None:
+    def __init__(self, directory: Path, first_offset: int, *, provisional: bool = False) -> None:
         """Describe the file; neither opens nor creates it."""
-        self.path = directory / f"{first_offset:020d}.segment"
+        self.path = directory / f"{first_offset:020d}{SUFFIX}{PROVISIONAL if provisional else ''}"
+        self.provisional = provisional
         self.first_offset = first_offset
         self.next_offset = first_offset
         self.size = 0
@@ -67,6 +72,12 @@ class Segment:
             os.close(self._fd)
             self._fd = -1
 
+    def take_final_name(self) -> None:
+        """All before this segment is durable: it is provisional no longer."""
+        final = self.path.with_suffix("")
+        self.path.rename(final)
+        self.path, self.provisional = final, False
+
     def note(self, header: Header) -> None:
         """Remember a chunk that stands at the present end."""
         positions = self._index_positions
@@ -77,10 +88,12 @@ class Segment:
         self.next_offset = header.next_offset
         self.last_timestamp_ms = header.timestamp_ms
 
-    def position_before(self, offset: int) -> int:
-        """Position of a chunk at or before the one with `offset`, at most an index step away."""
+    def place_before(self, offset: int) -> tuple[int, int]:
+        """Id and position of a chunk at or before the one with `offset`, at most an index step away."""
         index = bisect_right(self._index_ids, offset) - 1
-        return self._index_positions[index] if index >= 0 else 0
+        return (
+            (self._index_ids[index], self._index_positions[index]) if index >= 0 else (self.first_offset, 0)
+        )
 
     def scan(self, on_chunk: OnChunk, *, last: bool) -> int:
         """Read and check every chunk; return how many octets of torn tail follow the last whole one.
@@ -137,6 +150,5 @@ def _is_torn(view: memoryview, position: int, length: int) -> bool:
         return len(rest.rstrip(b"\0")) < HEADER_BYTES
     if header.chunk_bytes > len(rest):
         return True
-    if header.chunk_bytes < len(rest):
-        return False
-    return len(rest) - len(rest.rstrip(b"\0")) >= _ZERO_TAIL_BYTES
+    written = len(rest.rstrip(b"\0"))
+    return written < header.chunk_bytes and len(rest) - written >= _ZERO_TAIL_BYTES

@@ -125,7 +125,7 @@ class LeveretProcess:
 
     def close(self) -> None:
         """End the node and remove what this object made; a `data_dir` that was given is kept."""
-        self.server.kill9()
+        self.server.close()
         shutil.rmtree(self._home, ignore_errors=True)
 
     def __enter__(self) -> Self:

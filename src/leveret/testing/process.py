@@ -8,11 +8,12 @@ read from /proc.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,7 @@ class ServerProcess:
         self.log_file = log_file
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
+        self._offspring: set[tuple[int, int]] = set()
 
     def launch(self, argv: Sequence[str | Path], env: Mapping[str, str], cwd: Path | None = None) -> None:
         """Start the process; its output is appended to `log_file`. It must not be running."""
@@ -81,8 +83,12 @@ class ServerProcess:
             self._process.send_signal(number)
 
     def kill9(self) -> None:
-        """End the process and all it started at once, as a crash would; return when it is gone."""
+        """End the process and its group at once, as a crash would; return when they are gone.
+
+        Descendants with a session of their own live on, as they would after a crash.
+        """
         if self._process is not None:
+            self._offspring |= descendants(self._process.pid)
             _kill_group(self._process.pid)
             self._process.wait()
         self._release()
@@ -95,6 +101,7 @@ class ServerProcess:
         """
         if self._process is None:
             raise NotReady("the process was not started")
+        self._offspring |= descendants(self._process.pid)
         self._process.terminate()
         try:
             status = self._process.wait(timeout_s)
@@ -108,6 +115,21 @@ class ServerProcess:
         _kill_group(self._process.pid)
         self._release()
         return status
+
+    def close(self, grace_s: float = 10.0) -> None:
+        """End the process and see to it that nothing it ever started is left.
+
+        What it started in sessions of its own gets `grace_s` to notice, and is killed then.
+        """
+        self.kill9()
+        deadline = time.monotonic() + grace_s
+        while left := [one for one in self._offspring if _start_ticks(one[0]) == one[1]]:
+            if time.monotonic() >= deadline:
+                for pid, _ in left:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+        self._offspring.clear()
 
     def assert_alive(self) -> None:
         """Raise `NotReady` with the end of the log if the process has ended by itself."""
@@ -144,24 +166,52 @@ class ServerProcess:
 
 def cpu_seconds(pid: int) -> float:
     """Processor time that a process has used, user and system over all its threads."""
-    # The second field is the program's name in brackets, which may itself hold blanks.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = _stat(pid)
+    if not fields:
+        raise NotReady(f"process {pid} has ended")
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def descendants(pid: int) -> set[tuple[int, int]]:
+    """Return the children of a process, their children and so on, as (process id, start time)."""
+    children: dict[int, list[tuple[int, int]]] = {}
+    for one, fields in _processes():
+        children.setdefault(int(fields[1]), []).append((one, int(fields[19])))
+    found: set[tuple[int, int]] = set()
+    parents = [pid]
+    while parents:
+        for child in children.get(parents.pop(), []):
+            found.add(child)
+            parents.append(child[0])
+    return found
 
 
 def group_members(group: int) -> list[int]:
     """Return the ids of the processes that still live in a process group, zombies left out."""
-    members = []
+    return [pid for pid, fields in _processes() if int(fields[2]) == group]
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    """Go through all processes but zombies: id, and the fields of `stat` behind the name."""
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[2]) == group and fields[0] != "Z":
-            members.append(int(entry.name))
-    return members
+        if entry.name.isdigit() and (fields := _stat(int(entry.name))):
+            yield int(entry.name), fields
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When a process started, which tells it from a later one with its id; None if it has ended."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else None
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat behind the name; none for what has ended or is a zombie."""
+    try:
+        # The second field is the program's name in brackets, which may itself hold blanks.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+    return [] if fields[0] == "Z" else fields
 
 
 def _kill_group(group: int) -> None:

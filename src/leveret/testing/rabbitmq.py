@@ -114,8 +114,8 @@ class RabbitNode:
 
     def close(self) -> None:
         """End all processes of the node and remove its files."""
-        self.broker.kill9()
-        self._epmd.kill9()
+        self.broker.close()
+        self._epmd.close()
         shutil.rmtree(self.home, ignore_errors=True)
 
     def __enter__(self) -> Self:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from leveret.testing.ports import NotReady, wait_until
-from leveret.testing.process import ServerProcess, group_members
+from leveret.testing.process import ServerProcess, descendants, group_members
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SLEEPER
@@ -19,6 +19,7 @@ WITH_CHILD = (
     "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
     "print('up', flush=True); time.sleep(60)"
 )
+WITH_SESSION = WITH_CHILD.replace("])", "], start_new_session=True)")
 OWNER = """
 import os, sys
 from pathlib import Path
@@ -48,6 +49,16 @@ def test_a_killed_process_takes_its_children_along(server: ServerProcess) -> Non
     server.kill9()
     assert server.exit_status == -signal.SIGKILL
     assert group_members(server.pid) == []
+
+
+def test_a_child_with_its_own_session_outlives_a_crash_but_not_the_closing(server: ServerProcess) -> None:
+    launch(server, WITH_SESSION)
+    wait_until(lambda: len(descendants(server.pid)) == 1, "the grandchild", 20.0)
+    [(grandchild, _)] = descendants(server.pid)
+    server.kill9()
+    assert group_members(grandchild) == [grandchild]
+    server.close(grace_s=0.1)
+    assert group_members(grandchild) == []
 
 
 def test_termination_returns_the_exit_status(server: ServerProcess) -> None:

@@ -88,7 +88,9 @@ async def show_bindings_to(call: Call) -> Response:
     """What the exchange is bound to."""
     vhost, name = call.vhost(), call.exchange_name()
     call.broker.exchange(vhost, name)
-    return json_reply([binding_json(each) for each in call.broker.topology(vhost).bindings_into("exchange", name)])
+    return json_reply(
+        [binding_json(each) for each in call.broker.topology(vhost).bindings_into("exchange", name)]
+    )
 
 
 def _exchanges(call: Call, vhost: str) -> list[dict[str, Any]]:

@@ -20,7 +20,9 @@ class Wanted(msgspec.Struct):
 
 async def show_all(call: Call) -> Response:
     """The parameters of all vhosts the caller sees."""
-    return json_reply([each for each in call.definitions["parameters"].values() if call.caller.sees(each.key[0])])
+    return json_reply(
+        [each for each in call.definitions["parameters"].values() if call.caller.sees(each.key[0])]
+    )
 
 
 async def show_component(call: Call) -> Response:
@@ -62,7 +64,9 @@ def _held(call: Call) -> AnyEntity:
     try:
         return call.definitions["parameters"][key]
     except KeyError:
-        raise NotFound(f"parameter '{key[2]}' of component '{key[1]}' does not exist in vhost '{key[0]}'") from None
+        raise NotFound(
+            f"parameter '{key[2]}' of component '{key[1]}' does not exist in vhost '{key[0]}'"
+        ) from None
 
 
 ROUTES = [

@@ -40,7 +40,11 @@ async def put(call: Call) -> Response:
         raise InvalidCommand("vhost_or_user_not_found")
     existed = (vhost, user) in call.definitions["permissions"]
     await call.apply(
-        Put(Permission(user=user, vhost=vhost, configure=wanted.configure, write=wanted.write, read=wanted.read))
+        Put(
+            Permission(
+                user=user, vhost=vhost, configure=wanted.configure, write=wanted.write, read=wanted.read
+            )
+        )
     )
     return put_reply(existed=existed)
 

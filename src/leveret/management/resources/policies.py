@@ -25,7 +25,9 @@ class Wanted(msgspec.Struct, rename={"apply_to": "apply-to"}):
 
 async def show_all(call: Call) -> Response:
     """The policies of all vhosts the caller sees."""
-    return json_reply([each for each in call.definitions["policies"].values() if call.caller.sees(each.key[0])])
+    return json_reply(
+        [each for each in call.definitions["policies"].values() if call.caller.sees(each.key[0])]
+    )
 
 
 async def show_vhost(call: Call) -> Response:

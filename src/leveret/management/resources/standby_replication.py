@@ -2,7 +2,8 @@
 
 `/api/tanzu/osr/standby/status` and `/api/replication/status` are the commercial product's paths, the
 rest of `/api/replication/standby/...` is what `leveretctl` uses. Promotion answers with one JSON object
-a line as it goes on; the last has `summary`, or `error` and `reason` if it failed half-way.
+a line as it goes on: any number of `{"progress": ...}`, then `{"summary": [...]}`, or `{"error": ..., "reason": ...}`
+if it failed half-way.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
@@ -26,6 +27,11 @@ from leveret.runtime.standby import UPSTREAM_PARAMETER
 from leveret.runtime.standby_transfer import parse_upstream
 
 logger = logging.getLogger(__name__)
+
+
+Steps: TypeAlias = asyncio.Queue[dict[str, Any]]
+_PROMOTIONS: Final[set[asyncio.Task[list[dict[str, Any]]]]] = set()
+"""Promotions under way; the event loop itself keeps no hold of a task."""
 
 
 class Mode(msgspec.Struct):
@@ -87,15 +93,19 @@ async def promote(call: Call) -> Response:
     It goes on to its end even if the caller does not wait for it.
     """
     wanted = await call.body(Promotion)
-    steps: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    steps: Steps = asyncio.Queue()
     work = asyncio.create_task(
         call.node.standby.promote(
-            wanted.start_from_scratch, wanted.all_available, wanted.exclude_virtual_hosts, steps.put_nowait
+            wanted.start_from_scratch,
+            wanted.all_available,
+            wanted.exclude_virtual_hosts,
+            lambda news: steps.put_nowait({"progress": news}),
         )
     )
+    _PROMOTIONS.add(work)
     work.add_done_callback(partial(_end, steps))
     first = await steps.get()
-    if work.done() and work.exception() is not None and steps.empty():
+    if "error" in first:
         # It was declined before it began, while a status can still be chosen.
         await work
     return StreamingResponse(_lines(first, steps), media_type="application/x-ndjson")
@@ -148,12 +158,20 @@ def standby_rows(call: Call) -> list[dict[str, Any]]:
     common = {key: status[key] for key in ("operating_mode", "upstream_endpoints", "upstream_username")}
     if status["operating_mode"] == "downstream":
         return [{**row, **common} for row in status["vhosts"]]
-    tagged = (name for (name,), vhost in call.definitions["vhosts"].items() if STANDBY_TAG in getattr(vhost, "tags", ()))
-    return [{"virtual_host": name, "operating_mode": status["operating_mode"], "state": "running"} for name in tagged]
+    tagged = (
+        name
+        for (name,), vhost in call.definitions["vhosts"].items()
+        if STANDBY_TAG in getattr(vhost, "tags", ())
+    )
+    return [
+        {"virtual_host": name, "operating_mode": status["operating_mode"], "state": "running"}
+        for name in tagged
+    ]
 
 
-def _end(steps: asyncio.Queue[dict[str, Any]], work: asyncio.Task[list[dict[str, Any]]]) -> None:
+def _end(steps: Steps, work: asyncio.Task[list[dict[str, Any]]]) -> None:
     """Put the last step: a promotion always has one, whatever became of it."""
+    _PROMOTIONS.discard(work)
     if work.cancelled():
         steps.put_nowait({"error": "Cancelled", "reason": "the node is stopping; promote again to go on"})
         return
@@ -166,7 +184,7 @@ def _end(steps: asyncio.Queue[dict[str, Any]], work: asyncio.Task[list[dict[str,
     steps.put_nowait({"error": type(error).__name__, "reason": str(error)})
 
 
-async def _lines(step: dict[str, Any], steps: asyncio.Queue[dict[str, Any]]) -> AsyncIterator[bytes]:
+async def _lines(step: dict[str, Any], steps: Steps) -> AsyncIterator[bytes]:
     while not step.keys() & {"summary", "error"}:
         yield msgspec.json.encode(step) + b"\n"
         step = await steps.get()

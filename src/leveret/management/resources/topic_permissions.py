@@ -62,5 +62,7 @@ def _held(call: Call) -> list[AnyEntity]:
 
 ROUTES = [
     resource("/api/topic-permissions", need=Need.ADMINISTRATOR, GET=show_all),
-    resource("/api/topic-permissions/{vhost}/{user}", need=Need.ADMINISTRATOR, GET=show, PUT=put, DELETE=delete),
+    resource(
+        "/api/topic-permissions/{vhost}/{user}", need=Need.ADMINISTRATOR, GET=show, PUT=put, DELETE=delete
+    ),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from starlette.responses import Response
 
 from leveret.management.accounts import WantedUser, user_of
@@ -10,8 +11,6 @@ from leveret.management.call import Call, resource
 from leveret.management.replies import done, json_reply, list_reply, put_reply
 from leveret.model.definitions import AnyEntity, Delete, Put
 from leveret.model.errors import NotFound
-
-import msgspec
 
 
 class Names(msgspec.Struct):
@@ -22,7 +21,9 @@ class Names(msgspec.Struct):
 
 async def show_all(call: Call) -> Response:
     """All users."""
-    return list_reply([msgspec.to_builtins(user) for user in call.definitions["users"].values()], call.request.query_params)
+    return list_reply(
+        [msgspec.to_builtins(user) for user in call.definitions["users"].values()], call.request.query_params
+    )
 
 
 async def show(call: Call) -> Response:
@@ -60,7 +61,9 @@ async def show_permissions(call: Call) -> Response:
 async def show_topic_permissions(call: Call) -> Response:
     """Which routing keys the user may use, by vhost and exchange."""
     name = _user(call).key[0]
-    return json_reply([each for each in call.definitions["topic_permissions"].values() if each.key[1] == name])
+    return json_reply(
+        [each for each in call.definitions["topic_permissions"].values() if each.key[1] == name]
+    )
 
 
 async def show_without_permissions(call: Call) -> Response:

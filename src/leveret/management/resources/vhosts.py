@@ -76,7 +76,9 @@ async def show_permissions(call: Call) -> Response:
 async def show_topic_permissions(call: Call) -> Response:
     """Who may use which routing keys in the vhost."""
     vhost = call.vhost()
-    return json_reply([each for each in call.definitions["topic_permissions"].values() if each.key[0] == vhost])
+    return json_reply(
+        [each for each in call.definitions["topic_permissions"].values() if each.key[0] == vhost]
+    )
 
 
 def vhost_json(call: Call, name: str) -> dict[str, Any]:

@@ -146,7 +146,7 @@ class Channel:
 
     def mark(self, queue: Queue) -> None:
         """The queue has something to log or to hand out at the next flush."""
-        if queue.key in self.connection.broker.queues:
+        if self.connection.broker.queues.get(queue.key) is queue:
             self.connection.broker.dirty[queue] = None
 
     # -- consuming ----------------------------------------------------------------------------

@@ -208,7 +208,14 @@ class Publisher:
         channel = self._connection.channels.get(number)
         kind, number2, size = wire.FRAME_HEAD.unpack_from(octets, body_at)
         ends = octets[header_at - 1] == octets[body_at - 1] == wire.FRAME_END
-        if channel is None or channel.incoming or not ends or kind != wire.FRAME_BODY or number2 != number:
+        if (
+            channel is None
+            or channel.is_closing
+            or channel.incoming
+            or not (ends and size)
+            or kind != wire.FRAME_BODY
+            or number2 != number
+        ):
             return None
         header = octets[header_at + 7 : body_at - 1]
         frame_max = self._connection.frame_max_bytes

@@ -1,0 +1,131 @@
+"""The HTTP doors of a node: a TCP port for all, and a socket in the data directory for the operator.
+
+Both run in the node's own event loop. Who may open `control.sock` (mode 0600 in a directory of mode
+0700) needs no password.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from leveret.config import Address, Config
+from leveret.management.app import build_app, operator_door, public_door
+from leveret.management.node import ManagedNode
+from leveret.management.socket_path import CONTROL_SOCKET, short_path
+from leveret.model.errors import LeveretError
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG: Final = 128
+_STOP_TIMEOUT_S: Final = 5
+_PRIVATE_UMASK: Final = 0o177
+
+
+class AddressInUse(LeveretError):
+    """A listener cannot bind."""
+
+
+class _Server(uvicorn.Server):
+    """Runs inside the node: signals are the node's to handle."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+class ManagementServer:
+    """Both doors of one node."""
+
+    def __init__(self, node: ManagedNode, config: Config) -> None:
+        """Listen nowhere yet."""
+        self.address = Address(config.management.ip, config.management.port)
+        self._data_dir = node.data_dir
+        self._app = build_app(node)
+        self._running: list[tuple[_Server, asyncio.Task[None]]] = []
+
+    async def start(self) -> None:
+        """Open both doors.
+
+        Raises:
+            AddressInUse: the address or the socket cannot be had.
+        """
+        public = _listen(self.address)
+        self.address = Address(self.address.ip, public.getsockname()[1])
+        try:
+            control = _listen_in(self._data_dir)
+        except AddressInUse:
+            public.close()
+            raise
+        self._serve(public_door(self._app), public)
+        self._serve(operator_door(self._app), control)
+        logger.info("management_listening address=%s socket=%s", self.address, CONTROL_SOCKET)
+
+    async def stop(self) -> None:
+        """Answer what was asked, for a few seconds, and close both doors."""
+        for server, _ in self._running:
+            server.should_exit = True
+        for _, task in self._running:
+            await task
+        if self._running:
+            (self._data_dir / CONTROL_SOCKET).unlink(missing_ok=True)
+        self._running.clear()
+
+    def _serve(self, app: ASGIApp, listener: socket.socket) -> None:
+        settings = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            http="h11",
+            ws="none",
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=_STOP_TIMEOUT_S,
+        )
+        server = _Server(settings)
+        task = asyncio.create_task(server.serve(sockets=[listener]), name="management")
+        self._running.append((server, task))
+
+
+def _listen(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.ip else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address.ip, address.port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise AddressInUse(f"management.tcp: cannot listen on {address}: {error.strerror}") from error
+    listener.setblocking(False)
+    return listener
+
+
+def _listen_in(data_dir: Path) -> socket.socket:
+    """The control socket: made with its final mode; one that a killed node left is replaced."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        (data_dir / CONTROL_SOCKET).unlink(missing_ok=True)
+        umask = os.umask(_PRIVATE_UMASK)
+        try:
+            with short_path(data_dir) as path:
+                listener.bind(path)
+        finally:
+            os.umask(umask)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise AddressInUse(f"cannot listen on {data_dir / CONTROL_SOCKET}: {error.strerror}") from error
+    listener.setblocking(False)
+    return listener

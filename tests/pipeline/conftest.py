@@ -1,0 +1,147 @@
+"""Spark, once for all tests of this folder; pipeline processes; a promoted node's stand-in."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from leveret.pipeline.job import SparkSettings
+from leveret.pipeline.session import SHORT_LIVED, start_session
+
+DEADLINE_S = 90.0
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One session of two threads, whose tasks retry."""
+    scratch = tmp_path_factory.mktemp("spark")
+    settings = SparkSettings(master="local[2,4]", conf={"spark.sql.shuffle.partitions": "1"})
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("JAVA_HOME", "SPARK_LOCAL_IP", "PYSPARK_PYTHON"):
+            if name in os.environ:
+                patch.setenv(name, os.environ[name])
+            else:
+                patch.delenv(name, raising=False)
+        session = start_session("tests", settings, scratch, SHORT_LIVED)
+        yield session
+        session.stop()
+
+
+class PipelineChild:
+    """A pipeline process and what it has said."""
+
+    def __init__(self, task: str, job: dict[str, Any]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "leveret.pipeline", task], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self.events: list[dict[str, Any]] = []
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.send(job)
+
+    def send(self, line: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(line).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def wait_for(
+        self, holds: Callable[[dict[str, Any]], bool], timeout_s: float = DEADLINE_S
+    ) -> dict[str, Any]:
+        """The first event from now on for which `holds`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                event = json.loads(self._lines.get(timeout=max(0.0, deadline - time.monotonic())))
+            except queue.Empty:
+                raise AssertionError(f"not within {timeout_s} s; it said {self.events[-5:]}") from None
+            self.events.append(event)
+            if holds(event):
+                return event
+
+    def kill9(self) -> None:
+        """Kill the driver, and nothing else: its children have to notice."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+
+    def wait(self) -> int:
+        """Its exit status; events up to the end are in `events`."""
+        status = self.process.wait(DEADLINE_S)
+        self._reader.join(10)
+        with suppress(queue.Empty):
+            while True:
+                self.events.append(json.loads(self._lines.get_nowait()))
+        return status
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.kill9()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with suppress(OSError):
+                pipe.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with suppress(ValueError):
+            for line in self.process.stdout:
+                self._lines.put(line)
+
+
+@pytest.fixture
+def start_pipeline() -> Iterator[Callable[[str, dict[str, Any]], PipelineChild]]:
+    """Start a pipeline process; none outlives the test."""
+    children: list[PipelineChild] = []
+
+    def start(task: str, job: dict[str, Any]) -> PipelineChild:
+        children.append(PipelineChild(task, job))
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.close()
+
+
+@pytest.fixture
+def transfer_job(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """A transfer's job from upstreams on these loopback ports."""
+
+    def job(*ports: int, **changes: Any) -> dict[str, Any]:
+        return {
+            "data_dir": str(tmp_path / "standby"),
+            "cluster_name": "eu.2",
+            "endpoints": [f"127.0.0.1:{port}" for port in ports],
+            "credentials": {"username": "standby", "password": "secret"},
+            "vhosts": ["/"],
+            "batch_interval_ms": 50,
+            "timeout_s": 2.0,
+        } | changes
+
+    return job
+
+
+@pytest.fixture
+def recover_job(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """A recovery's job into a node on this loopback port."""
+
+    def job(port: int, **changes: Any) -> dict[str, Any]:
+        return {
+            "data_dir": str(tmp_path / "standby"),
+            "endpoint": f"127.0.0.1:{port}",
+            "credentials": {"username": "guest", "password": "guest"},
+        } | changes
+
+    return job

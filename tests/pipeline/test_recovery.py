@@ -1,0 +1,131 @@
+"""The recovery as a process: a real Spark, a real stream listener, kills in between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.store import store_range
+from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+
+pytestmark = pytest.mark.spark
+Job = Callable[..., dict[str, Any]]
+Start = Callable[[str, dict[str, Any]], Any]
+
+
+def transferred(data_dir: Path, upstream: StandbyUpstream) -> None:
+    """Store what an upstream has, as the transfer would."""
+    manifest = Manifest(data_dir)
+    for vhost, log in upstream.logs.items():
+        have = manifest.next_by_vhost.get(vhost, 0)
+        chunks = [chunk for chunk in log.read(0, 1 << 40) if int.from_bytes(chunk[24:32], "big") >= have]
+        for first in range(0, len(chunks), 40):
+            file = store_range(data_dir, vhost, chunks[first : first + 40])
+            assert file is not None
+            manifest.append([file])
+
+
+def busy_upstream(turns: int = 200, vhosts: tuple[str, ...] = ("/",)) -> StandbyUpstream:
+    upstream = StandbyUpstream(vhosts)
+    for turn in range(turns):
+        for vhost in vhosts:
+            queue = f"q{turn % 5}"
+            messages = [stored_message(b"%d.%d" % (turn, i) + b"x" * 300, b"ex", b"k") for i in range(100)]
+            upstream.publish(vhost, queue, messages)
+            upstream.settle(vhost, queue, [((turn // 5) * 101 + 10, 50)])
+    return upstream
+
+
+def assert_recovered_once_in_order(
+    upstream: StandbyUpstream, node: StandbyUpstream, vhost: str = "/"
+) -> None:
+    for queue in (f"q{i}" for i in range(5)):
+        assert node.recovered(vhost, queue) == upstream.unsettled(vhost, queue)
+
+
+def finished(child: Any) -> list[dict[str, Any]]:
+    assert child.wait() == 0, child.events[-1]
+    summary: list[dict[str, Any]] = child.events[-1]["summary"]
+    return summary
+
+
+def test_killed_half_way_and_run_again_nothing_is_lost_doubled_or_out_of_order(
+    start_pipeline: Start, recover_job: Job, tmp_path: Path
+) -> None:
+    upstream, node = busy_upstream(), StandbyUpstream()
+    transferred(tmp_path / "standby", upstream)
+    with node.serving() as port:
+        child = start_pipeline("recover", recover_job(port))
+        child.wait_for(lambda event: event["event"] == "planned")
+        deadline = time.monotonic() + 30
+        while not any(queue.stored for queue in list(node.host.queues.values())):
+            assert time.monotonic() < deadline
+        child.kill9()
+        (row,) = finished(start_pipeline("recover", recover_job(port)))
+        assert_recovered_once_in_order(upstream, node)
+        total = sum(len(upstream.unsettled("/", f"q{i}")) for i in range(5))
+        assert (row["virtual_host"], row["message_count"]) == ("/", total)
+        assert row["queues"] == {f"q{i}": len(upstream.unsettled("/", f"q{i}")) for i in range(5)}
+        assert 1_700_000_000_000 <= row["first_timestamp"] <= row["last_timestamp"]
+        began_s = time.monotonic()
+        (row,) = finished(start_pipeline("recover", recover_job(port)))
+        assert (row["message_count"], row["first_timestamp"]) == (0, None), "nothing again"
+        assert time.monotonic() - began_s < 4, "and without waiting for Spark"
+        assert_recovered_once_in_order(upstream, node)
+
+
+def test_vhosts_left_out_are_recovered_by_a_later_promotion(
+    start_pipeline: Start, recover_job: Job, tmp_path: Path
+) -> None:
+    vhosts = ("/", "other")
+    upstream, node = busy_upstream(10, vhosts), StandbyUpstream(vhosts)
+    transferred(tmp_path / "standby", upstream)
+    with node.serving() as port:
+        summary = finished(start_pipeline("recover", recover_job(port, exclude=["other"])))
+        assert [row["virtual_host"] for row in summary] == ["/"]
+        assert_recovered_once_in_order(upstream, node)
+        assert not any(vhost == "other" for vhost, _ in node.host.queues)
+        summary = finished(start_pipeline("recover", recover_job(port)))
+        assert [row["message_count"] > 0 for row in summary] == [False, True]
+    assert_recovered_once_in_order(upstream, node)
+    assert_recovered_once_in_order(upstream, node, "other")
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"credentials": {"username": "guest", "password": "wrong"}}, "invalid credentials"),
+        ({"credentials": {"username": "standby", "password": "secret"}}, "not an administrator"),
+        ({"endpoint": "127.0.0.1:1"}, "127.0.0.1:1"),
+    ],
+)
+def test_what_stands_in_the_way_is_said_and_can_be_mended(
+    start_pipeline: Start, recover_job: Job, tmp_path: Path, changes: dict[str, Any], text: str
+) -> None:
+    upstream, node = busy_upstream(5), StandbyUpstream()
+    transferred(tmp_path / "standby", upstream)
+    with node.serving() as port:
+        child = start_pipeline("recover", recover_job(port) | changes)
+        assert child.wait() == 1
+        assert child.events[-1]["event"] == "failed"
+        assert text in child.events[-1]["error"]
+        finished(start_pipeline("recover", recover_job(port)))
+    assert_recovered_once_in_order(upstream, node)
+
+
+def test_a_standby_without_data_recovers_nothing_without_spark(
+    start_pipeline: Start, recover_job: Job
+) -> None:
+    assert finished(start_pipeline("recover", recover_job(1))) == []
+
+
+@pytest.mark.parametrize("line", [{}, {"data_dir": 7}])
+def test_a_malformed_job_is_refused(start_pipeline: Start, line: dict[str, Any]) -> None:
+    child = start_pipeline("recover", line)
+    assert child.wait() == 1
+    assert "malformed" in child.events[-1]["error"]

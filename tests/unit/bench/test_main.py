@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import PAGE, ROW_NAMES, main, parse, settings_of
+from bench.report import DOCS_BEGIN, DOCS_END
+from bench.workers import ROOT
+
+
+def test_without_arguments_everything_is_measured_on_both() -> None:
+    told = parse([])
+    assert told.rows == ROW_NAMES
+    assert told.brokers == ["leveret", "rabbitmq"]
+    assert settings_of(told).backlog == 1_000_000
+
+
+def test_what_is_given_wins_over_quick() -> None:
+    settings = settings_of(parse(["--quick", "--seconds", "2.5"]))
+    assert (settings.seconds, settings.rounds) == (2.5, 1)
+
+
+@pytest.mark.parametrize("arguments", [["--rows", "publish,nonsense"], ["--brokers", "kafka"]])
+def test_an_unknown_name_is_refused_with_those_there_are(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse(arguments)
+    assert "there are" in capsys.readouterr().err
+
+
+def test_writing_docs_without_a_run_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["--write-docs"]) == 1
+    assert "run `python -m bench` first" in capsys.readouterr().err
+
+
+def test_the_page_has_the_marks_and_names_every_row() -> None:
+    text = (ROOT / PAGE).read_text()
+    assert text.index(DOCS_BEGIN) < text.index(DOCS_END)
+    assert [name for name in ROW_NAMES if f"`{name}`" not in text] == []

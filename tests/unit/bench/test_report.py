@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import report
+from bench.rows import Reading, Row, Target
+
+FASTER = Row("fast", "how fast", "msg/s", True, Target("ratio", 4.0))
+SMALLER = Row("small", "how small", "MB", False, Target("value", 200.0))
+
+
+def record(*rows: dict[str, Any]) -> report.Record:
+    return {
+        "date": "2026-11-21 12:00 UTC",
+        "machine": {
+            "processor": "P",
+            "cores": 2,
+            "memory_gb": 8.0,
+            "file_system": "ext4",
+            "kernel": "6.1",
+            "python": "3.11.7",
+        },
+        "settings": {"seconds": 5.0, "warmup_s": 1.0, "rounds": 3, "backlog": 1000},
+        "versions": {"leveret": "0.1.0", "rabbitmq": "3.10.8"},
+        "rows": list(rows),
+        "errors": {},
+    }
+
+
+def rounds(*values: float) -> list[Reading]:
+    return [Reading(value, cpu_us=2.0) for value in values]
+
+
+def test_a_row_has_the_median_the_span_and_the_ratio() -> None:
+    row = report.row_record(FASTER, {"leveret": rounds(90.0, 100.0, 120.0), "rabbitmq": rounds(20.0)})
+    assert row["leveret"]["median"] == 100.0
+    assert (row["leveret"]["min"], row["leveret"]["max"]) == (90.0, 120.0)
+    assert row["ratio"] == 5.0
+    assert row["met"] is True
+
+
+def test_a_ratio_under_the_target_is_missed() -> None:
+    assert report.row_record(FASTER, {"leveret": rounds(60.0), "rabbitmq": rounds(20.0)})["met"] is False
+
+
+@pytest.mark.parametrize(("value", "met"), [(199.0, True), (201.0, False)])
+def test_where_less_is_better_the_target_is_a_ceiling(value: float, met: bool) -> None:
+    assert report.row_record(SMALLER, {"leveret": rounds(value)})["met"] is met
+
+
+def test_without_the_other_broker_there_is_no_ratio_and_no_verdict() -> None:
+    row = report.row_record(FASTER, {"leveret": rounds(60.0), "rabbitmq": []})
+    assert (row["ratio"], row["met"], row["target"]) == (None, None, ">= 4x")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(123456.7, "123,457"), (99.96, "100.0"), (12.34, "12.3"), (0.456, "0.46")]
+)
+def test_numbers_have_about_three_digits(value: float, text: str) -> None:
+    assert report.number(value) == text
+
+
+def test_in_a_pipe_the_table_is_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    row = report.row_record(FASTER, {"leveret": rounds(90.0, 100.0, 120.0), "rabbitmq": rounds(20.0)})
+    report.print_table(record(row) | {"errors": {"slow on rabbitmq": "it fell over"}})
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    assert lines[0].startswith("leveret 0.1.0, rabbitmq 3.10.8; 2026-11-21")
+    assert lines[2].split("  ")[0] == "how fast"
+    assert "100 (90.0-120)" in lines[2]
+    assert captured.err == "not measured: slow on rabbitmq: it fell over\n"
+
+
+def test_the_docs_get_the_table_between_the_marks_and_keep_the_rest(tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    page.write_text(f"before\n{report.DOCS_BEGIN}\nold\n{report.DOCS_END}\nafter\n")
+    row = report.row_record(FASTER, {"leveret": rounds(100.0), "rabbitmq": rounds(20.0)})
+    for _ in range(2):
+        report.write_docs(record(row), page)
+    text = page.read_text()
+    assert text.startswith(f"before\n{report.DOCS_BEGIN}\n")
+    assert text.endswith(f"\n{report.DOCS_END}\nafter\n")
+    assert "| how fast | msg/s | 100 | 20.0 | 5.00 | 2.00 / 2.00 | >= 4x (met) |" in text
+    assert "old" not in text
+
+
+def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    page.write_text("nothing here\n")
+    with pytest.raises(ValueError, match="marks"):
+        report.write_docs(record(), page)
+    assert page.read_text() == "nothing here\n"
+
+
+def test_json_round_trips(tmp_path: Path) -> None:
+    target = tmp_path / "build" / "bench.json"
+    report.write_json(record(), target)
+    assert report.read_json(target) == record()

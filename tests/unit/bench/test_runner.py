@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench import contenders, runner
+from bench.client import LoadError
+from bench.contenders import Node
+from bench.rows import Reading, Row, Scenario, Settings
+from bench.runner import run
+from bench.selftest import SinkNode
+
+ROW = Row("row", "a row", "x", True)
+OTHER = Row("other", "another row", "x", True)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(seconds=0.1, warmup_s=0.1, rounds=2, backlog=10, folder=tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def sinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two brokers, both of them sinks."""
+    makers: dict[str, Callable[[Path], Node]] = {
+        name: lambda _: SinkNode() for name in ("leveret", "rabbitmq")
+    }
+    monkeypatch.setattr(contenders, "MAKERS", makers)
+    monkeypatch.setattr(contenders, "unavailable", lambda name: None)
+    monkeypatch.setattr(contenders, "version", lambda name: "1")
+
+
+def test_brokers_take_turns(settings: Settings) -> None:
+    said: list[str] = []
+    scenario = Scenario((ROW,), lambda node, settings: {"row": Reading(1.0)})
+    run([scenario], ["leveret", "rabbitmq"], settings, lambda row: True, said.append)
+    assert said[2:] == [
+        "row: leveret, round 1",
+        "row: rabbitmq, round 1",
+        "row: leveret, round 2",
+        "row: rabbitmq, round 2",
+    ]
+
+
+def test_a_failure_is_noted_and_the_rest_goes_on(settings: Settings) -> None:
+    def fail(node: Node, settings: Settings) -> dict[str, Reading]:
+        raise LoadError("it lost one")
+
+    broken = Scenario((ROW,), fail)
+    good = Scenario((OTHER,), lambda node, settings: {"other": Reading(1.0)})
+    record = run([broken, good], ["leveret"], settings, lambda row: True, lambda text: None)
+    assert record["errors"] == {"row on leveret": "it lost one"}
+    assert [row["name"] for row in record["rows"]] == ["other"]
+
+
+def test_only_wanted_rows_are_kept_and_long_scenarios_run_once(settings: Settings) -> None:
+    runs: list[Node] = []
+
+    def both(node: Node, settings: Settings) -> dict[str, Reading]:
+        runs.append(node)
+        return {"row": Reading(1.0), "other": Reading(2.0)}
+
+    scenario = Scenario((ROW, OTHER), both, once=True)
+    record = run([scenario], ["leveret"], settings, lambda row: row is OTHER, lambda text: None)
+    assert [row["name"] for row in record["rows"]] == ["other"]
+    assert len(runs) == 1
+
+
+def test_a_broker_that_is_not_there_is_left_out_with_the_reason(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = {"leveret": None, "rabbitmq": "no RabbitMQ: install it"}
+    monkeypatch.setattr(contenders, "unavailable", missing.get)
+    scenario = Scenario((ROW,), lambda node, settings: {"row": Reading(1.0)})
+    record = runner.run([scenario], ["leveret", "rabbitmq"], settings, lambda row: True, lambda text: None)
+    assert record["errors"] == {"rabbitmq": "no RabbitMQ: install it"}
+    assert "rabbitmq" not in record["rows"][0]
