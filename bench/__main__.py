@@ -19,11 +19,12 @@ from bench.backlog import BACKLOG
 from bench.contenders import LEVERET, MAKERS, RABBITMQ
 from bench.report import Record
 from bench.rows import LATENCY, PUBLISH, SMALL, TOGETHER, Scenario, Settings
+from bench.standby import STANDBY
 
 BUILD: Final = Path("build")
 RECORD: Final = BUILD / "bench.json"
 PAGE: Final = Path("docs/performance.md")
-SCENARIOS: Final[tuple[Scenario, ...]] = (PUBLISH, TOGETHER, SMALL, LATENCY, BACKLOG)
+SCENARIOS: Final[tuple[Scenario, ...]] = (PUBLISH, TOGETHER, SMALL, LATENCY, BACKLOG, STANDBY)
 ROW_NAMES: Final = [row.name for scenario in SCENARIOS for row in scenario.rows]
 
 

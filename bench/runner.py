@@ -90,5 +90,7 @@ def _noting(errors: dict[str, str], where: str) -> Iterator[None]:
     """Keep a failure as text instead of letting it end the run."""
     try:
         yield
+    except subprocess.CalledProcessError as failed:
+        errors[where] = f"{failed.stderr.strip()} ({failed})"
     except FAILURES as failed:
         errors[where] = str(failed)

@@ -7,6 +7,7 @@ from typing import Final
 OK: Final = 0
 USAGE: Final = 64
 DATA: Final = 65
+NO_USER: Final = 67
 UNAVAILABLE: Final = 69
 SOFTWARE: Final = 70
 SYSTEM: Final = 71

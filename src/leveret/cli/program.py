@@ -14,13 +14,18 @@ from leveret.cli import exits
 _INTERRUPTED: Final = 130
 
 
-def run(app: typer.Typer, name: str, describe: Callable[[Exception], tuple[int, str] | None]) -> int:
-    """Run `app` on the command line; return its exit status.
+def run(
+    app: typer.Typer,
+    name: str,
+    describe: Callable[[Exception], tuple[int, str] | None],
+    arguments: list[str] | None = None,
+) -> int:
+    """Run `app` on `arguments`, or on the command line; return its exit status.
 
     `describe` turns an expected error into status and text, or None for a bug, which is raised.
     """
     try:
-        status = app(prog_name=name, standalone_mode=False)
+        status = app(arguments, prog_name=name, standalone_mode=False)
     except TyperException as error:
         return _fail(name, exits.USAGE, f"{error.format_message()} (see {_help_of(error, name)})")
     except typer.Abort:

@@ -85,6 +85,7 @@ class ManagementServer:
         settings = uvicorn.Config(
             app,
             log_config=None,
+            log_level="warning",
             access_log=False,
             lifespan="off",
             http="h11",

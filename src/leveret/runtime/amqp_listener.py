@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 WRITE_BUFFER_HIGH_BYTES: Final = 1024 * 1024
 TICK_S: Final = 0.5
+TURN_BYTES: Final = 64 * 1024
+"""A read of this size or more ends a connection's turn."""
 
 
 class AmqpPeer(asyncio.Protocol):
@@ -82,9 +84,20 @@ class AmqpPeer(asyncio.Protocol):
         self._engine.touch(session)
         if session.state is State.CLOSED:
             self.end_after_flush()
-        elif self._engine.is_overloaded() and self._transport is not None:
-            self._transport.pause_reading()
+        elif self._transport is not None and (len(data) >= TURN_BYTES or self._engine.is_overloaded()):
+            self._yield_turn(self._transport)
+
+    def _yield_turn(self, transport: asyncio.Transport) -> None:
+        """Read on only after the flush, or once the disk has caught up.
+
+        The event loop would else go on reading from a socket that has more, tens of times, before it looks at
+        any other: one fast publisher would keep acks, and so deliveries, waiting.
+        """
+        transport.pause_reading()
+        if self._engine.is_overloaded():
             self._engine.when_relieved(self._resume_reading)
+        else:
+            asyncio.get_running_loop().call_soon(self._resume_reading)
 
     def pause_writing(self) -> None:
         """The socket's buffer is full."""

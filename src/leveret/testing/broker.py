@@ -151,15 +151,20 @@ class LeveretProcess:
         Raises:
             subprocess.CalledProcessError: it failed and `check` is set; `stderr` says why.
         """
-        return subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-m", "leveret.cli.ctl", "--data-dir", str(self.data_dir), *args],
             env=self._env(),
             input=input_text,
             capture_output=True,
             text=True,
             timeout=timeout_s,
-            check=check,
+            check=False,
         )
+        if check and done.returncode != 0:
+            failed = subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)
+            failed.add_note(done.stderr)
+            raise failed
+        return done
 
     @property
     def alive(self) -> bool:

@@ -164,7 +164,7 @@ class RabbitNode:
         Raises:
             subprocess.CalledProcessError: it failed and `check` is set; `stderr` says why.
         """
-        return subprocess.run(
+        done = subprocess.run(
             [str(_sbin() / program), "-n", self.node, *args],
             env=self._env(),
             cwd=self.home,
@@ -172,8 +172,13 @@ class RabbitNode:
             capture_output=True,
             text=True,
             timeout=CTL_TIMEOUT_S,
-            check=check,
+            check=False,
         )
+        if check and done.returncode != 0:
+            failed = subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)
+            failed.add_note(done.stderr)
+            raise failed
+        return done
 
     def _ready(self) -> bool:
         """Tell whether every door of the node answers; raise if the node has ended."""

@@ -47,6 +47,16 @@ _TAG: Final = struct.Struct(">Q")
 _METHOD: Final = struct.Struct(">HH")
 _ACK_FRAME: Final = struct.Struct(">BHIHHQBB")
 _DECLARE_COUNTS: Final = struct.Struct(">II")
+_UNREADABLE: Final = (
+    struct.error,
+    ValueError,
+    IndexError,
+    OverflowError,
+    OSError,
+    RecursionError,
+    exceptions.UnmarshalingException,
+)
+"""What pamqp raises for octets that are no fields: tables in tables in tables, dates that never were."""
 _PUBLISH_HEAD: Final = 6
 """Class, method and the reserved short before a publish's exchange."""
 
@@ -89,7 +99,7 @@ def decode_method(payload: bytes) -> base.Frame:
     try:
         method: base.Frame = factory()
         method.unmarshal(payload[4:])
-    except (struct.error, ValueError, IndexError, OverflowError, OSError) as error:
+    except _UNREADABLE as error:
         raise SyntaxFault(f"cannot decode <<{','.join(map(str, payload[4:]))}>>") from error
     return method
 
@@ -156,14 +166,7 @@ def decode_properties(header_payload: bytes) -> commands.Basic.Properties:
     content = header.ContentHeader()
     try:
         content.unmarshal(header_payload)
-    except (
-        struct.error,
-        ValueError,
-        IndexError,
-        exceptions.UnmarshalingException,
-        OverflowError,
-        OSError,
-    ) as error:
+    except _UNREADABLE as error:
         raise SyntaxFault(f"cannot decode content header: {error}") from error
     return content.properties
 

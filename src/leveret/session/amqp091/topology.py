@@ -20,15 +20,18 @@ if TYPE_CHECKING:
     from leveret.session.amqp091.channel import Channel
 
 _PURGED: Final = 3
-_U32: Final = 4
+_NESTING_MAX: Final = 32
+"""Far below what encoding them for the definitions log can take."""
 
 
-def _arguments(table: Any) -> d.Arguments:
+def _arguments(table: Any, depth: int = 0) -> d.Arguments:
     """A field table as definitions hold it: JSON's types."""
-    return {str(key): _plain(value) for key, value in (table or {}).items()}
+    return {str(key): _plain(value, depth) for key, value in (table or {}).items()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, depth: int) -> Any:
+    if depth > _NESTING_MAX:
+        raise PreconditionFailed(f"arguments are nested more than {_NESTING_MAX} levels deep")
     match value:
         case bytes() | bytearray():
             return bytes(value).decode("utf-8", "replace")
@@ -37,9 +40,9 @@ def _plain(value: Any) -> Any:
         case Decimal():
             return float(value)
         case dict():
-            return _arguments(value)
+            return _arguments(value, depth + 1)
         case list():
-            return [_plain(item) for item in value]
+            return [_plain(item, depth + 1) for item in value]
     return value
 
 

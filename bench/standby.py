@@ -1,0 +1,240 @@
+"""What the standby does: how far behind it is, how much it can take, how fast it takes over.
+
+One run on two nodes: the upstream is the one the runner started, the downstream is made here.
+
+    follow     the upstream takes 20,000 messages/s; twenty times a second the downstream is asked how
+               far it is. Its lag at that moment is the age of the first message it does not have, by
+               the publisher's own clock: what a disaster at that moment would cost.
+    burst      as many messages as the backlog has are published as fast as the upstream takes them.
+    take over  the upstream is killed, the downstream promoted; counted from when Spark has started.
+
+At the end the downstream's queue must hold every message that was ever confirmed.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from bench.client import Connection, LoadError
+from bench.contenders import LEVERET, Node
+from bench.load import PublishJob, Result
+from bench.rows import Reading, Row, Scenario, Settings, Target
+from bench.workers import Worker, count_at, rate_between, sleep_until
+from leveret.testing.broker import LeveretProcess
+from leveret.testing.ports import LOOPBACK, wait_until
+
+VHOST: Final = "bench"
+QUEUE: Final = "bench"
+FOLLOW_RATE: Final = 20_000
+FOLLOW_SPANS: Final = 3
+POLL_S: Final = 0.05
+CONNECT_TIMEOUT_S: Final = 90.0
+TRANSFER_TIMEOUT_S: Final = 300.0
+PROMOTE_TIMEOUT_S: Final = 300.0
+HTTP_TIMEOUT_S: Final = 30.0
+USER: Final = "replicator"
+PASSWORD: Final = "bench"
+DOWNSTREAM: Final = {
+    "schema_definition_sync.operating_mode": "downstream",
+    "schema_definition_sync.downstream.minimum_sync_interval": "1",
+    "schema_definition_sync.downstream.locals.global_parameters": "^standby",
+    "standby.replication.operating_mode": "downstream",
+}
+
+Progress = list[tuple[float, int]]
+
+
+class Pair:
+    """Upstream and downstream, and the one queue between them."""
+
+    def __init__(self, upstream: LeveretProcess, downstream: LeveretProcess) -> None:
+        self.upstream = upstream
+        self.downstream = downstream
+        self.published = 0
+
+    def connect(self) -> None:
+        """Declare everything at the upstream; let the downstream follow it."""
+        ctl = self.upstream.ctl
+        ctl("add_vhost", VHOST, "--tags", "standby_replication")
+        ctl("set_permissions", "-p", VHOST, "guest", ".*", ".*", ".*")
+        policy = '{"remote-dc-replicate": true}'
+        ctl("set_policy", "--vhost", VHOST, "standby", ".*", policy, "--apply-to", "queues")
+        ctl("add_schema_replication_user", USER, "-", input_text=PASSWORD)
+        ctl("set_permissions", "-p", VHOST, USER, ".*", ".*", ".*")
+        connection = Connection(self.upstream.amqp_port, vhost=VHOST)
+        connection.declare_queue(QUEUE)
+        connection.close()
+        for link, port in (("schema", self.upstream.amqp_port), ("standby", self.upstream.stream_port)):
+            endpoints = {"endpoints": [f"{LOOPBACK}:{port}"], "username": USER, "password": PASSWORD}
+            command = f"set_{link}_replication_upstream_endpoints"
+            self.downstream.ctl(command, "-", input_text=json.dumps(endpoints))
+        wait_until(
+            lambda: self.status().get("state") == "connected",
+            "the downstream's link",
+            CONNECT_TIMEOUT_S,
+            interval_s=POLL_S,
+        )
+
+    def status(self) -> dict[str, Any]:
+        """The downstream's row for the vhost, empty as long as it knows none."""
+        with self._http("GET", "/api/replication/status") as answer:
+            rows: list[dict[str, Any]] = json.load(answer)
+        return next((row for row in rows if row["virtual_host"] == VHOST), {})
+
+    def transferred(self) -> int:
+        """How many records of the upstream's outgoing log are safe at the downstream."""
+        return int(self.status().get("transferred") or 0)
+
+    def wait_transferred(self) -> float:
+        """Wait until all that was published is there; return when it was."""
+        everything = self.published
+        what = f"{everything} messages at the downstream"
+        wait_until(lambda: self.transferred() >= everything, what, TRANSFER_TIMEOUT_S, interval_s=POLL_S)
+        return time.monotonic()
+
+    def publish(self, job: PublishJob) -> tuple[Result, Progress]:
+        """Publish; return the publisher's result, and what the downstream had meanwhile, by time."""
+        before, seen = self.published, []
+        with Worker(job) as publisher, ThreadPoolExecutor(1) as pool:
+            publisher.ready().go()
+            ended = pool.submit(publisher.result)
+            while not ended.done():
+                at = time.monotonic()
+                seen.append((at, self.transferred() - before))
+                sleep_until(at + POLL_S)
+            result = ended.result()
+        self.published += result.count
+        return result, seen
+
+    def job(self, **how: float) -> PublishJob:
+        """A publisher's job at the upstream."""
+        return PublishJob(self.upstream.amqp_port, QUEUE, vhost=VHOST, **how)  # type: ignore[arg-type]
+
+    def promote(self) -> Iterator[tuple[float, dict[str, Any]]]:
+        """Promote the downstream; yield what it says and when."""
+        with self._http("POST", "/api/replication/standby/promote", b"{}", PROMOTE_TIMEOUT_S) as answer:
+            for line in answer:
+                yield time.monotonic(), json.loads(line)
+
+    def _http(
+        self, method: str, path: str, body: bytes | None = None, timeout_s: float = HTTP_TIMEOUT_S
+    ) -> Any:
+        request = urllib.request.Request(
+            f"http://{LOOPBACK}:{self.downstream.management_port}{path}",
+            data=body,
+            method=method,
+            headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q=", "Content-Type": "application/json"},
+        )
+        return urllib.request.urlopen(request, timeout=timeout_s)
+
+
+def _run(node: Node, settings: Settings) -> dict[str, Reading]:
+    assert isinstance(node, LeveretProcess)
+    with LeveretProcess(config=DOWNSTREAM, parent_dir=settings.folder) as downstream:
+        pair = Pair(node, downstream)
+        pair.connect()
+        follow = _follow(pair, settings)
+        burst = _burst(pair, settings)
+        node.kill9()
+        return follow | {"transfer": burst, "promotion": _take_over(pair)}
+
+
+def _follow(pair: Pair, settings: Settings) -> dict[str, Reading]:
+    """Measure the lag at a steady rate, after a span at that rate to warm up."""
+    spans = FOLLOW_SPANS * settings.seconds
+    pair.publish(pair.job(seconds=spans, rate=FOLLOW_RATE))
+    pair.wait_transferred()
+    result, seen = pair.publish(pair.job(seconds=spans, rate=FOLLOW_RATE))
+    start, end = result.samples[0][0], result.samples[-1][0]
+    taken = rate_between(result.samples, start, end)
+    if taken < 0.98 * FOLLOW_RATE:
+        raise LoadError(f"the upstream took {taken:.0f} messages/s of {FOLLOW_RATE}")
+    lags_s = sorted(lag_s(result.samples, at, have) for at, have in seen if start < at < end)
+    caught_up_s = pair.wait_transferred() - end
+    details = {"upstream_rate": taken, "max": lags_s[-1], "caught_up_after_s": caught_up_s}
+    return {
+        "lag-p50": Reading(lags_s[len(lags_s) // 2], details=details),
+        "lag-p99": Reading(lags_s[int(len(lags_s) * 0.99)], details=details),
+    }
+
+
+def lag_s(samples: Progress, at: float, have: int) -> float:
+    """Return how long ago the first message that is not among `have` was published; 0 if there is none."""
+    if have >= int(count_at(samples, at)):
+        return 0.0
+    after = bisect.bisect_right(samples, have, key=lambda sample: sample[1])
+    if after == 0:
+        return at - samples[0][0]
+    (left, low), (right, high) = samples[after - 1], samples[after]
+    return at - (left + (right - left) * (have - low) / (high - low))
+
+
+def _burst(pair: Pair, settings: Settings) -> Reading:
+    """Measure a burst, from its first message until all of it is durable at the downstream."""
+    result, _ = pair.publish(pair.job(count=settings.backlog))
+    start, end = result.samples[0][0], result.samples[-1][0]
+    done = pair.wait_transferred()
+    details = {
+        "upstream_rate": result.count / (end - start),
+        "after_the_last_s": done - end,
+        "messages": float(result.count),
+    }
+    return Reading(result.count / (done - start), details=details)
+
+
+def _take_over(pair: Pair) -> Reading:
+    """Measure a promotion; make sure that everything is there after it."""
+    asked = time.monotonic()
+    started = ended = 0.0
+    for at, line in pair.promote():
+        if "error" in line:
+            raise LoadError(f"promotion: {line.get('reason', line)}")
+        if line.get("progress", {}).get("event") == "started":
+            started = at
+        ended = at
+    if not started:
+        raise LoadError("promotion: it did not say when Spark had started")
+    connection = Connection(pair.downstream.amqp_port, vhost=VHOST)
+    found = connection.ready_messages(QUEUE)
+    connection.close()
+    if found != pair.published:
+        raise LoadError(f"{pair.published} messages confirmed and transferred, {found} after the promotion")
+    details = {"spark_s": started - asked, "whole_s": ended - asked, "messages": float(found)}
+    return Reading(found / (ended - started), details=details)
+
+
+STANDBY: Final = Scenario(
+    (
+        Row(
+            "transfer",
+            "transfer to the standby of a burst of 1000 B messages",
+            "msg/s",
+            True,
+            Target("value", FOLLOW_RATE),
+        ),
+        Row("lag-p50", f"lag of the standby at {FOLLOW_RATE:,} messages/s, p50", "s", False),
+        Row(
+            "lag-p99",
+            f"lag of the standby at {FOLLOW_RATE:,} messages/s, p99",
+            "s",
+            False,
+            Target("value", 3.0),
+        ),
+        Row(
+            "promotion",
+            "promotion, 1000 B, after Spark has started",
+            "msg/s",
+            True,
+            Target("value", 30_000.0),
+        ),
+    ),
+    _run,
+    once=True,
+    brokers=(LEVERET,),
+)

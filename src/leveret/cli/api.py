@@ -1,0 +1,201 @@
+"""The operator's way to a node: HTTP over the node's own socket, or over TCP with a name and password.
+
+`Api` knows paths and statuses, nothing of commands. Names go into paths encoded, `/` too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from leveret.cli import exits
+
+CONTROL_SOCKET: Final = "control.sock"
+CONNECT_TIMEOUT_S: Final = 5.0
+TIMEOUT_S: Final = 60.0
+
+_EXITS: Final = {
+    HTTPStatus.UNAUTHORIZED: exits.NO_PERMISSION,
+    HTTPStatus.FORBIDDEN: exits.NO_PERMISSION,
+    HTTPStatus.SERVICE_UNAVAILABLE: exits.UNAVAILABLE,
+}
+
+
+class CtlError(Exception):
+    """A command can not be done: its text is the one line the operator sees, `status` the exit status."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class NotThere(CtlError):
+    """What the command names does not exist."""
+
+
+class Unreachable(CtlError):
+    """Nobody answers where the node should be."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(exits.UNAVAILABLE, text)
+
+
+class Api:
+    """One node's HTTP API."""
+
+    def __init__(self, client: httpx.Client, place: str) -> None:
+        """`place` names the node in errors."""
+        self._client = client
+        self._place = place
+
+    def get(self, *parts: str, **query: str) -> Any:
+        """The JSON document at a path.
+
+        Raises:
+            CtlError: refused, not there, or nobody answers.
+        """
+        return _document(self._send("GET", parts, query=query))
+
+    def get_or_none(self, *parts: str) -> Any:
+        """As `get`; None if it is not there."""
+        try:
+            return self.get(*parts)
+        except NotThere:
+            return None
+
+    def put(self, *parts: str, body: object) -> None:
+        """Create or replace."""
+        self._send("PUT", parts, body=msgspec.json.encode(body))
+
+    def put_text(self, *parts: str, text: str) -> None:
+        """Create or replace by JSON that the operator wrote; the node says what is wrong with it."""
+        self._send("PUT", parts, body=text.encode())
+
+    def post(self, *parts: str, body: object = None) -> Any:
+        """Act; the JSON document of the answer, None if there is none."""
+        return _document(self._send("POST", parts, body=b"" if body is None else msgspec.json.encode(body)))
+
+    def post_text(self, *parts: str, text: bytes) -> None:
+        """Act on a JSON document that is at hand as text."""
+        self._send("POST", parts, body=text)
+
+    def delete(self, *parts: str, **query: str) -> None:
+        """Remove."""
+        self._send("DELETE", parts, query=query)
+
+    def stream(self, *parts: str, body: object) -> Iterator[dict[str, Any]]:
+        """Act, however long it takes; the JSON objects of the answer as they come, one a line."""
+        data = msgspec.json.encode(body)
+        with (
+            self._reaching(),
+            self._client.stream(
+                "POST", _path(parts), content=data, timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
+            ) as response,
+        ):
+            if response.is_error:
+                response.read()
+                _check(response)
+            for line in response.iter_lines():
+                yield msgspec.json.decode(line)
+
+    def _send(
+        self, method: str, parts: tuple[str, ...], *, body: bytes = b"", query: dict[str, str] | None = None
+    ) -> httpx.Response:
+        headers = {"content-type": "application/json"} if body else {}
+        with self._reaching():
+            response = self._client.request(method, _path(parts), content=body, params=query, headers=headers)
+        _check(response)
+        return response
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.TimeoutException:
+            raise Unreachable(f"{self._place} does not answer in time") from None
+        except httpx.HTTPError as error:
+            raise Unreachable(f"cannot reach {self._place}: {error}; is the node running?") from None
+
+
+@contextmanager
+def connect(data_dir: Path | None, url: str | None) -> Iterator[Api]:
+    """The API of the node that is named by its data directory or its URL; the URL wins.
+
+    Raises:
+        CtlError: neither is given, or the directory is not a node's.
+    """
+    if url is not None:
+        with _client(url) as client:
+            yield Api(client, client.base_url.host)
+        return
+    if data_dir is None:
+        raise CtlError(
+            exits.USAGE, "name the node with --data-dir or --url, or set LEVERET_DATA_DIR or LEVERET_URL"
+        )
+    with _short_path(data_dir) as path:
+        transport = httpx.HTTPTransport(uds=path)
+        with httpx.Client(transport=transport, base_url="http://node", timeout=_timeout()) as client:
+            yield Api(client, f"the node of {data_dir}")
+
+
+def _client(url: str) -> httpx.Client:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise CtlError(exits.USAGE, f"--url: {error}") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise CtlError(exits.USAGE, "--url: expected http://USER:PASSWORD@HOST:PORT")
+    return httpx.Client(base_url=parsed, timeout=_timeout(), trust_env=False)
+
+
+def _timeout() -> httpx.Timeout:
+    return httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+
+
+@contextmanager
+def _short_path(data_dir: Path) -> Iterator[str]:
+    """The control socket's path; short, as the kernel takes 107 octets only."""
+    try:
+        descriptor = os.open(data_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise Unreachable(f"{data_dir} does not exist: no node has its data there") from None
+    except OSError as error:
+        raise CtlError(exits.NO_PERMISSION, f"{data_dir}: {error.strerror}") from None
+    try:
+        path = f"/proc/self/fd/{descriptor}/{CONTROL_SOCKET}"
+        if not os.path.exists(path):
+            raise Unreachable(f"no node runs on {data_dir}: there is no {CONTROL_SOCKET}")
+        yield path
+    finally:
+        os.close(descriptor)
+
+
+def _path(parts: tuple[str, ...]) -> str:
+    return "/api/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def _document(response: httpx.Response) -> Any:
+    return msgspec.json.decode(response.content) if response.content else None
+
+
+def _check(response: httpx.Response) -> None:
+    """Go on only with an answer that is no error."""
+    if not response.is_error:
+        return
+    try:
+        text = str(msgspec.json.decode(response.content)["reason"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        text = f"the node answered {response.status_code} {response.reason_phrase}"
+    status = HTTPStatus(response.status_code)
+    if status is HTTPStatus.NOT_FOUND:
+        raise NotThere(exits.DATA, text)
+    software = exits.SOFTWARE if status.is_server_error else exits.DATA
+    raise CtlError(_EXITS.get(status, software), text)

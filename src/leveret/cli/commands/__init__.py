@@ -1,0 +1,1 @@
+"""The commands of `leveretctl`, a family a file; see `leveret.cli.command`."""

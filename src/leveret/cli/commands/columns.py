@@ -1,0 +1,24 @@
+"""The columns an operator names on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leveret.cli import exits
+from leveret.cli.api import CtlError
+
+
+def chosen(given: Sequence[str] | None, default: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The columns to show: those given, separated by spaces or commas, or the default.
+
+    Raises:
+        CtlError: a column is not known; names all that are.
+    """
+    if not given:
+        return list(default)
+    columns = [name for text in given for name in text.replace(",", " ").split()]
+    unknown = [name for name in columns if name not in known]
+    if unknown:
+        text = f"Info key(s) {','.join(unknown)} are not supported; known are {', '.join(known)}"
+        raise CtlError(exits.USAGE, text)
+    return columns

@@ -1,0 +1,114 @@
+"""Values -> text: `table` as rabbitmqctl prints it, `pretty_table` with lines, `json`, `csv`.
+
+Only tables are for people and come with banners; the others are for programs and hold nothing else.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from leveret.cli.values import Message, Report, Table, Text, Value
+
+FOR_PEOPLE: Final = ("table", "pretty_table")
+
+
+def as_table(value: Value, *, headers: bool) -> str:
+    """Tab-separated lines, as in rabbitmqctl; an empty table has no header either."""
+    match value:
+        case Table(columns, rows, headless):
+            head = [list(columns)] if headers and rows and not headless else []
+            return "".join("\t".join(map(_cell, row)) + "\n" for row in [*head, *rows])
+        case Report(lines, _, table):
+            return _lines(lines) + as_table(table, headers=headers)
+        case Message(text) | Text(text):
+            return text + "\n"
+        case None:
+            return ""
+
+
+def as_pretty_table(value: Value, *, headers: bool) -> str:
+    """A table with lines; what is no table as `as_table` has it."""
+    if isinstance(value, Report) and value.table is not None:
+        return _lines(value.lines) + as_pretty_table(value.table, headers=headers)
+    if not isinstance(value, Table) or not value.rows:
+        return as_table(value, headers=headers)
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text as RichText
+
+    pretty = RichTable(*map(str, value.columns), show_header=headers and not value.headless)
+    for row in value.rows:
+        pretty.add_row(*(RichText(_cell(cell)) for cell in row))
+    out = io.StringIO()
+    Console(file=out, force_terminal=sys.stdout.isatty()).print(pretty)
+    return out.getvalue()
+
+
+def as_json(value: Value, *, headers: bool) -> str:
+    """An array of objects, or one object."""
+    match value:
+        case Table(columns, rows):
+            document: Any = [dict(zip(columns, row, strict=True)) for row in rows]
+        case Report(_, document):
+            pass
+        case Message(text, fields):
+            document = dict(fields) or {"message": text}
+        case Text(text):
+            return text + "\n"
+        case None:
+            return ""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+
+
+def as_csv(value: Value, *, headers: bool) -> str:
+    """Quoted values with commas between them."""
+    match value:
+        case Table(columns, rows):
+            return _csv([list(columns), *rows] if headers else rows)
+        case Report(lines, _, table):
+            return as_csv(table, headers=headers) if table is not None else _csv(lines)
+        case Message(text, fields):
+            return _csv([list(fields), list(fields.values())] if fields else [[text]])
+        case _:
+            return as_table(value, headers=headers)
+
+
+FORMATTERS: Final[dict[str, Callable[..., str]]] = {
+    "table": as_table,
+    "pretty_table": as_pretty_table,
+    "json": as_json,
+    "csv": as_csv,
+}
+
+
+def _csv(rows: Any) -> str:
+    out = io.StringIO()
+    csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows([map(_cell, row) for row in rows])
+    return out.getvalue()
+
+
+def _lines(lines: Any) -> str:
+    return "".join(f"{name}: {_cell(value)}\n" for name, value in lines)
+
+
+def _cell(value: object) -> str:
+    """A value on one line: `[a, b]` for words, JSON for what has structure."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return value.replace("\t", "\\t").replace("\n", "\\n")
+        case [*words] if all(isinstance(word, str) for word in words):
+            return f"[{', '.join(words)}]"
+        case dict() | list():
+            return msgspec.json.encode(value).decode()
+        case _:
+            return str(value)
