@@ -126,7 +126,11 @@ def _latency(node: Node, settings: Settings) -> dict[str, Reading]:
 
 
 def _reading(run: Throughput) -> Reading:
-    details = {"load_cpu_us": run.load_cpu_us, "published": float(run.published)}
+    details = {
+        "load_cpu_us": run.load_cpu_us,
+        "published": float(run.published),
+        "behind": float(run.behind),
+    }
     return Reading(run.rate, run.broker_cpu_us, details)
 
 

@@ -37,6 +37,7 @@ class Throughput:
         broker_cpu_us: processor time of the broker a message, in microseconds.
         load_cpu_us: the same of the load generator.
         published: messages of the whole run, warm-up included.
+        behind: how many of them, at the end of the measured span, were still to come out.
         ages_us: percentiles of the messages' age, of a stamped run.
     """
 
@@ -44,6 +45,7 @@ class Throughput:
     broker_cpu_us: float
     load_cpu_us: float
     published: int
+    behind: int
     ages_us: dict[str, float] = field(default_factory=dict)
 
 
@@ -201,6 +203,7 @@ def _throughput(published: Result, counted: Result, start: float, end: float, cp
         broker_cpu_us=cpu_s / (rate * (end - start)) * 1e6,
         load_cpu_us=load_s / published.count * 1e6,
         published=published.count,
+        behind=round(count_at(published.samples, end) - count_at(counted.samples, end)),
         ages_us=counted.ages_us,
     )
 

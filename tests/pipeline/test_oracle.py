@@ -64,7 +64,8 @@ def by_anti_join(spark: SparkSession, manifest: Manifest) -> list[tuple[str, int
     messages = spark.read.parquet(*[str(root / file.path) for file in manifest.files()]).where("kind = 0")
     sidecars = [read_settlements(root / file.settlements) for file in manifest.files() if file.settlements]
     table = pa.concat_tables(sidecars, promote_options="permissive").unify_dictionaries()
-    settled = spark.createDataFrame(table.set_column(0, "queue", table["queue"].cast(pa.string())))
+    ranges = table.select(["queue_epoch", "first", "count"])
+    settled = spark.createDataFrame(ranges.append_column("queue", table["queue"].cast(pa.string())))
     return sorted(tuple(row) for row in unsettled(messages, settled).collect())
 
 

@@ -99,7 +99,7 @@ def test_vhosts_left_out_are_recovered_by_a_later_promotion(
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"credentials": {"username": "guest", "password": "wrong"}}, "invalid credentials"),
+        ({"credentials": {"username": "guest", "password": "wrong"}}, "authentication failure"),
         ({"credentials": {"username": "standby", "password": "secret"}}, "not an administrator"),
         ({"endpoint": "127.0.0.1:1"}, "127.0.0.1:1"),
     ],

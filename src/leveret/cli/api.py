@@ -22,7 +22,7 @@ CONTROL_SOCKET: Final = "control.sock"
 CONNECT_TIMEOUT_S: Final = 5.0
 TIMEOUT_S: Final = 60.0
 
-_EXITS: Final = {
+_EXITS: Final[dict[int, int]] = {
     HTTPStatus.UNAUTHORIZED: exits.NO_PERMISSION,
     HTTPStatus.FORBIDDEN: exits.NO_PERMISSION,
     HTTPStatus.SERVICE_UNAVAILABLE: exits.UNAVAILABLE,
@@ -194,8 +194,7 @@ def _check(response: httpx.Response) -> None:
         text = str(msgspec.json.decode(response.content)["reason"])
     except (msgspec.DecodeError, KeyError, TypeError):
         text = f"the node answered {response.status_code} {response.reason_phrase}"
-    status = HTTPStatus(response.status_code)
-    if status is HTTPStatus.NOT_FOUND:
+    if response.status_code == HTTPStatus.NOT_FOUND:
         raise NotThere(exits.DATA, text)
-    software = exits.SOFTWARE if status.is_server_error else exits.DATA
-    raise CtlError(_EXITS.get(status, software), text)
+    otherwise = exits.SOFTWARE if response.is_server_error else exits.DATA
+    raise CtlError(_EXITS.get(response.status_code, otherwise), text)

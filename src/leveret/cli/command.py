@@ -83,7 +83,8 @@ class Command:
 
         def callback(**arguments: Any) -> None:
             session: Session = arguments.pop("context").obj
-            session.announce(self.banner.format(vhost=session.vhost, **arguments))
+            shown = {name: _shown(value) for name, value in arguments.items()}
+            session.announce(self.banner.format(vhost=session.vhost, **shown))
             session.show(self.action(session, **arguments))
 
         signature = inspect.signature(self.action, eval_str=True)
@@ -93,6 +94,13 @@ class Command:
         callback.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # PEP 362
         callback.__annotations__ = {one.name: one.annotation for one in parameters}
         return callback
+
+
+def _shown(value: object) -> str:
+    """An argument in a banner; a list of words as RabbitMQ writes it."""
+    if isinstance(value, list) or value is None:
+        return f"[{', '.join(value or [])}]"
+    return str(value)
 
 
 def command(banner: str = "") -> Callable[[Action], Command]:

@@ -107,7 +107,7 @@ def _cell(value: object) -> str:
         case str():
             return value.replace("\t", "\\t").replace("\n", "\\n")
         case [*words] if all(isinstance(word, str) for word in words):
-            return f"[{', '.join(words)}]"
+            return f"[{', '.join(map(str, words))}]"
         case dict() | list():
             return msgspec.json.encode(value).decode()
         case _:

@@ -12,7 +12,6 @@ overrides.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from leveret.config.kinds import (
     Directory,
     Duration,
     Flag,
+    HostText,
     Integer,
     Ip,
     Listener,
@@ -54,7 +54,7 @@ LOCAL_KINDS: Final = (
     "operator_policies",
 )
 _MODES: Final = Choice(("upstream", "downstream"))
-_NAME: Final = "leveret@" + (platform.node().partition(".")[0] or "localhost")
+_NAME: Final = "leveret@$HOST"
 
 
 def _addresses(members: dict[str, Address]) -> tuple[Address, ...]:
@@ -235,9 +235,9 @@ class Spark:
 class Config:
     """All of a node's settings."""
 
-    node_name: str = setting("nodename", Text(), _NAME, "This node's name.")
+    node_name: str = setting("nodename", HostText(), _NAME, "This node's name.")
     cluster_name: str = setting(
-        "cluster_name", Text(), _NAME, "The cluster's name, by which its peers know it."
+        "cluster_name", HostText(), _NAME, "The cluster's name, by which its peers know it."
     )
     listeners: Listeners = field(default_factory=Listeners)
     management: Management = field(default_factory=Management)

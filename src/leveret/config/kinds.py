@@ -7,6 +7,7 @@ parsing it again gives the same. `parse` raises `ValueError`; who called it know
 from __future__ import annotations
 
 import ipaddress
+import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,23 @@ class Text:
 
     def show(self, value: str) -> str:
         """The text itself."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class HostText:
+    """Text in which `$HOST` stands for this machine's short name."""
+
+    allowed: str = "some text; $HOST in it stands for this machine's name"
+
+    def parse(self, text: str) -> str:
+        """The text with the name in it."""
+        if not text:
+            raise ValueError
+        return text.replace("$HOST", platform.node().partition(".")[0] or "localhost")
+
+    def show(self, value: str) -> str:
+        """The text."""
         return value
 
 

@@ -37,7 +37,7 @@ def parse_lines(text: str, name: str) -> dict[str, Given]:
         ConfigError: a line is no setting; names the line and shows only its key, as its value may be secret.
     """
     given: dict[str, Given] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         match = _LINE.fullmatch(line)

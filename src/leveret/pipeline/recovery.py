@@ -99,6 +99,7 @@ class Recovery:
         if left or any(self._has_news(vhost) for vhost in vhosts):
             self._begin_spark()
         resumed = [directory.load() for directory in left]
+        self._check_target(plan.vhost for plan in resumed)
         outcomes += self._publish(list(zip(left, resumed, strict=True)))
         from_scratch = {plan.vhost for plan in resumed if plan.start_from_scratch}
         if self._job.start_from_scratch:
@@ -157,6 +158,7 @@ class Recovery:
             ]
             if files:
                 drafts[vhost] = PlanDirectory.new(self._job.root, vhost), files, masks
+        self._check_target(drafts)
         parts = self._scan(drafts)
         plans = []
         for vhost, (directory, files, _) in drafts.items():
@@ -207,7 +209,6 @@ class Recovery:
             for _, plan in plans
             for queues in _shared(plan.queues, cores)
         ]
-        self._check_target([plan.vhost for _, plan in plans])
         job, inbox = self._job, self._inbox.address
 
         def publish(task: PublishTask) -> tuple[str, list[QueueOutcome]]:
@@ -236,7 +237,7 @@ class Recovery:
         return outcome
 
     def _check_target(self, vhosts: Iterable[str]) -> None:
-        """Fail before anything is published, and with the broker's own words, when a vhost is not there."""
+        """Fail in the broker's own words, while Java starts, when a vhost is not there."""
         for vhost in vhosts:
             client_of(self._job, vhost).close()
 

@@ -106,7 +106,12 @@ def test_anything_else_that_fails_a_check_is_damage_with_its_place(tmp_path: Pat
     with pytest.raises(Corrupt) as caught:
         seen(segment)
     error = caught.value
-    assert (error.log, error.segment, error.offset, error.byte) == (str(tmp_path), segment.path.name, 6, len(ONE))
+    assert (error.log, error.segment, error.offset, error.byte) == (
+        str(tmp_path),
+        segment.path.name,
+        6,
+        len(ONE),
+    )
     for part in (str(tmp_path), segment.path.name, f"byte {len(ONE)}", "offset 6"):
         assert part in str(error)
     assert segment.path.read_bytes() == ONE + tail
@@ -129,5 +134,7 @@ def test_a_place_is_found_at_most_an_index_step_before_its_chunk(tmp_path: Path)
     for offset in range(5, segment.next_offset):
         chunk_id, position = segment.place_before(offset)
         own = 5 + (offset - 5) // 3 * 3
-        assert places[chunk_id] == position <= places[own] < position + INDEX_EVERY_BYTES + 10_000 + HEADER_BYTES
+        assert (
+            places[chunk_id] == position <= places[own] < position + INDEX_EVERY_BYTES + 10_000 + HEADER_BYTES
+        )
     assert segment.place_before(0) == (5, 0)

@@ -18,7 +18,8 @@ _COLUMNS = ("vhost", "name", "pattern", "apply-to", "definition", "priority")
 
 
 @command(
-    'Setting policy "{name}" for pattern "{pattern}" to "{definition}" with priority "{priority}" for vhost "{vhost}" ...'
+    'Setting policy "{name}" for pattern "{pattern}" to "{definition}" '
+    'with priority "{priority}" for vhost "{vhost}" ...'
 )
 def set_policy(
     ctl: Session,

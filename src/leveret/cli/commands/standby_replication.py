@@ -121,14 +121,14 @@ def display_disk_space_used_by_standby_replication_data(ctl: Session) -> Table:
 def inspect_standby_upstream_metrics(ctl: Session) -> Table:
     """Show what this node collects for downstreams: the age of each queue's oldest message."""
     rows = ctl.api.get("replication", "standby", "upstream-metrics")
-    return Table.of(("queue", "timestamp", "vhost"), rows)
+    return Table.of(("queue", "timestamp", "vhost", "messages", "collected_offset"), rows)
 
 
 @command("Inspecting standby downstream metrics related to recovery...")
 def inspect_standby_downstream_metrics(ctl: Session) -> Table:
     """Show what this node has transferred, by queue."""
     rows = ctl.api.get("replication", "standby", "downstream-metrics")
-    return Table.of(("queue", "timestamp", "vhost"), rows)
+    return Table.of(("queue", "timestamp", "vhost", "messages", "settled"), rows)
 
 
 @command("Inspecting local data available for standby replication recovery ...")

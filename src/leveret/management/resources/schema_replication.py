@@ -14,7 +14,7 @@ from starlette.responses import Response
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.replies import done, json_reply
-from leveret.model.errors import InvalidCommand, NotFound
+from leveret.model.errors import NotFound
 
 
 class Mode(msgspec.Struct):
@@ -71,8 +71,6 @@ async def set_endpoints(call: Call) -> Response:
 async def add_user(call: Call) -> Response:
     """Add a user for the link."""
     wanted = await call.body(NewUser)
-    if (wanted.name,) in call.definitions["users"] and not call.flag("replace"):
-        raise InvalidCommand(f'User "{wanted.name}" already exists')
     await call.node.schema_sync.add_user(wanted.name, wanted.password)
     return done()
 

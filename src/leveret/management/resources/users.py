@@ -10,13 +10,19 @@ from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.replies import done, json_reply, list_reply, put_reply
 from leveret.model.definitions import AnyEntity, Delete, Put
-from leveret.model.errors import NotFound
+from leveret.model.errors import AuthenticationFailed, InvalidCommand, NotFound
 
 
 class Names(msgspec.Struct):
     """The body of a bulk delete."""
 
     users: list[str]
+
+
+class Password(msgspec.Struct):
+    """The body that asks whether a password is right."""
+
+    password: str
 
 
 async def show_all(call: Call) -> Response:
@@ -49,6 +55,16 @@ async def delete_some(call: Call) -> Response:
     """Delete several users; those who are not there are passed over."""
     wanted = await call.body(Names)
     await call.apply(*(Delete("users", (name,)) for name in wanted.users))
+    return done()
+
+
+async def authenticate(call: Call) -> Response:
+    """Tell whether a password is the user's, logging in from this machine."""
+    wanted = await call.body(Password)
+    try:
+        call.node.authenticate(call.path("user"), wanted.password, True)
+    except AuthenticationFailed as error:
+        raise InvalidCommand(f"failed to authenticate: {error}") from None
     return done()
 
 
@@ -85,6 +101,7 @@ ROUTES = [
     resource("/api/users/without-permissions", need=Need.ADMINISTRATOR, GET=show_without_permissions),
     resource("/api/users/bulk-delete", need=Need.ADMINISTRATOR, POST=delete_some),
     resource("/api/users/{user}", need=Need.ADMINISTRATOR, GET=show, PUT=put, DELETE=delete),
+    resource("/api/users/{user}/authenticate", need=Need.ADMINISTRATOR, POST=authenticate),
     resource("/api/users/{user}/permissions", need=Need.ADMINISTRATOR, GET=show_permissions),
     resource("/api/users/{user}/topic-permissions", need=Need.ADMINISTRATOR, GET=show_topic_permissions),
 ]

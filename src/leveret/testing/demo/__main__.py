@@ -6,7 +6,6 @@ import argparse
 import random
 import secrets
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -22,14 +21,13 @@ SHARE: Final = 60_000
 def main() -> int:
     """Run the demo; the exit status is 1 when the books do not balance."""
     options = _options()
-    started = time.monotonic()
     seed = options.seed if options.seed is not None else secrets.randbelow(1 << 32)
     count = TOTAL if options.all else options.share
     report.say(f"{count:,} flights, seed {seed} (repeat this moment of disaster with --seed {seed})")
     with Sites() as sites:
         result = _run(sites, count, random.Random(seed), seed)
     report.show(result)
-    report.say(f"{time.monotonic() - started:.0f} s in all")
+    report.step("done")
     return 0 if result.balances else 1
 
 
@@ -46,11 +44,11 @@ def _options() -> argparse.Namespace:
 
 
 def _run(sites: Sites, count: int, chance: random.Random, seed: int) -> Audit:
-    report.say("1/6 start the upstream and, far away, the downstream")
+    report.step("1/6 start the upstream and, far away, the downstream")
     sites.start()
-    report.say("2/6 the downstream follows: definitions over AMQP 1.0, messages through Spark")
+    report.step("2/6 the downstream follows: definitions over AMQP 1.0, messages through Spark")
     sites.connect_downstream()
-    report.say("3/6 applications publish and consume at the upstream")
+    report.step("3/6 applications publish and consume at the upstream")
     published = list(flights(count))
     sites.start_applications(count, seed)
     # The moment is the dice's: somewhere after half of the flights are confirmed, told to nobody beforehand.
@@ -59,13 +57,13 @@ def _run(sites: Sites, count: int, chance: random.Random, seed: int) -> Audit:
         sites.wait_confirmed(doomed_at, bar)
     killed_ms = now_ms()
     sites.kill_upstream()
-    report.say(f"4/6 kill -9 of the upstream, with {sites.confirmed():,} of {count:,} flights confirmed")
-    report.say("5/6 promote the downstream: Spark works out what was unsettled and brings it back")
+    report.step(f"4/6 kill -9 of the upstream, with {sites.confirmed():,} of {count:,} flights confirmed")
+    report.step("5/6 promote the downstream: Spark works out what was unsettled and brings it back")
     with report.progress("recovered", None) as bar:
         summary = sites.promote(bar)
-    report.say(summary.rstrip())
+    report.say(summary.partition("\n")[2].rstrip())
     transferred, covered_ms = sites.transferred()
-    report.say("6/6 fresh consumers drain the downstream")
+    report.step("6/6 fresh consumers drain the downstream")
     with ThreadPoolExecutor(len(QUEUES)) as pool:
         drained = dict(
             zip(

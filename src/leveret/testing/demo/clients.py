@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from leveret.testing.demo.books import Book
 from leveret.testing.demo.flights import EXCHANGE, QUEUES, Flight, flights
 
 WINDOW: Final = 2000
+TURN_S: Final = 0.02
 BATCH: Final = 250
 HELD_MAX: Final = 1500
 CONTENT_TYPE: Final = "application/json"
@@ -44,14 +46,16 @@ def properties(flight: Flight) -> pika.BasicProperties:
 class Publisher:
     """Publishes flights with confirms, up to WINDOW of them unconfirmed; ends when the broker does."""
 
-    def __init__(self, port: int, vhost: str, count: int, book: Path) -> None:
-        """Connect; `run` does the rest."""
+    def __init__(self, port: int, vhost: str, count: int, rate: int, book: Path) -> None:
+        """Connect; `run` does the rest, at no more than `rate` flights a second."""
+        self._count = count
+        self._rate = rate
+        self._began = 0.0
         self._flights = flights(count)
         self._book = Book(book)
         self._numbers: list[int] = []
         self._confirmed = 0
         self._channel: Any = None
-        self._done = False
         self._connection = pika.SelectConnection(
             parameters(port, vhost),
             on_open_callback=lambda connection: connection.channel(on_open_callback=self._opened),
@@ -65,16 +69,20 @@ class Publisher:
 
     def _opened(self, channel: Any) -> None:
         self._channel = channel
-        channel.confirm_delivery(self._on_confirm, callback=lambda _: self._fill())
+        channel.confirm_delivery(self._on_confirm, callback=lambda _: self._begin())
+
+    def _begin(self) -> None:
+        self._began = time.monotonic()
+        self._fill()
 
     def _fill(self) -> None:
-        while not self._done and len(self._numbers) - self._confirmed < WINDOW:
-            flight = next(self._flights, None)
-            if flight is None:
-                self._done = True
-                break
+        due = (time.monotonic() - self._began) * self._rate
+        room = min(due - len(self._numbers), WINDOW - len(self._numbers) + self._confirmed)
+        for flight in islice(self._flights, max(0, int(room))):
             self._numbers.append(flight.number)
             self._channel.basic_publish(EXCHANGE, flight.routing_key, flight.body, properties(flight))
+        if self._channel.is_open and len(self._numbers) < self._count:
+            self._connection.ioloop.call_later(TURN_S, self._fill)
 
     def _on_confirm(self, frame: Any) -> None:
         tag = frame.method.delivery_tag
@@ -83,14 +91,13 @@ class Publisher:
         first = self._confirmed if frame.method.multiple else tag - 1
         self._book.write(self._numbers[first:tag], _now_ms())
         self._confirmed = max(self._confirmed, tag)
-        if self._done and self._confirmed == len(self._numbers):
+        if self._confirmed == self._count:
             self._connection.close()
-        elif self._channel.is_open:
-            self._fill()
 
 
-def consume(port: int, vhost: str, book: Path, seed: int) -> None:
-    """Work at the upstream until it is gone; see the module."""
+def consume(port: int, vhost: str, rate: int, book: Path, seed: int) -> None:
+    """Work at the upstream until it is gone, taking on no more than `rate` flights a second; see the module."""
+    began, taken = time.monotonic(), 0
     chance = random.Random(seed)
     acked = Book(book)
     connection = pika.BlockingConnection(parameters(port, vhost))
@@ -107,9 +114,11 @@ def consume(port: int, vhost: str, book: Path, seed: int) -> None:
     while True:
         connection.process_data_events(time_limit=1)
         if len(batch) >= BATCH or (batch and len(held) < HELD_MAX):
+            taken += len(batch)
             mine = batch + held
             batch.clear()
             held = _work(channel, mine, acked, chance)
+            connection.sleep(max(0.0, began + taken / rate - time.monotonic()))
 
 
 def _work(
@@ -167,13 +176,13 @@ def _now_ms() -> int:
 
 
 def main() -> None:
-    """`publish PORT VHOST COUNT BOOK` or `consume PORT VHOST BOOK SEED`; ends quietly with the broker."""
+    """`publish PORT VHOST COUNT RATE BOOK` or `consume PORT VHOST RATE BOOK SEED`; ends quietly with the broker."""
     role, port, vhost, *rest = sys.argv[1:]
     try:
         if role == "publish":
-            Publisher(int(port), vhost, int(rest[0]), Path(rest[1])).run()
+            Publisher(int(port), vhost, int(rest[0]), int(rest[1]), Path(rest[2])).run()
         else:
-            consume(int(port), vhost, Path(rest[0]), int(rest[1]))
+            consume(int(port), vhost, int(rest[0]), Path(rest[1]), int(rest[2]))
     except (AMQPError, OSError):
         return
 

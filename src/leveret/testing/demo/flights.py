@@ -44,7 +44,7 @@ class Flight(NamedTuple):
 
 def queue_of(routing_key: str) -> str:
     """The queue that gets a routing key `origin.carrier`."""
-    return f"departures.{routing_key.partition('.')[0]}"
+    return f"airport.{routing_key.partition('.')[0]}"
 
 
 QUEUES: Final = tuple(queue_of(origin) for origin in ORIGINS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -13,6 +14,7 @@ from rich.table import Table
 from leveret.testing.demo.audit import Audit
 
 _console: Final = Console(highlight=False, soft_wrap=True)
+_began: Final = time.monotonic()
 Bar = Callable[[int], None]
 
 _COLUMNS: Final = ("confirmed", "acked", "transferred", "recovered", "lost", "resurrected", "duplicated")
@@ -21,6 +23,11 @@ _COLUMNS: Final = ("confirmed", "acked", "transferred", "recovered", "lost", "re
 def say(text: str) -> None:
     """Print one line."""
     _console.print(text)
+
+
+def step(text: str) -> None:
+    """Print one line with the seconds since the begin."""
+    _console.print(f"{time.monotonic() - _began:4.0f} s  {text}")
 
 
 @contextmanager
@@ -34,7 +41,7 @@ def progress(what: str, total: int | None) -> Iterator[Bar]:
 
 def show(result: Audit) -> None:
     """Print the table, what lies within the lag, and the verdict."""
-    table = Table("queue", *_COLUMNS, title="Every message accounted for")
+    table = Table("queue", *_COLUMNS, box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for column in table.columns[1:]:
         column.justify = "right"
     for line in result.lines:

@@ -23,6 +23,10 @@ from leveret.testing.demo.flights import EXCHANGE, ORIGINS, QUEUES, queue_of
 from leveret.testing.demo.report import Bar
 from leveret.testing.ports import wait_until
 
+PULSE: Final = "pulse"
+_RATE_MIN: Final = 3000
+_PUBLISH_S: Final = 40
+_CONSUMED: Final = 0.7
 _CONNECT_TIMEOUT_S: Final = 90.0
 _PUBLISH_TIMEOUT_S: Final = 300.0
 _PROMOTE_TIMEOUT_S: Final = 300.0
@@ -116,7 +120,17 @@ class Sites:
             "-",
             input_text=self._endpoints("offsite-replicator", self.upstream.stream_port),
         )
+        self._send_pulse()
         wait_until(self._follows, "the downstream to follow", _CONNECT_TIMEOUT_S)
+
+    def _send_pulse(self) -> None:
+        """A message of no consequence: once it has crossed, the whole way is warm."""
+        connection = pika.BlockingConnection(parameters(self.upstream.amqp_port, self.vhost))
+        channel = connection.channel()
+        channel.queue_declare(PULSE, durable=True)
+        channel.basic_publish("", PULSE, b"", pika.BasicProperties(delivery_mode=2))
+        next(channel.consume(PULSE, auto_ack=True))
+        connection.close()
 
     def _endpoints(self, username: str, port: int) -> str:
         return json.dumps(
@@ -125,9 +139,11 @@ class Sites:
 
     def _follows(self) -> bool:
         queues = self._json(self.downstream, "list_queues", "-p", self.vhost, "name", check=False) or []
-        status = self._json(self.downstream, "standby_replication_status", check=False) or []
-        connected = any(row["virtual_host"] == self.vhost and row["state"] == "connected" for row in status)
-        return {row["name"] for row in queues} == set(QUEUES) and connected
+        status = self._json(self.downstream, "standby_replication_status", check=False) or {"vhosts": []}
+        crossed = any(
+            row["virtual_host"] == self.vhost and row["transferred"] > 0 for row in status["vhosts"]
+        )
+        return {row["name"] for row in queues} == {*QUEUES, PULSE} and crossed
 
     def _json(self, node: LeveretProcess, *command: str, check: bool = True) -> Any:
         done = node.ctl(*command, "--formatter", "json", check=check)
@@ -138,8 +154,9 @@ class Sites:
     def start_applications(self, count: int, seed: int) -> None:
         """A publisher and a consumer, in processes of their own."""
         port = str(self.upstream.amqp_port)
-        self._launch("publish", port, self.vhost, str(count), str(self.confirmed_book))
-        self._launch("consume", port, self.vhost, str(self.acked_book), str(seed))
+        rate = max(_RATE_MIN, count // _PUBLISH_S)
+        self._launch("publish", port, self.vhost, str(count), str(rate), str(self.confirmed_book))
+        self._launch("consume", port, self.vhost, str(int(rate * _CONSUMED)), str(self.acked_book), str(seed))
 
     def _launch(self, *arguments: str) -> None:
         argv = [sys.executable, "-m", "leveret.testing.demo.clients", *arguments]
@@ -190,7 +207,7 @@ class Sites:
     def transferred(self) -> tuple[dict[str, int], int]:
         """Messages that reached the standby, by queue, and the time of the last thing that did."""
         rows = self._json(self.downstream, "inspect_standby_downstream_metrics")
-        mine = [row for row in rows if row["vhost"] == self.vhost]
+        mine = [row for row in rows if row["vhost"] == self.vhost and row["queue"] != PULSE]
         return {row["queue"]: row["messages"] for row in mine}, max(row["timestamp"] for row in mine)
 
 

@@ -1,0 +1,58 @@
+"""The reference page of all settings, made from their declarations.
+
+python -m leveret.config.reference > docs/configuration.md
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from leveret.config import SETTINGS, Setting
+
+_HEAD: Final = """\
+# Configuration
+
+A node reads its settings from the file that `leveret serve --config` names. The file has the form of `rabbitmq.conf`:
+
+```ini
+# a comment
+cluster_name = eu.1
+listeners.tcp.1 = 127.0.0.1:5672      # a comment may follow
+default_pass = 'in # single quotes'   # nothing in quotes is special
+```
+
+Of a key that is given twice the last line counts. An unknown key or a value that is not allowed keeps the node from
+starting (exit status 78), with the line, what is allowed and the nearest known key.
+
+`LEVERET_` and the key in capitals, with `_` for `.`, sets it from the environment and wins over the file:
+`LEVERET_MANAGEMENT_TCP_PORT=15673`. What holds, and where each setting comes from, is printed by
+
+```
+leveret serve --config leveret.conf --print-config
+```
+
+What an operator changes at run time (endpoints, modes, links) is kept by the node and wins over this file.
+
+This page is made from the settings themselves, by `python -m leveret.config.reference`.
+"""
+
+
+def reference() -> str:
+    """The page, in Markdown."""
+    return _HEAD + "".join(_section(one) for one in SETTINGS)
+
+
+def _section(one: Setting) -> str:
+    lines = [f"## `{one.key}`", "", one.help, "", f"Takes {one.allowed}."]
+    defaults = [f"`{one.prefix}.{name} = {text}`" for name, text in one.defaults.items()]
+    if not one.is_family:
+        defaults = [f"`{one.default}`"]
+    if one.names:
+        lines += ["", "`$name` is one of " + ", ".join(f"`{name}`" for name in one.names) + "."]
+    lines += ["", f"Default: {', '.join(defaults) or 'none'}"]
+    return "\n" + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

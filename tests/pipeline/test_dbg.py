@@ -1,0 +1,276 @@
+"""The transfer: everything arrives, once, whatever is killed."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from leveret.pipeline.job import TransferJob
+from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.progress import Inbox
+from leveret.pipeline.sink import StoreSink
+from leveret.pipeline.source import UpstreamSource
+from leveret.pipeline.transfer import Transfer
+from leveret.testing.ports import wait_until
+from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+
+pytestmark = pytest.mark.spark
+Job = Callable[..., dict[str, Any]]
+TIMEOUT_S = 60.0
+
+
+class Recorder:
+    """Stands for the console: keeps what is said, hands out commands."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.to_send: list[dict[str, Any]] = []
+        self.failed: Callable[[], BaseException | None] = lambda: None
+
+    def say(self, event: str, **details: Any) -> None:
+        self.events.append({"event": event, **details})
+
+    def pass_on(self, event: dict[str, Any]) -> None:
+        self.events.append(event); import time, sys; print(time.time(), str(event)[:150], file=sys.stderr)
+
+    def commands(self) -> list[dict[str, Any]]:
+        commands, self.to_send = self.to_send, []
+        return commands
+
+    def last(self, event: str, vhost: str = "/") -> dict[str, Any]:
+        assert self.failed() is None
+        found = [each for each in self.events if each["event"] == event and each.get("vhost", vhost) == vhost]
+        return found[-1] if found else {}
+
+
+@contextmanager
+def transferring(spark: SparkSession, job: dict[str, Any]) -> Iterator[Recorder]:
+    """Run the driver's loop in a thread on the tests' own session; drained at the end."""
+    spark.dataSource.register(UpstreamSource)
+    spark.dataSource.register(StoreSink)
+    recorder = Recorder()
+    with Inbox() as inbox:
+        decoded = msgspec.convert(job, TransferJob)
+        transfer = Transfer(decoded, spark, inbox, recorder)  # type: ignore[arg-type]  # a stand-in
+        with ThreadPoolExecutor(1) as pool:
+
+            def run() -> None:
+                # Java knows the session of the thread that made it, and this is another one.
+                assert spark.sparkContext._jvm is not None
+                spark.sparkContext._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+                transfer.run()
+
+            running = pool.submit(run)
+            recorder.failed = lambda: running.exception() if running.done() else None
+            try:
+                yield recorder
+            finally:
+                recorder.to_send.append({"command": "drain", "timeout_ms": 10_000})
+                running.result(TIMEOUT_S)
+
+
+def publish_some(upstream: StandbyUpstream, turns: int, rng: random.Random) -> None:
+    for _ in range(turns):
+        queue = rng.choice(["a", "b"])
+        upstream.publish("/", queue, [stored_message(rng.randbytes(rng.randint(0, 200))) for _ in range(20)])
+        upstream.settle("/", queue, [(rng.randrange(40), 3)])
+
+
+def assert_all_is_there_once(data_dir: Path, upstream: StandbyUpstream, vhost: str = "/") -> None:
+    """The tables hold the outgoing log, record by record."""
+    manifest = Manifest(data_dir)
+    files = [file for file in manifest.files() if file.vhost == vhost]
+    assert [file.next for file in files[:-1]] == [file.first for file in files[1:]]
+    rows = [
+        (row["queue"], row["queue_epoch"], row["queue_offset"], row["kind"], row["body"])
+        for file in files
+        for row in pq.read_table(data_dir / file.path, partitioning=None).to_pylist()
+    ]
+    appended = [
+        (queue, life.epoch, offset + i, int(kind), body)
+        for (name, queue), lives in upstream.lives.items()
+        if name == vhost
+        for life in lives
+        for offset, bodies, kind, _ in life.copies
+        for i, body in enumerate(bodies)
+    ]
+    assert len(rows) == upstream.logs[vhost].committed_offset
+    assert sorted(row[:4] for row in rows) == sorted(row[:4] for row in appended)
+    assert sum(len(row[4]) for row in rows if row[3] == 1) == sum(
+        len(row[4]) for row in appended if row[3] == 1
+    )
+
+
+def test_messages_and_settlements_of_all_vhosts_arrive(
+    spark: SparkSession, transfer_job: Job, tmp_path: Path
+) -> None:
+    upstream = StandbyUpstream(["/", "other"])
+    upstream.publish("/", "a", [stored_message(b"early")] * 3)
+    with upstream.serving() as port:
+        with transferring(spark, transfer_job(port, vhosts=["/", "other"])) as said:
+            wait_until(lambda: said.last("stored").get("next") == 3, "the early ones", TIMEOUT_S)
+            publish_some(upstream, 30, random.Random(1))
+            upstream.publish("other", "c", [stored_message(b"late")])
+            end = upstream.logs["/"].committed_offset
+            wait_until(lambda: said.last("stored").get("next") == end, "the late ones", TIMEOUT_S)
+            wait_until(
+                lambda: upstream.host.offsets.get(("/", "eu.2")) == end, "the upstream's note", TIMEOUT_S
+            )
+        assert said.events[-1] == {"event": "drained", "complete": True}
+    assert_all_is_there_once(tmp_path / "standby", upstream)
+    assert_all_is_there_once(tmp_path / "standby", upstream, "other")
+    assert said.last("link", "other")["state"] == "connected"
+
+
+def test_the_upstream_may_restart_and_the_first_reachable_endpoint_is_used(
+    spark: SparkSession, transfer_job: Job, tmp_path: Path
+) -> None:
+    upstream = StandbyUpstream()
+    rng = random.Random(2)
+    with upstream.serving() as port:
+        publish_some(upstream, 10, rng)
+    # Port 1 is nobody's: the second endpoint is the first one reachable.
+    with transferring(spark, transfer_job(1, port)) as said:
+        wait_until(lambda: said.last("link").get("state") == "connecting", "trouble", TIMEOUT_S)
+        assert "no endpoint answers" in said.last("link")["error"]
+        for _ in range(2):
+            with upstream.serving(port):
+                publish_some(upstream, 10, rng)
+                end = upstream.logs["/"].committed_offset
+                wait_until(lambda end=end: said.last("stored").get("next") == end, "all", TIMEOUT_S)  # type: ignore[misc]
+            publish_some(upstream, 5, rng)
+        with upstream.serving(port):
+            end = upstream.logs["/"].committed_offset
+            wait_until(lambda: said.last("stored").get("next") == end, "the last", TIMEOUT_S)
+    assert_all_is_there_once(tmp_path / "standby", upstream)
+
+
+def test_a_large_backlog_is_cut_into_batches_and_slices(
+    spark: SparkSession, transfer_job: Job, tmp_path: Path
+) -> None:
+    upstream = StandbyUpstream()
+    for _ in range(60):
+        upstream.publish("/", "a", [stored_message(b"x" * 10_000)] * 50)
+    job = transfer_job(0, batch_bytes_max=20_000_000)
+    with upstream.serving() as port, transferring(spark, job | {"endpoints": [f"127.0.0.1:{port}"]}) as said:
+        wait_until(lambda: said.last("stored").get("next") == 3000, "the backlog", TIMEOUT_S)
+    manifest = Manifest(tmp_path / "standby")
+    assert len(manifest.entries) == 2
+    assert [len(entry.added) for entry in manifest.entries] == [2, 1]
+    assert_all_is_there_once(tmp_path / "standby", upstream)
+
+
+def test_what_came_before_the_upstream_went_away_is_kept(
+    spark: SparkSession, transfer_job: Job, tmp_path: Path
+) -> None:
+    upstream = StandbyUpstream()
+    for _ in range(20):
+        upstream.publish("/", "a", [stored_message(b"x" * 100_000)] * 10)
+    log = upstream.logs["/"]
+    with upstream.serving() as port:
+        reads = log.read
+
+        def read(offset: int, bytes_max: int) -> list[bytes]:
+            if offset >= 100:
+                raise OSError("the disk of the upstream is gone")
+            return reads(offset, min(bytes_max, 1_000_000))
+
+        log.read = read  # type: ignore[method-assign]  # fails half-way
+        with transferring(spark, transfer_job(port)) as said:
+            wait_until(lambda: said.last("stored").get("next") == 100, "the first half", TIMEOUT_S)
+            log.read = reads  # type: ignore[method-assign]  # works again
+            wait_until(lambda: said.last("stored").get("next") == 200, "the second half", TIMEOUT_S)
+    assert_all_is_there_once(tmp_path / "standby", upstream)
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "text"),
+    [
+        ({"credentials": {"username": "standby", "password": "wrong"}}, "recover", "authentication failure"),
+        ({"vhosts": ["nowhere"]}, "recover", "nowhere"),
+        ({"endpoints": ["127.0.0.1:1"]}, "connecting", "127.0.0.1:1"),
+    ],
+)
+def test_trouble_is_told_with_its_state(
+    spark: SparkSession, transfer_job: Job, changes: dict[str, Any], state: str, text: str
+) -> None:
+    upstream = StandbyUpstream()
+    with upstream.serving() as port, transferring(spark, transfer_job(port) | changes) as said:
+        vhost = changes.get("vhosts", ["/"])[0]
+        wait_until(lambda: bool(said.last("link", vhost)), "a word", TIMEOUT_S)
+        assert said.last("link", vhost)["state"] == state
+        assert text in said.last("link", vhost)["error"]
+
+
+def test_what_the_upstream_no_longer_has_is_told_with_its_bounds_and_not_skipped(
+    spark: SparkSession, transfer_job: Job, tmp_path: Path
+) -> None:
+    upstream = StandbyUpstream()
+    upstream.publish("/", "a", [stored_message(b"x")] * 10)
+    with upstream.serving() as port:
+        with transferring(spark, transfer_job(port)) as said:
+            wait_until(lambda: said.last("stored").get("next") == 10, "the first", TIMEOUT_S)
+        for _ in range(3):
+            upstream.publish("/", "a", [stored_message(b"y")] * 10)
+        upstream.logs["/"].retain_from(30)
+        with transferring(spark, transfer_job(port)) as said:
+            wait_until(lambda: said.last("link").get("state") == "recover", "the gap", TIMEOUT_S)
+            assert "offsets 10 to 29 are gone" in said.last("link")["error"]
+    assert Manifest(tmp_path / "standby").next_by_vhost == {"/": 10}
+
+
+def test_another_job_is_taken_over_without_another_start(
+    spark: SparkSession, transfer_job: Job, tmp_path: Path
+) -> None:
+    upstream = StandbyUpstream(["/", "other"])
+    upstream.publish("/", "a", [stored_message(b"x")])
+    upstream.publish("other", "a", [stored_message(b"x")] * 2)
+    with upstream.serving() as port, transferring(spark, transfer_job(port)) as said:
+        wait_until(lambda: bool(said.last("stored")), "the first vhost", TIMEOUT_S)
+        said.to_send.append({"command": "job", "job": transfer_job(port, vhosts=["/", "other"])})
+        wait_until(lambda: said.last("stored", "other").get("next") == 2, "the second vhost", TIMEOUT_S)
+
+
+def test_exactly_once_across_kill_9_of_the_driver(
+    start_pipeline: Callable[..., Any], transfer_job: Job, tmp_path: Path
+) -> None:
+    upstream = StandbyUpstream()
+    rng = random.Random(3)
+    data_dir = tmp_path / "standby"
+    with upstream.serving() as port:
+        for turn in range(3):
+            child = start_pipeline("transfer", transfer_job(port))
+            child.wait_for(lambda event: event["event"] == "started")
+            publish_some(upstream, 20, rng)
+            child.wait_for(lambda event: event["event"] == "stored")
+            publish_some(upstream, 20 + turn, rng)
+            if turn < 2:
+                child.kill9()
+        child.send({"command": "drain", "timeout_ms": 30_000})
+        assert child.wait() == 0
+        assert child.events[-1] == {"event": "drained", "complete": True}
+    assert_all_is_there_once(data_dir, upstream)
+    on_disk = {str(path.relative_to(data_dir)) for path in data_dir.glob("data/*/*")}
+    known = {name for file in Manifest(data_dir).files() for name in (file.path, file.settlements) if name}
+    assert on_disk == known, "nothing is left over"
+    holding = [path for path in data_dir.rglob("*") if path.is_file() and b"secret" in path.read_bytes()]
+    assert holding == [], "a password was written down"
+
+
+def test_it_ends_with_its_parent(start_pipeline: Callable[..., Any], transfer_job: Job) -> None:
+    child = start_pipeline("transfer", transfer_job(1))
+    child.wait_for(lambda event: event["event"] == "started")
+    began_s = time.monotonic()
+    child.process.stdin.close()
+    assert child.wait() == 0
+    assert time.monotonic() - began_s < 5

@@ -1,0 +1,236 @@
+"""A node in memory, and a client that reaches its API without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from leveret.config import Config
+from leveret.core.access import SALT_BYTES, check_password, hash_password
+from leveret.core.broker import Broker
+from leveret.core.queue import Head, Queue
+from leveret.management.app import build_app, operator_door, public_door
+from leveret.model.definitions import Permission, Put, User, Vhost
+from leveret.model.errors import AuthenticationFailed, InvalidCommand, PreconditionFailed
+
+
+class FakeSchemaSync:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.mode = "upstream"
+
+    async def enable(self) -> None:
+        self.told.append("enable")
+
+    async def disable(self) -> None:
+        self.told.append("disable")
+
+    async def restart(self) -> None:
+        self.told.append("restart")
+
+    async def set_mode(self, mode: str) -> None:
+        if mode not in ("upstream", "downstream"):
+            raise InvalidCommand(f"operating mode '{mode}' is not one of upstream, downstream")
+        self.mode = mode
+
+    async def set_endpoints(self, text: str | bytes) -> None:
+        self.told.append(bytes(text) if isinstance(text, bytes) else text.encode())
+
+    async def add_user(self, name: str, password: str) -> None:
+        self.told.append((name, password))
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "node": "leveret@test",
+            "operating_mode": self.mode,
+            "state": "running",
+            "upstream_endpoints": ["a:5672"],
+            "upstream_username": "sync",
+            "last_sync_duration": 1500,
+        }
+
+
+class FakeStandby:
+    """A downstream whose promotion goes as the test says."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.mode = "downstream"
+        self.news: list[dict[str, Any]] = []
+        self.failure: Exception | None = None
+
+    async def connect(self) -> None:
+        self.told.append("connect")
+
+    async def disconnect(self) -> None:
+        self.told.append("disconnect")
+
+    async def set_mode(self, mode: str) -> None:
+        self.mode = mode
+
+    async def promote(
+        self,
+        start_from_scratch: bool,
+        all_available: bool,
+        exclude: Collection[str],
+        on_progress: Callable[[dict[str, Any]], None],
+    ) -> list[dict[str, Any]]:
+        if self.mode != "downstream":
+            raise PreconditionFailed("this node is not a downstream")
+        self.told.append((start_from_scratch, all_available, list(exclude)))
+        for news in self.news:
+            on_progress(news)
+            await asyncio.sleep(0)
+        if self.failure is not None:
+            raise self.failure
+        return self.promotion_summary()
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "node": "leveret@test",
+            "operating_mode": self.mode,
+            "state": "connected",
+            "upstream_endpoints": ["a:5552"],
+            "upstream_username": "replicator",
+            "error": "",
+            "vhosts": [{"virtual_host": "v", "state": "connected", "lag_records": 7, "lag_ms": 1500}],
+        }
+
+    def promotion_summary(self) -> list[dict[str, Any]]:
+        return [{"first_timestamp": "a", "last_timestamp": "b", "message_count": 2, "virtual_host": "v"}]
+
+    async def metrics(self) -> list[dict[str, Any]]:
+        return [{"queue": "q", "timestamp": 1, "vhost": "v"}]
+
+    async def list_vhosts_available(self) -> list[str]:
+        return ["v"]
+
+    async def disk_usage(self) -> list[dict[str, Any]]:
+        return [{"node": "leveret@test", "size": 0.1, "unit": "gb", "vhost": "v"}]
+
+    async def inspect(self) -> list[dict[str, Any]]:
+        return [{"vhost": "v", "exchange": "e", "routing_key": "k", "messages": 3}]
+
+    async def delete_all_data(self) -> None:
+        self.told.append("delete")
+
+
+class FakeStreams:
+    """Nobody is connected."""
+
+    connections: tuple[Any, ...] = ()
+
+
+class FakeNode:
+    """A broker without logs or sockets; `broker.changes` holds what was not committed."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.config = Config(node_name="leveret@test", cluster_name="test")
+        self.data_dir = data_dir
+        self.started_at_ms = 0
+        self.broker = Broker(lambda queue, offset: [])
+        self.schema_sync = FakeSchemaSync()
+        self.standby = FakeStandby()
+        self.streams = FakeStreams()
+
+    async def commit(self) -> None:
+        self.broker.changes.clear()
+
+    def purge(self, vhost: str, name: str) -> int:
+        return self.broker.queue(vhost, name).drop_ready(3)
+
+    def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
+        user = self.broker.definitions.by_kind["users"].get((username,))
+        if not isinstance(user, User) or not check_password(user, password):
+            raise AuthenticationFailed(f"user '{username}' - invalid credentials")
+        if username == "guest" and not from_loopback:
+            raise AuthenticationFailed("user 'guest' can only connect via localhost")
+        return username
+
+    def upstream_metrics(self) -> list[dict[str, Any]]:
+        return [{"queue": "q", "timestamp": 5, "vhost": "/", "messages": 4}]
+
+    def add_user(self, name: str, *tags: str, vhost: str | None = None) -> None:
+        """A user whose password is `secret`, with all permissions in `vhost`."""
+        password_hash = hash_password("secret", os.urandom(SALT_BYTES))
+        self.broker.apply(Put(User(name=name, password_hash=password_hash, tags=tags)))
+        if vhost is not None:
+            self.broker.apply(Put(Permission(user=name, vhost=vhost, configure=".*", write=".*", read=".*")))
+
+    def add_messages(self, queue: Queue, count: int) -> None:
+        """Let the queue hold `count` ready messages."""
+        head = Head(b"", b"", b"", 1, True)
+        queue.gather(head, [b"x"] * count)
+        queue.appended(queue.next_offset, queue.gathered)
+        queue.gathered.clear()
+
+
+class Client:
+    """Requests to one door, each in an event loop of its own."""
+
+    def __init__(self, app: ASGIApp, auth: tuple[str, str] | None = None, address: str = "127.0.0.1") -> None:
+        self._app = app
+        self._auth = auth
+        self._address = address
+
+    def request(self, method: str, path: str, **content: Any) -> httpx.Response:
+        return asyncio.run(self._request(method, path, content))
+
+    def get(self, path: str) -> httpx.Response:
+        return self.request("GET", path)
+
+    def put(self, path: str, **body: Any) -> httpx.Response:
+        return self.request("PUT", path, json=body)
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return self.request("POST", path, json=body)
+
+    def delete(self, path: str) -> httpx.Response:
+        return self.request("DELETE", path)
+
+    async def _request(self, method: str, path: str, content: dict[str, Any]) -> httpx.Response:
+        transport = httpx.ASGITransport(self._app, raise_app_exceptions=False, client=(self._address, 5))
+        async with httpx.AsyncClient(transport=transport, base_url="http://node", auth=self._auth) as client:
+            return await client.request(method, path, **content)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeNode:
+    node = FakeNode(tmp_path)
+    node.broker.apply(Put(Vhost(name="/")))
+    node.add_user("guest", "administrator", vhost="/")
+    return node
+
+
+@pytest.fixture
+def client_as(node: FakeNode) -> Callable[..., Client]:
+    """Makes a client for a user whose password is `secret`."""
+    app = public_door(build_app(node))
+    return lambda user, password="secret", address="127.0.0.1": Client(app, (user, password), address)
+
+
+@pytest.fixture
+def admin(client_as: Callable[..., Client]) -> Client:
+    """The client of `guest`, an administrator with permissions on `/`."""
+    return client_as("guest")
+
+
+@pytest.fixture
+def anonymous(node: FakeNode) -> Client:
+    """A client without credentials."""
+    return Client(public_door(build_app(node)))
+
+
+@pytest.fixture
+def operator(node: FakeNode) -> Client:
+    """A client of the node's own socket."""
+    return Client(operator_door(build_app(node)))

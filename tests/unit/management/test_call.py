@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leveret.management import call as call_module
+
+if TYPE_CHECKING:
+    from .conftest import Client, FakeNode
+
+
+def test_an_unknown_path_is_not_found(admin: Client) -> None:
+    reply = admin.get("/api/nosuch")
+    assert (reply.status_code, reply.json()) == (404, {"error": "Object Not Found", "reason": "Not Found"})
+
+
+def test_a_method_a_resource_does_not_have_is_answered_with_those_it_has(admin: Client) -> None:
+    reply = admin.request("PATCH", "/api/vhosts/%2F")
+    assert (reply.status_code, reply.headers["allow"]) == (405, "HEAD, GET, PUT, DELETE, OPTIONS")
+    assert admin.request("OPTIONS", "/api/overview").headers["allow"] == "HEAD, GET, OPTIONS"
+
+
+def test_head_answers_as_get_without_a_body(admin: Client) -> None:
+    assert admin.request("HEAD", "/api/overview").status_code == 200
+
+
+@pytest.mark.parametrize("body", [b"{bad", b"\xff", b"[1]", b"[" * 100_000])
+def test_a_body_that_is_no_json_object_is_refused(admin: Client, body: bytes) -> None:
+    reply = admin.request("PUT", "/api/queues/%2F/q", content=body)
+    assert (reply.status_code, reply.json()["error"]) == (400, "bad_request")
+
+
+def test_a_field_of_the_wrong_kind_is_named(admin: Client) -> None:
+    reply = admin.put("/api/queues/%2F/q", durable="yes")
+    assert reply.status_code == 400
+    assert "`$.durable`" in reply.json()["reason"]
+
+
+def test_a_truth_in_quotes_is_taken_as_rabbitmq_takes_it(admin: Client, node: FakeNode) -> None:
+    assert admin.put("/api/queues/%2F/q", durable="false").status_code == 201
+    assert node.broker.queue("/", "q").definition.durable is False
+
+
+def test_a_body_that_is_too_large_is_refused(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_module, "BODY_BYTES_MAX", 10)
+    reply = admin.put("/api/queues/%2F/q", arguments={"x": "y" * 100})
+    assert (reply.status_code, reply.json()["reason"]) == (400, "body is larger than 10 bytes")
+
+
+def test_names_in_a_path_may_hold_any_character(admin: Client, node: FakeNode) -> None:
+    assert admin.put("/api/queues/%2F/a%2Fb%20%C3%A4%25").status_code == 201
+    assert ("/", "a/b ä%") in node.broker.queues
+    assert admin.get("/api/queues/%2F/a%2Fb%20%C3%A4%25").json()["name"] == "a/b ä%"
+
+
+def test_a_bug_in_a_handler_is_answered_without_its_details(
+    admin: Client, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node.schema_sync, "status", lambda: 1 / 0)
+    reply = admin.get("/api/tanzu/osr/schema/status")
+    assert (reply.status_code, reply.json()["error"]) == (500, "internal_server_error")
+    assert "ZeroDivision" not in reply.text
+    assert admin.get("/api/whoami").status_code == 200
+
+
+def test_what_was_changed_is_durable_before_it_is_answered(admin: Client, node: FakeNode) -> None:
+    assert admin.put("/api/queues/%2F/q").status_code == 201
+    assert node.broker.changes == []
