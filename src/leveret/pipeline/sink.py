@@ -103,7 +103,7 @@ class StoreWriter(DataSourceStreamArrowWriter):
             LeveretError: nothing came.
         """
         link = link_of(self._job, vhost)
-        lost: list[ConnectionLost] = []
+        lost: list[LeveretError] = []
         chunks = self._fetch(link, first, end, lost)
         file = store_range(self._job.root, vhost, chunks)
         if lost and file is None:
@@ -113,20 +113,20 @@ class StoreWriter(DataSourceStreamArrowWriter):
         return file, str(lost[0]) if lost else ""
 
     def _fetch(
-        self, link: Link, first: int, end: int, lost: list[ConnectionLost]
+        self, link: Link, first: int, end: int, lost: list[LeveretError]
     ) -> Iterator[bytes | memoryview]:
-        """Chunks until the end or until the connection is lost; one kept from before may be stale."""
-        position = first
+        """Chunks until the end or until there is trouble; a connection kept from before may be stale."""
+        has_some = False
         for attempt in range(2):
             client = link.client(self._job)
             try:
-                for raw in client.fetch(OUTGOING_STREAM, position, end):
-                    position = -1
+                for raw in client.fetch(OUTGOING_STREAM, first, end):
+                    has_some = True
                     yield raw
                 return
-            except ConnectionLost as error:
+            except LeveretError as error:
                 link.failed(error)
-                if position < 0 or attempt:
+                if has_some or attempt or not isinstance(error, ConnectionLost):
                     lost.append(error)
                     return
 

@@ -30,6 +30,7 @@ from leveret.wire.record import OUTGOING_STREAM
 WAIT_S: Final = 1.0
 POLL_MIN_S: Final = 0.02
 POLL_MAX_S: Final = 0.2
+TELL_INTERVAL_S: Final = 0.25
 SLICE_BYTES_MIN: Final = 8_000_000
 RECORD_BYTES: Final = 1_000
 """Until the upstream has said how long its records are."""
@@ -84,6 +85,7 @@ class UpstreamReader(DataSourceStreamReader):
         self._acknowledged: Offsets = {}
         self._record_bytes: dict[str, int] = {}
         self._next_batch_s = 0.0
+        self._told: dict[str, tuple[dict[str, object], float]] = {}
 
     def initialOffset(self) -> Offsets:
         """Where the manifest ends."""
@@ -198,6 +200,11 @@ class UpstreamReader(DataSourceStreamReader):
                     link.failed(error)
 
     def _tell(self, vhost: str, **details: object) -> None:
+        """Report what is new, and now and then that nothing is."""
+        before, told_s = self._told.get(vhost, ({}, 0.0))
+        if details == before and time.monotonic() - told_s < TELL_INTERVAL_S:
+            return
+        self._told[vhost] = details, time.monotonic()
         now_ms = time.time_ns() // 1_000_000
         report(self._options.inbox, "link", vhost=vhost, at_ms=now_ms, **details)
 

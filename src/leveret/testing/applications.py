@@ -84,8 +84,10 @@ class Publisher:
 
     def run(self) -> None:
         """Publish until all is confirmed or the connection is gone."""
+        loop = self._connection.ioloop
         with self._book:
-            self._connection.ioloop.start()
+            loop.start()
+        loop.close()
 
     def stop(self) -> None:
         """From another thread: publish no more, and end when all is confirmed."""

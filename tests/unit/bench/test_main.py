@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.__main__ import PAGE, ROW_NAMES, main, parse, settings_of
+from bench import report
+from bench.__main__ import PAGE, RECORD, ROW_NAMES, main, parse, settings_of
 from bench.report import DOCS_BEGIN, DOCS_END
 from bench.workers import ROOT
 
@@ -30,12 +31,29 @@ def test_an_unknown_name_is_refused_with_those_there_are(
     assert "there are" in capsys.readouterr().err
 
 
-def test_writing_docs_without_a_run_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("rows", "quick", "reason"),
+    [
+        (None, False, "there is none"),
+        (ROW_NAMES, True, "quick run"),
+        (ROW_NAMES[1:], False, f"lacks {ROW_NAMES[0]}"),
+    ],
+)
+def test_only_a_full_run_gets_into_the_docs(
+    rows: list[str] | None,
+    quick: bool,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if rows is not None:
+        report.write_json({"settings": {"quick": quick}, "rows": [{"name": name} for name in rows]}, RECORD)
     assert main(["--write-docs"]) == 1
-    assert "run `python -m bench` first" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert reason in told
+    assert "run `python -m bench` first" in told
 
 
 def test_the_page_has_the_marks_and_names_every_row() -> None:

@@ -52,7 +52,6 @@ async def _put(call: Call, vhost: str | None) -> Response:
         return Response(status_code=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
     entities = entities_of(await call.body(dict[str, Any]), vhost)
     held = call.node.broker.definitions
-    # An earlier entity can make a later one known, so each is looked at when its turn comes.
     await call.apply(*(Put(entity) for entity in entities if not is_passed_over(entity, held)))
     return done()
 

@@ -190,7 +190,7 @@ class Channel:
         consumer = self.consumers.pop(tag)
         queue = consumer.queue
         queue.remove_consumer(consumer)
-        held = queue.key in self.connection.broker.queues
+        held = self.connection.broker.queues.get(queue.key) is queue
         if held and queue.definition.auto_delete and not queue.consumers:
             self.connection.broker.delete_queue(queue)
         else:

@@ -1,0 +1,104 @@
+"""The applications at one node, as stories about crashes use them: what was published, and the books."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pika
+
+from leveret.testing.applications import Consumer, Message, Publisher, Taken, drain, parameters
+from leveret.testing.audit import Account, Audit, audit
+from leveret.testing.books import Books, count_entries
+from leveret.testing.broker import LeveretProcess
+from leveret.testing.parcels import parcels
+from leveret.testing.ports import wait_until
+
+PATIENCE_S: Final = 60.0
+WINDOW: Final = 200
+
+
+class Site:
+    """Applications at `node`; they find it again after a restart."""
+
+    def __init__(self, node: LeveretProcess, vhost: str, folder: Path, seed: int) -> None:
+        self.published: list[Message] = []
+        self._node = node
+        self._vhost = vhost
+        self._seed = seed
+        self._count = 0
+        self._books: list[Books] = []
+        self._folder = folder
+
+    @contextmanager
+    def channel(self) -> Iterator[Any]:
+        """A channel in confirm mode."""
+        with pika.BlockingConnection(parameters(self._node.amqp_port, self._vhost)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            yield channel
+
+    def publisher(self, queues: Sequence[str], count: int) -> Publisher:
+        """A publisher of the next `count` messages; not yet running."""
+        mine = list(parcels(queues, count, first=self._count, seed=self._seed))
+        self._count += count
+        self.published += mine
+        return Publisher(self._node.amqp_port, self._vhost, iter(mine), self._new_books(), WINDOW)
+
+    def publish(self, queues: Sequence[str], count: int) -> None:
+        """Publish `count` messages, all of them confirmed."""
+        before = self.confirmed()
+        self.publisher(queues, count).run()
+        assert self.confirmed() == before + count
+
+    def consumer(self, queues: Sequence[str]) -> Consumer:
+        """A consumer; not yet running."""
+        return Consumer(
+            self._node.amqp_port, self._vhost, queues, self._new_books(), self._seed + len(self._books)
+        )
+
+    def _new_books(self) -> Books:
+        self._books.append(Books(self._folder / f"books-{len(self._books)}"))
+        return self._books[-1]
+
+    def confirmed(self) -> int:
+        """How many messages are confirmed."""
+        return sum(count_entries(books.confirmed) for books in self._books)
+
+    def wait_confirmed(self, count: int) -> None:
+        """Wait until so many messages are confirmed."""
+        wait_until(lambda: self.confirmed() >= count, f"{count} confirms", PATIENCE_S)
+
+    def forget(self, queue: str) -> None:
+        """What was published to this queue so far must not be found again."""
+        self.published = [message for message in self.published if message.queue != queue]
+
+    def audit(self, found: Mapping[str, Sequence[Taken]], covered_ms: Mapping[str, int]) -> Audit:
+        """Judge the queues of `covered_ms` by the books."""
+        published = [message for message in self.published if message.queue in covered_ms]
+        account = Account.read(*self._books)
+        numbers = {message.number for message in published}
+        account.confirmed = {number: at for number, at in account.confirmed.items() if number in numbers}
+        return audit(published, account, found, covered_ms)
+
+
+@contextmanager
+def background(*applications: Publisher | Consumer) -> Iterator[None]:
+    """Run applications beside the block; they end by themselves, or with their broker."""
+    threads = [threading.Thread(target=each.run, daemon=True) for each in applications]
+    for thread in threads:
+        thread.start()
+    yield
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+def drain_all(
+    node: LeveretProcess, vhost: str, queues: Collection[str], *, keep: bool
+) -> dict[str, list[Taken]]:
+    """Take everything out of these queues; with `keep` it goes back."""
+    return {queue: drain(node.amqp_port, vhost, queue, keep=keep) for queue in queues}

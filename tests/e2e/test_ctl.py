@@ -1,0 +1,331 @@
+"""The operator's commands and the HTTP doors of a real node, while a real client uses it."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pika
+import pika.exceptions
+import pytest
+
+from leveret.testing.broker import LeveretProcess
+from leveret.testing.ports import free_port
+
+UPSTREAM = '{"endpoints": ["127.0.0.1:1"], "username": "replicator", "password": "s3kRe7"}'
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
+    with LeveretProcess(parent_dir=tmp_path_factory.mktemp("node")) as node:
+        yield node
+
+
+@pytest.fixture
+def connection(node: LeveretProcess) -> Iterator[Any]:
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.amqp_port))
+    yield connection
+    if connection.is_open:
+        connection.close()
+
+
+def rows(node: LeveretProcess, *arguments: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(node.ctl("--formatter", "json", *arguments).stdout)
+    return found
+
+
+def failed(node: LeveretProcess, *arguments: str) -> tuple[int, str]:
+    ended = node.ctl(*arguments, check=False)
+    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+    return ended.returncode, ended.stderr
+
+
+def test_the_queues_of_a_vhost_are_listed_as_rabbitmqctl_lists_them(
+    node: LeveretProcess, connection: Any
+) -> None:
+    node.ctl("add_vhost", "listed")
+    node.ctl("set_permissions", "-p", "listed", "guest", ".*", ".*", ".*")
+    parameters = pika.ConnectionParameters("127.0.0.1", node.amqp_port, "listed")
+    with pika.BlockingConnection(parameters) as own:
+        channel = own.channel()
+        channel.queue_declare("a b", durable=True)
+        channel.confirm_delivery()
+        for _ in range(3):
+            channel.basic_publish("", "a b", b"x")
+    assert node.ctl("list_queues", "-p", "listed").stdout == (
+        "Listing queues for vhost listed ...\nname\tmessages\na b\t3\n"
+    )
+    assert node.ctl("-q", "--vhost", "listed", "list_queues", "name", "durable", "consumers").stdout == (
+        "name\tdurable\tconsumers\na b\ttrue\t0\n"
+    )
+
+
+def test_a_client_is_seen_with_its_channels_consumers_and_unacked_messages(
+    node: LeveretProcess, connection: Any
+) -> None:
+    channel = connection.channel()
+    channel.queue_declare("watched")
+    channel.confirm_delivery()
+    channel.basic_publish("", "watched", b"x")
+    channel.basic_qos(prefetch_count=7)
+    got: list[Any] = []
+    channel.basic_consume("watched", lambda *delivery: got.append(delivery), consumer_tag="me")
+    while not got:
+        connection.process_data_events(1)
+    [shown] = [
+        each
+        for each in rows(node, "list_queues", "name", "messages_unacknowledged")
+        if each["name"] == "watched"
+    ]
+    assert shown["messages_unacknowledged"] == 1
+    [consumer] = rows(node, "list_consumers")
+    assert (consumer["queue_name"], consumer["consumer_tag"], consumer["prefetch_count"]) == (
+        "watched",
+        "me",
+        7,
+    )
+    [seen] = rows(node, "list_connections", "user", "state", "protocol", "channels", "client_properties")
+    assert (seen["user"], seen["state"], seen["protocol"], seen["channels"]) == (
+        "guest",
+        "running",
+        "AMQP 0-9-1",
+        1,
+    )
+    assert "Pika" in seen["client_properties"]["product"]
+    [seen] = rows(node, "list_channels", "consumer_count", "messages_unacknowledged", "confirm")
+    assert seen == {"consumer_count": 1, "messages_unacknowledged": 1, "confirm": True}
+
+
+def test_a_connection_is_closed_by_the_operator_and_told_why(node: LeveretProcess, connection: Any) -> None:
+    with httpx.Client(base_url=f"http://127.0.0.1:{node.management_port}", auth=("guest", "guest")) as client:
+        [shown] = client.get("/api/connections").json()
+        url = f"/api/connections/{shown['name'].replace(' ', '%20')}"
+        assert client.delete(url, headers={"x-reason": "maintenance"}).status_code == 204
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="maintenance"):
+            connection.process_data_events(10)
+        assert client.delete(url).status_code == 404
+
+
+def test_a_purge_drops_what_is_ready_and_a_delete_tells_what_went(
+    node: LeveretProcess, connection: Any
+) -> None:
+    channel = connection.channel()
+    channel.queue_declare("full", durable=True)
+    channel.confirm_delivery()
+    for _ in range(2):
+        channel.basic_publish("", "full", b"x")
+    node.ctl("purge_queue", "full")
+    assert channel.queue_declare("full", passive=True).method.message_count == 0
+    channel.basic_publish("", "full", b"x")
+    assert failed(node, "delete_queue", "full", "--if-empty")[0] == 65
+    assert "deleted with 1 ready messages" in node.ctl("delete_queue", "full").stdout
+    assert failed(node, "delete_queue", "full") == (69, "leveretctl: no queue 'full' in vhost '/'\n")
+
+
+def test_a_user_lives_through_all_its_commands(node: LeveretProcess) -> None:
+    node.ctl("add_user", "app", "first")
+    assert failed(node, "add_user", "app", "other") == (70, 'leveretctl: User "app" already exists\n')
+    node.ctl("authenticate_user", "app", "first")
+    node.ctl("set_user_tags", "app", "management", "monitoring")
+    node.ctl("change_password", "app", "second")
+    assert failed(node, "authenticate_user", "app", "first")[0] == 65
+    node.ctl("authenticate_user", "app", "second")
+    assert {"user": "app", "tags": ["management", "monitoring"]} in rows(node, "list_users")
+    url = f"http://app:second@127.0.0.1:{node.management_port}"
+    assert node.ctl("--url", url, "list_vhosts").returncode == 0
+    assert failed(node, "--url", url, "list_users") == (77, "leveretctl: Not administrator user\n")
+    node.ctl("delete_user", "app")
+    assert failed(node, "delete_user", "app") == (67, 'leveretctl: User "app" does not exist\n')
+
+
+def test_a_wrong_password_ends_with_no_permission(node: LeveretProcess) -> None:
+    status, text = failed(node, "--url", f"http://guest:wrong@127.0.0.1:{node.management_port}", "list_users")
+    assert (status, "Login failed" in text) == (77, True)
+
+
+def test_a_password_from_standard_input_is_taken(node: LeveretProcess) -> None:
+    argv = [
+        sys.executable,
+        "-m",
+        "leveret.cli.ctl",
+        "--data-dir",
+        str(node.data_dir),
+        "add_user",
+        "piped",
+        "-",
+    ]
+    subprocess.run(argv, input="from a pipe\n", text=True, check=True, capture_output=True)
+    node.ctl("authenticate_user", "piped", "from a pipe")
+
+
+def test_policies_parameters_and_permissions_are_set_listed_and_cleared(node: LeveretProcess) -> None:
+    node.ctl("add_vhost", "v", "--tags", "standby_replication", "--description", "d")
+    node.ctl(
+        "set_policy", "--vhost", "v", "osr", "^.*", '{"remote-dc-replicate": true}', "--apply-to", "queues"
+    )
+    [policy] = rows(node, "list_policies", "-p", "v")
+    assert (policy["name"], policy["definition"], policy["apply-to"]) == (
+        "osr",
+        {"remote-dc-replicate": True},
+        "queues",
+    )
+    node.ctl("clear_policy", "-p", "v", "osr")
+    assert rows(node, "list_policies", "-p", "v") == []
+    node.ctl("set_parameter", "-p", "v", "c", "n", '{"a": 1}')
+    assert rows(node, "list_parameters", "-p", "v") == [{"component": "c", "name": "n", "value": '{"a":1}'}]
+    node.ctl("clear_parameter", "-p", "v", "c", "n")
+    node.ctl("set_global_parameter", "g", "[1]")
+    assert rows(node, "list_global_parameters") == [{"name": "g", "value": "[1]"}]
+    node.ctl("clear_global_parameter", "g")
+    node.ctl("set_permissions", "-p", "v", "guest", "^a", "^b", "^c")
+    assert rows(node, "list_permissions", "-p", "v") == [
+        {"user": "guest", "configure": "^a", "write": "^b", "read": "^c"}
+    ]
+    node.ctl("clear_permissions", "-p", "v", "guest")
+    node.ctl("set_vhost_tags", "v", "x", "y")
+    assert {"name": "v", "tags": ["x", "y"], "description": "d"} in rows(
+        node, "list_vhosts", "name", "tags", "description"
+    )
+    node.ctl("delete_vhost", "v")
+    assert failed(node, "list_queues", "-p", "v") == (65, "leveretctl: vhost 'v' does not exist\n")
+
+
+def test_definitions_go_out_to_a_private_file_and_in_again(node: LeveretProcess, tmp_path: Path) -> None:
+    file = tmp_path / "definitions.json"
+    node.ctl("add_vhost", "kept")
+    node.ctl("export_definitions", str(file))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    node.ctl("delete_vhost", "kept")
+    node.ctl("import_definitions", str(file))
+    assert {"name": "kept"} in rows(node, "list_vhosts")
+    assert json.loads(node.ctl("export_definitions", "-").stdout) == json.loads(file.read_text())
+
+
+def test_the_schema_side_is_operated(node: LeveretProcess) -> None:
+    node.ctl("add_schema_replication_user", "schema-replicator", "s3kRe7")
+    assert {"name": "rabbitmq_schema_definition_sync"} in rows(node, "list_vhosts")
+    node.ctl("set_schema_replication_upstream_endpoints", UPSTREAM)
+    shown = node.ctl("schema_replication_status").stdout
+    assert "Operating mode: upstream\nState: running\nUpstream endpoint(s): 127.0.0.1:1\n" in shown
+    node.ctl("disable_schema_replication")
+    assert "State: disconnected" in node.ctl("schema_replication_status").stdout
+    node.ctl("enable_schema_replication")
+    node.ctl("restart_schema_replication")
+    node.ctl("set_schema_replication_mode", "upstream")
+
+
+@pytest.mark.parametrize(
+    "command", ["set_schema_replication_upstream_endpoints", "set_standby_replication_upstream_endpoints"]
+)
+@pytest.mark.parametrize("missing", ["endpoints", "username", "password"])
+def test_endpoints_with_a_missing_field_are_refused_by_its_name(
+    node: LeveretProcess, command: str, missing: str
+) -> None:
+    wanted = {key: value for key, value in json.loads(UPSTREAM).items() if key != missing}
+    status, text = failed(node, command, json.dumps(wanted))
+    assert (status, missing in text) == (65, True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "promote_standby_replication_downstream",
+        "connect_standby_replication_downstream",
+        "disconnect_standby_replication_downstream",
+    ],
+)
+def test_a_node_that_is_no_downstream_says_so(node: LeveretProcess, command: str) -> None:
+    status, text = failed(node, command)
+    assert (status, "this node is not a downstream" in text) == (65, True)
+
+
+def test_there_is_nothing_to_recover_on_a_node_that_followed_nobody(node: LeveretProcess) -> None:
+    for command in (
+        "list_vhosts_available_for_standby_replication_recovery",
+        "display_standby_promotion_summary",
+        "display_disk_space_used_by_standby_replication_data",
+        "inspect_standby_upstream_metrics",
+        "inspect_standby_downstream_metrics",
+        "inspect_local_data_available_for_standby_replication_recovery",
+    ):
+        assert rows(node, command) == []
+    assert "Operating mode: upstream" in node.ctl("standby_replication_status").stdout
+
+
+def test_what_the_node_collects_is_shown_by_queue(node: LeveretProcess, connection: Any) -> None:
+    node.ctl("add_vhost", "osr", "--tags", "standby_replication")
+    node.ctl("set_permissions", "-p", "osr", "guest", ".*", ".*", ".*")
+    node.ctl("set_policy", "-p", "osr", "osr", "^.*", '{"remote-dc-replicate": true}', "--apply-to", "queues")
+    parameters = pika.ConnectionParameters("127.0.0.1", node.amqp_port, "osr")
+    with pika.BlockingConnection(parameters) as own:
+        channel = own.channel()
+        channel.queue_declare("myqueue", durable=True)
+        channel.confirm_delivery()
+        channel.basic_publish("", "myqueue", b"x")
+    header, row = (
+        line.split("\t") for line in node.ctl("-q", "inspect_standby_upstream_metrics").stdout.splitlines()
+    )
+    shown = dict(zip(header, row, strict=True))
+    assert header[:3] == ["queue", "timestamp", "vhost"]
+    assert (shown["queue"], shown["vhost"], len(shown["timestamp"])) == ("myqueue", "osr", 13)
+
+
+def test_the_status_tells_what_the_node_is(node: LeveretProcess) -> None:
+    shown = node.ctl("status").stdout
+    assert f"OS PID: {node.pid}" in shown
+    assert f"amqp\t127.0.0.1\t{node.amqp_port}" in shown
+
+
+def test_the_metrics_of_a_node_are_scraped(node: LeveretProcess) -> None:
+    text = httpx.get(f"http://127.0.0.1:{node.management_port}/metrics").text
+    assert "rabbitmq_queue_messages_ready" in text
+    assert "leveret_standby_lag_seconds" in text
+
+
+def test_a_second_node_on_the_same_data_is_refused(node: LeveretProcess) -> None:
+    argv = [sys.executable, "-m", "leveret.cli.server", "serve", "--data-dir", str(node.data_dir)]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 75
+    assert f"in use by another node (process {node.pid})" in ended.stderr.splitlines()[-1]
+    assert node.ctl("status").returncode == 0
+
+
+def test_a_port_in_use_ends_a_start_with_one_line(node: LeveretProcess, tmp_path: Path) -> None:
+    config = tmp_path / "leveret.conf"
+    config.write_text(
+        f"listeners.tcp = none\nstream.listeners.tcp = none\nmanagement.tcp.port = {node.management_port}\n"
+        "log.level = none\n"
+    )
+    argv = [sys.executable, "-m", "leveret.cli.server", "serve", "--data-dir", str(tmp_path / "data")]
+    ended = subprocess.run([*argv, "--config", str(config)], capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 69
+    assert ended.stderr == (
+        f"leveret: management.tcp: cannot listen on 127.0.0.1:{node.management_port}: Address already in use\n"
+    )
+
+
+def test_secrets_are_in_no_log(node: LeveretProcess) -> None:
+    node.ctl("set_schema_replication_upstream_endpoints", UPSTREAM)
+    assert "s3kRe7" not in node.log_text()
+
+
+def test_startup_is_awaited_and_definitions_outlive_a_crash(tmp_path: Path) -> None:
+    node = LeveretProcess(data_dir=tmp_path / "data", management_port=free_port())
+    try:
+        node.launch()
+        node.ctl("await_startup", "--timeout", "30")
+        node.ctl("add_vhost", "durable", "--description", "d")
+        node.kill9()
+        assert failed(node, "list_vhosts")[0] == 69
+        node.start()
+        assert {"name": "durable", "description": "d"} in rows(node, "list_vhosts", "name", "description")
+        assert node.stop() == 0
+        assert "leveret ready" in node.log_text()
+    finally:
+        node.close()

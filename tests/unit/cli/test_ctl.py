@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from leveret.cli.ctl import FAMILIES, build_app, common_options_first, load_family
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["list_users"], ["list_users"]),
+        (["list_users", "-q"], ["-q", "list_users"]),
+        (["list_queues", "-p", "v", "name"], ["-p", "v", "list_queues", "name"]),
+        (["list_queues", "--vhost=v", "name"], ["--vhost=v", "list_queues", "name"]),
+        (
+            ["set_policy", "a", "b", "{}", "--apply-to", "queues"],
+            ["set_policy", "a", "b", "{}", "--apply-to", "queues"],
+        ),
+        (["add_user", "--", "-q", "-p"], ["add_user", "--", "-q", "-p"]),
+        (["list_users", "--formatter"], ["list_users", "--formatter"]),
+    ],
+)
+def test_options_of_all_commands_may_stand_behind_the_command(given: list[str], expected: list[str]) -> None:
+    assert common_options_first(given) == expected
+
+
+def test_every_family_has_exactly_the_commands_that_are_listed() -> None:
+    for family, (_, names) in FAMILIES.items():
+        assert sorted(load_family(family)) == sorted(names), family
+
+
+def test_no_two_families_have_the_same_command() -> None:
+    names = [name for _, family in FAMILIES.values() for name in family]
+    assert len(names) == len(set(names))
+
+
+def test_every_command_says_what_it_does() -> None:
+    for family in FAMILIES:
+        for one in load_family(family).values():
+            assert one.help.endswith("."), one.name
+
+
+def test_only_the_family_of_a_command_is_built() -> None:
+    assert {one.name for one in build_app("list_users").registered_commands} == set(FAMILIES["users"][1])
+    every = {name for _, names in FAMILIES.values() for name in names}
+    assert {one.name for one in build_app(None).registered_commands} == every
+
+
+def test_a_command_starts_without_what_only_nodes_need() -> None:
+    heavy = (
+        "starlette",
+        "uvicorn",
+        "pyspark",
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "proton",
+        "leveret.core",
+    )
+    code = (
+        "import sys; from leveret.cli.ctl import build_app; build_app('list_queues');"
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+def ctl(*arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "leveret.cli.ctl", *arguments]
+    return subprocess.run(
+        argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, env={"PATH": "/usr/bin:/bin"}
+    )
+
+
+def test_a_command_is_up_quickly() -> None:
+    def cpu_seconds() -> float:
+        before = os.times()
+        assert ctl("--data-dir", "/usr", "list_users").returncode == 69
+        after = os.times()
+        return (after.children_user - before.children_user) + (after.children_system - before.children_system)
+
+    # Processor time, as other tests use the same cores; the best of a few.
+    assert min(cpu_seconds() for _ in range(4)) < 0.4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["nosuch"], 64, "No such command 'nosuch'"),
+        (["list_users"], 64, "name the node with --data-dir or --url"),
+        (["add_user"], 64, "Missing argument"),
+        (["--formatter", "xml", "list_users"], 64, "'xml' is not one of table, pretty_table, json, csv"),
+        (["--url", "localhost:15672", "list_users"], 64, "expected http://USER:PASSWORD@HOST:PORT"),
+        (["--data-dir", "/nowhere", "list_users"], 69, "/nowhere does not exist"),
+        (["--data-dir", "/usr", "list_users"], 69, "no node runs on /usr"),
+        (["--url", "http://127.0.0.1:1", "list_users"], 69, "cannot reach 127.0.0.1"),
+        (["--data-dir", "/nowhere", "await_startup", "--timeout", "0"], 69, "/nowhere does not exist"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_one_line_and_an_exit_status(
+    arguments: list[str], status: int, text: str
+) -> None:
+    ended = ctl(*arguments)
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (status, 1)
+    assert ended.stderr.startswith("leveretctl: ")
+    assert text in ended.stderr
+
+
+def test_help_names_every_command_and_asks_no_node() -> None:
+    ended = ctl("help")
+    assert ended.returncode == 0
+    for _, names in FAMILIES.values():
+        assert all(name[:40] in ended.stdout for name in names)
+    assert "Set a policy" in ctl("help", "set_policy").stdout
+    assert "Set a policy" in ctl("set_policy", "--help").stdout

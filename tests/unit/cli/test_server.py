@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import leveret
+
+PROJECT = Path(__file__).parents[3]
+
+
+def serve(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "leveret.cli.server", *arguments]
+    return subprocess.run(
+        argv, capture_output=True, text=True, timeout=30, env={"PATH": "/usr/bin:/bin", **environ}
+    )
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert serve("--version").stdout == f"leveret {leveret.__version__}\n"
+    assert f'version = "{leveret.__version__}"' in (PROJECT / "pyproject.toml").read_text()
+
+
+def test_an_unknown_setting_ends_with_one_line_and_78(tmp_path: Path) -> None:
+    config = tmp_path / "leveret.conf"
+    config.write_text("hartbeat = 3\n")
+    ended = serve("serve", "--data-dir", str(tmp_path / "data"), "--config", str(config))
+    assert ended.returncode == 78
+    assert ended.stderr == f"leveret: {config}:1: unknown setting 'hartbeat'; did you mean 'heartbeat'?\n"
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_settings_are_printed_without_starting_anything(tmp_path: Path) -> None:
+    ended = serve("serve", "--print-config", LEVERET_HEARTBEAT="7")
+    assert ended.returncode == 0
+    assert "heartbeat = 7" in ended.stdout
+    assert "# LEVERET_HEARTBEAT" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [(["serve"], "--data-dir"), (["serve", "--nosuch"], "No such option"), (["nosuch"], "No such command")],
+)
+def test_wrong_usage_ends_with_one_line_and_64(arguments: list[str], text: str) -> None:
+    ended = serve(*arguments)
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (64, 1)
+    assert text in ended.stderr
+
+
+def test_a_data_directory_that_cannot_be_used_ends_with_one_line_and_74(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file")
+    ended = serve("serve", "--data-dir", str(tmp_path / "data"))
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (74, 1)
+    assert ended.stderr.startswith("leveret: data directory")

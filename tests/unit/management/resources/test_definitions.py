@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leveret.core.access import check_password
+from leveret.model.definitions import Queue, User
+
+if TYPE_CHECKING:
+    from ..conftest import Client, FakeNode
+
+# As RabbitMQ 3.10.8 exports it over HTTP.
+FROM_RABBITMQ: dict[str, Any] = {
+    "rabbit_version": "3.10.8",
+    "users": [
+        {
+            "name": "app",
+            "password_hash": "tppsse2//TRaK6Saml5j0PbBOKxegEHDEUYM0IvAFKyc3Ws+",
+            "hashing_algorithm": "rabbit_password_hashing_sha256",
+            "tags": ["management"],
+            "limits": {},
+        },
+        {"name": "old", "password": "p", "tags": "a,b"},
+    ],
+    "vhosts": [
+        {"name": "v"},
+        {"name": "tagged", "metadata": {"description": "d", "tags": ["standby_replication"]}},
+        {"name": "odd", "default_queue_type": "undefined"},
+    ],
+    "permissions": [{"user": "app", "vhost": "v", "configure": ".*", "write": ".*", "read": ".*"}],
+    "topic_permissions": [],
+    "parameters": [],
+    "global_parameters": [{"name": "g", "value": 1}],
+    "policies": [
+        {
+            "vhost": "v",
+            "name": "p",
+            "pattern": "^q",
+            "apply-to": "queues",
+            "definition": {"remote-dc-replicate": True},
+            "priority": 0,
+        }
+    ],
+    "queues": [
+        {
+            "name": "q",
+            "vhost": "v",
+            "durable": True,
+            "auto_delete": False,
+            "arguments": {"x-queue-type": "classic"},
+        }
+    ],
+    "exchanges": [
+        {
+            "name": "e",
+            "vhost": "v",
+            "type": "topic",
+            "durable": True,
+            "auto_delete": False,
+            "internal": False,
+            "arguments": {},
+        }
+    ],
+    "bindings": [
+        {
+            "source": "e",
+            "vhost": "v",
+            "destination": "q",
+            "destination_type": "queue",
+            "routing_key": "a.b",
+            "arguments": {"x": 1},
+        }
+    ],
+}
+
+
+def test_a_file_of_rabbitmq_is_taken(admin: Client, node: FakeNode) -> None:
+    assert admin.post("/api/definitions", **FROM_RABBITMQ).status_code == 204
+    broker = node.broker
+    assert broker.queue("v", "q").policy == "p"
+    assert [queue.key for queue in broker.route("v", "e", "a.b", dict)] == [("v", "q")]
+    app, old = broker.definitions.by_kind["users"][("app",)], broker.definitions.by_kind["users"][("old",)]
+    for user in (app, old):
+        assert isinstance(user, User)
+        assert check_password(user, "p")
+    assert admin.get("/api/vhosts/tagged").json()["tags"] == ["standby_replication"]
+    assert admin.get("/api/vhosts/odd").json()["default_queue_type"] == "classic"
+
+
+def test_what_goes_out_comes_in_again_and_changes_nothing(admin: Client) -> None:
+    admin.post("/api/definitions", **FROM_RABBITMQ)
+    document = admin.get("/api/definitions").json()
+    assert "epoch" not in document["queues"][0]
+    assert admin.post("/api/definitions", **document).status_code == 204
+    assert admin.get("/api/definitions").json() == document
+
+
+def test_an_import_deletes_nothing(admin: Client) -> None:
+    admin.post("/api/definitions", **FROM_RABBITMQ)
+    assert admin.post("/api/definitions", vhosts=[{"name": "more"}]).status_code == 204
+    assert admin.get("/api/queues/v/q").status_code == 200
+
+
+def test_a_queue_that_exists_is_passed_over_even_if_it_is_different(admin: Client, node: FakeNode) -> None:
+    node.add_messages(node.broker.declare_queue(Queue(name="q", vhost="/")), 2)
+    assert (
+        admin.post("/api/definitions", queues=[{"name": "q", "vhost": "/", "durable": False}]).status_code
+        == 204
+    )
+    queue = node.broker.queue("/", "q")
+    assert (queue.definition.durable, queue.ready_count) == (True, 2)
+
+
+def test_the_predeclared_exchanges_of_a_file_are_passed_over(admin: Client) -> None:
+    odd = [{"name": name, "vhost": "/", "type": "fanout"} for name in ("", "amq.topic", "amq.unknown")]
+    assert admin.post("/api/definitions", exchanges=odd).status_code == 204
+    assert admin.get("/api/exchanges/%2F/amq.topic").json()["type"] == "topic"
+    assert admin.get("/api/exchanges/%2F/amq.unknown").status_code == 404
+
+
+def test_the_definitions_of_a_vhost_fit_another(admin: Client) -> None:
+    admin.post("/api/definitions", **FROM_RABBITMQ)
+    document = admin.get("/api/definitions/v").json()
+    assert not {"users", "vhosts", "permissions"} & document.keys()
+    assert all("vhost" not in queue for queue in document["queues"])
+    admin.put("/api/vhosts/w")
+    assert admin.post("/api/definitions/w", **document).status_code == 204
+    assert admin.get("/api/definitions/w").json() == document | {"original_vhost_name": "w"}
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ({"users": [{"name": "x"}]}, "users[0]: Object missing required field `tags`"),
+        (
+            {"queues": [{"name": "ok", "vhost": "/"}, {"name": "x"}]},
+            "queues[1]: Object missing required field `vhost`",
+        ),
+        ({"queues": {"name": "x"}}, "queues: expected a list"),
+        ({"queues": ["x"]}, "queues[0]: expected an object"),
+        ({"vhosts": [{}]}, "vhosts[0]: a vhost needs a name"),
+    ],
+)
+def test_a_document_that_makes_no_sense_changes_nothing(
+    admin: Client, node: FakeNode, document: dict[str, Any], reason: str
+) -> None:
+    reply = admin.post("/api/definitions", **document)
+    assert (reply.status_code, reply.json()["reason"]) == (400, reason)
+    assert node.broker.queues == {}
+
+
+def test_of_a_document_that_is_refused_half_way_the_first_part_stands(admin: Client, node: FakeNode) -> None:
+    reply = admin.post(
+        "/api/definitions",
+        vhosts=[{"name": "v"}],
+        queues=[{"name": "q", "vhost": "v", "arguments": {"x-queue-type": "odd"}}],
+    )
+    assert (reply.status_code, "x-queue-type" in reply.json()["reason"]) == (400, True)
+    assert "v" in node.broker.topologies
+    assert node.broker.changes == []
+
+
+def test_a_form_is_not_a_document(admin: Client) -> None:
+    reply = admin.request("POST", "/api/definitions", data={"file": "x"})
+    assert reply.status_code == 415

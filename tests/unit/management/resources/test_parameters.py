@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+if TYPE_CHECKING:
+    from ..conftest import Client, FakeNode
+
+UPSTREAM = {"endpoints": ["a:5672"], "username": "u", "password": "p"}
+
+
+def test_a_policy_is_set_shown_and_cleared(admin: Client) -> None:
+    policy = {
+        "pattern": "^q",
+        "definition": {"remote-dc-replicate": True},
+        "priority": 3,
+        "apply-to": "queues",
+    }
+    assert admin.put("/api/policies/%2F/p", **policy).status_code == 201
+    assert admin.put("/api/policies/%2F/p", **policy).status_code == 204
+    assert admin.get("/api/policies/%2F").json() == [{"vhost": "/", "name": "p", **policy}]
+    assert admin.get("/api/policies").json() == admin.get("/api/policies/%2F").json()
+    assert admin.delete("/api/policies/%2F/p").status_code == 204
+    assert admin.delete("/api/policies/%2F/p").status_code == 404
+
+
+def test_a_policy_that_is_not_served_is_refused(admin: Client) -> None:
+    reply = admin.put("/api/policies/%2F/p", pattern="a", definition={"nokey": 1})
+    assert (reply.status_code, "not recognised policy settings" in reply.json()["reason"]) == (400, True)
+    assert admin.put("/api/policies/%2F/p", pattern="(", definition={"x": 1}).status_code == 400
+    assert "`pattern`" in admin.put("/api/policies/%2F/p", definition={}).json()["reason"]
+
+
+def test_a_parameter_is_set_shown_and_cleared(admin: Client) -> None:
+    assert admin.put("/api/parameters/c/%2F/n", value={"a": 1}).status_code == 201
+    expected = {"vhost": "/", "component": "c", "name": "n", "value": {"a": 1}}
+    assert admin.get("/api/parameters/c/%2F/n").json() == expected
+    for path in ("/api/parameters", "/api/parameters/c", "/api/parameters/c/%2F"):
+        assert admin.get(path).json() == [expected]
+    assert admin.delete("/api/parameters/c/%2F/n").status_code == 204
+    assert admin.get("/api/parameters/c/%2F/n").status_code == 404
+
+
+def test_a_global_parameter_is_set_shown_and_cleared(admin: Client) -> None:
+    assert admin.put("/api/global-parameters/n", value=[1, "a"]).status_code == 201
+    assert admin.put("/api/global-parameters/n", value=None).status_code == 204
+    assert admin.get("/api/global-parameters/n").json() == {"name": "n", "value": None}
+    assert admin.delete("/api/global-parameters/n").status_code == 204
+    assert admin.get("/api/global-parameters/n").status_code == 404
+    assert "`value`" in admin.put("/api/global-parameters/n").json()["reason"]
+
+
+def test_the_schema_upstream_is_checked_by_who_uses_it(admin: Client, node: FakeNode) -> None:
+    admin.put("/api/global-parameters/schema_definition_sync_upstream", value=UPSTREAM)
+    assert [msgspec.json.decode(told) for told in node.schema_sync.told] == [UPSTREAM]
+
+
+def test_the_standby_upstream_is_checked_and_stored(admin: Client, node: FakeNode) -> None:
+    path = "/api/global-parameters/standby_replication_upstream"
+    assert admin.put(path, value=UPSTREAM).status_code == 201
+    assert admin.get(path).json()["value"] == UPSTREAM
+
+
+@pytest.mark.parametrize("missing", ["endpoints", "username", "password"])
+def test_a_standby_upstream_with_a_missing_field_is_refused(admin: Client, missing: str) -> None:
+    path = "/api/global-parameters/standby_replication_upstream"
+    reply = admin.put(path, value={key: value for key, value in UPSTREAM.items() if key != missing})
+    assert (reply.status_code, missing in reply.json()["reason"]) == (400, True)
+    assert admin.get(path).status_code == 404

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.model.definitions import Permission, Put, Queue
+
+if TYPE_CHECKING:
+    from ..conftest import Client, FakeNode
+
+
+def test_a_queue_is_declared_once_and_again(admin: Client) -> None:
+    assert admin.put("/api/queues/%2F/q", durable=True).status_code == 201
+    assert admin.put("/api/queues/%2F/q", durable=True).status_code == 204
+
+
+def test_a_queue_that_is_different_is_refused_in_rabbitmqs_words(admin: Client) -> None:
+    admin.put("/api/queues/%2F/q", durable=True)
+    reply = admin.put("/api/queues/%2F/q", durable=False)
+    assert reply.status_code == 400
+    assert reply.json() == {
+        "error": "bad_request",
+        "reason": "inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'",
+    }
+
+
+def test_a_queue_shows_its_counts(admin: Client, node: FakeNode) -> None:
+    node.add_messages(node.broker.declare_queue(Queue(name="q", vhost="/")), 3)
+    shown = admin.get("/api/queues/%2F/q").json()
+    assert (shown["messages"], shown["messages_ready"], shown["messages_unacknowledged"]) == (3, 3, 0)
+    assert (shown["state"], shown["type"], shown["consumers"], shown["consumer_details"]) == (
+        "running",
+        "classic",
+        0,
+        [],
+    )
+
+
+def test_a_damaged_queue_is_shown_as_crashed_and_raises_an_alarm(admin: Client, node: FakeNode) -> None:
+    queue = node.broker.declare_queue(Queue(name="q", vhost="/"))
+    assert admin.get("/api/health/checks/alarms").json() == {"status": "ok"}
+    queue.damage = "log q: damaged chunk at byte 7"
+    reply = admin.get("/api/health/checks/alarms")
+    assert (reply.status_code, reply.json()["queues"][0]["reason"]) == (503, "log q: damaged chunk at byte 7")
+    assert admin.get("/api/queues").json()[0]["state"] == "crashed"
+
+
+def test_the_policy_of_a_queue_is_shown(admin: Client) -> None:
+    admin.put("/api/queues/%2F/q")
+    admin.put("/api/policies/%2F/p", pattern="^q", definition={"remote-dc-replicate": True})
+    shown = admin.get("/api/queues/%2F/q").json()
+    assert (shown["policy"], shown["effective_policy_definition"]) == ("p", {"remote-dc-replicate": True})
+
+
+def test_purging_drops_ready_messages(admin: Client, node: FakeNode) -> None:
+    queue = node.broker.declare_queue(Queue(name="q", vhost="/"))
+    node.add_messages(queue, 3)
+    assert admin.delete("/api/queues/%2F/q/contents").status_code == 204
+    assert queue.ready_count == 0
+    assert admin.delete("/api/queues/%2F/none/contents").status_code == 404
+
+
+def test_a_queue_is_deleted_on_conditions(admin: Client, node: FakeNode) -> None:
+    node.add_messages(node.broker.declare_queue(Queue(name="q", vhost="/")), 1)
+    reply = admin.delete("/api/queues/%2F/q?if-empty=true")
+    assert (reply.status_code, reply.json()["reason"]) == (400, "queue 'q' in vhost '/' not empty")
+    assert admin.delete("/api/queues/%2F/q?if-unused=true").status_code == 204
+    assert admin.delete("/api/queues/%2F/q").status_code == 404
+
+
+def test_an_exclusive_queue_belongs_to_its_connection(admin: Client, node: FakeNode) -> None:
+    node.broker.declare_queue(Queue(name="mine", vhost="/"), owner=object())
+    assert admin.get("/api/queues/%2F/mine").json()["exclusive"] is True
+    assert admin.delete("/api/queues/%2F/mine").status_code == 409
+    assert admin.delete("/api/queues/%2F/mine/contents").status_code == 409
+
+
+def test_names_that_are_reserved_are_refused(admin: Client) -> None:
+    assert admin.put("/api/queues/%2F/amq.mine").status_code == 403
+
+
+def test_an_unknown_vhost_is_not_found(admin: Client) -> None:
+    reply = admin.put("/api/queues/nowhere/q")
+    assert (reply.status_code, reply.json()["reason"]) == (404, "vhost 'nowhere' does not exist")
+
+
+def test_an_administrator_needs_permissions_to_change_a_queue(admin: Client, node: FakeNode) -> None:
+    none = Permission(user="guest", vhost="/", configure="^mine", write="", read="")
+    node.broker.apply(Put(none))
+    reply = admin.put("/api/queues/%2F/theirs")
+    assert reply.status_code == 403
+    assert reply.json()["reason"] == "access to queue 'theirs' in vhost '/' refused for user 'guest'"
+    assert admin.put("/api/queues/%2F/mine").status_code == 201
+    assert admin.delete("/api/queues/%2F/mine/contents").status_code == 403

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from leveret.model.definitions import Put, Vhost
+from leveret.model.errors import LeveretError
+
+if TYPE_CHECKING:
+    from ..conftest import Client, FakeNode
+
+STANDBY = "/api/replication/standby"
+
+
+def lines(text: str) -> list[Any]:
+    return [msgspec.json.decode(line) for line in text.splitlines()]
+
+
+def test_schema_replication_is_switched_by_the_products_paths(admin: Client, node: FakeNode) -> None:
+    for method, path in [
+        ("PUT", "/api/tanzu/osr/schema/enable/leveret@test"),
+        ("DELETE", "/api/tanzu/osr/schema/disable/leveret@test"),
+        ("PUT", "/api/tanzu/osr/schema/enable-cluster-wide"),
+        ("DELETE", "/api/tanzu/osr/schema/disable-cluster-wide"),
+        ("POST", "/api/definitions/sync/enable"),
+        ("POST", "/api/definitions/sync/disable/leveret@test"),
+        ("POST", "/api/replication/schema/restart"),
+    ]:
+        assert admin.request(method, path).status_code == 204
+    switched = ["enable", "disable"] * 3
+    assert node.schema_sync.told == [*switched, "restart"]
+
+
+def test_another_node_is_not_found(admin: Client) -> None:
+    assert admin.get("/api/tanzu/osr/schema/status/other@node").status_code == 404
+    assert admin.request("PUT", "/api/tanzu/osr/schema/enable/other@node").status_code == 404
+
+
+def test_the_schema_mode_and_user_are_set(admin: Client, node: FakeNode) -> None:
+    assert admin.put("/api/replication/schema/mode", operating_mode="downstream").status_code == 204
+    assert admin.get("/api/tanzu/osr/schema/status").json()["operating_mode"] == "downstream"
+    reply = admin.put("/api/replication/schema/mode", operating_mode="sideways")
+    assert (reply.status_code, "sideways" in reply.json()["reason"]) == (400, True)
+    assert admin.post("/api/replication/schema/users", name="u", password="p").status_code == 204
+    assert node.schema_sync.told == [("u", "p")]
+
+
+def test_the_status_of_a_downstream_has_a_row_a_vhost(admin: Client) -> None:
+    for path in ("/api/tanzu/osr/standby/status", "/api/replication/status"):
+        [row] = admin.get(path).json()
+        assert (row["virtual_host"], row["operating_mode"], row["state"]) == ("v", "downstream", "connected")
+        assert (row["upstream_endpoints"], row["upstream_username"]) == (["a:5552"], "replicator")
+
+
+def test_the_status_of_an_upstream_has_a_row_a_tagged_vhost(admin: Client, node: FakeNode) -> None:
+    node.standby.mode = "upstream"
+    node.broker.apply(Put(Vhost(name="v", tags=("standby_replication",))))
+    rows = admin.get("/api/tanzu/osr/standby/status").json()
+    assert rows == [{"virtual_host": "v", "operating_mode": "upstream", "state": "running"}]
+
+
+def test_the_standby_is_connected_disconnected_and_emptied(admin: Client, node: FakeNode) -> None:
+    assert admin.post(f"{STANDBY}/connect").status_code == 204
+    assert admin.post(f"{STANDBY}/disconnect").status_code == 204
+    assert admin.delete(f"{STANDBY}/data").status_code == 204
+    assert node.standby.told == ["connect", "disconnect", "delete"]
+
+
+@pytest.mark.parametrize(
+    "path", ["available", "summary", "disk-usage", "data", "upstream-metrics", "downstream-metrics"]
+)
+def test_what_is_there_to_recover_is_shown(admin: Client, path: str) -> None:
+    assert len(admin.get(f"{STANDBY}/{path}").json()) == 1
+
+
+def test_a_promotion_tells_how_it_goes_and_ends_with_its_summary(admin: Client, node: FakeNode) -> None:
+    node.standby.news = [{"event": "planned", "queues": {"q": 2}}, {"event": "published", "messages": 2}]
+    reply = admin.post(f"{STANDBY}/promote", all_available=True, exclude_virtual_hosts=["w"])
+    assert reply.status_code == 200
+    *progress, last = lines(reply.text)
+    assert progress == [{"progress": news} for news in node.standby.news]
+    assert last == {"summary": node.standby.promotion_summary()}
+    assert node.standby.told == [(False, True, ["w"])]
+
+
+def test_a_promotion_of_an_upstream_is_refused(admin: Client, node: FakeNode) -> None:
+    node.standby.mode = "upstream"
+    reply = admin.post(f"{STANDBY}/promote")
+    assert (reply.status_code, reply.json()["reason"]) == (400, "this node is not a downstream")
+
+
+def test_a_promotion_that_fails_half_way_ends_with_its_error(admin: Client, node: FakeNode) -> None:
+    node.standby.news = [{"event": "started"}]
+    node.standby.failure = LeveretError("the disk is full")
+    reply = admin.post(f"{STANDBY}/promote")
+    assert lines(reply.text)[-1] == {"error": "LeveretError", "reason": "the disk is full"}
+
+
+def test_a_bug_in_a_promotion_is_answered_too(admin: Client, node: FakeNode) -> None:
+    node.standby.failure = ZeroDivisionError("oops")
+    assert admin.post(f"{STANDBY}/promote").status_code == 500
+    node.standby.news = [{"event": "started"}]
+    assert lines(admin.post(f"{STANDBY}/promote").text)[-1]["error"] == "ZeroDivisionError"

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from leveret.config import load
+from leveret.management.server import AddressInUse, ManagementServer
+from leveret.management.socket_path import CONTROL_SOCKET
+
+if TYPE_CHECKING:
+    from .conftest import FakeNode
+
+
+@asynccontextmanager
+async def serving(node: FakeNode) -> AsyncIterator[ManagementServer]:
+    server = ManagementServer(node, load(None, {"management.tcp.port": "0"}))
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+def run(check: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await check()
+
+    asyncio.run(bounded())
+
+
+async def whoami_over_socket(node: FakeNode) -> httpx.Response:
+    transport = httpx.AsyncHTTPTransport(uds=str(node.data_dir / CONTROL_SOCKET))
+    async with httpx.AsyncClient(transport=transport) as client:
+        return await client.get("http://node/api/whoami")
+
+
+def test_both_doors_answer_and_only_the_socket_needs_no_password(node: FakeNode) -> None:
+    async def check() -> None:
+        async with serving(node) as server, httpx.AsyncClient(base_url=f"http://{server.address}") as client:
+            assert (await client.get("/api/whoami")).status_code == 401
+            assert (await client.get("/api/whoami", auth=("guest", "secret"))).json()["name"] == "guest"
+            assert (await whoami_over_socket(node)).json()["name"] == "operator"
+
+    run(check)
+
+
+def test_the_socket_is_its_owners_alone_and_gone_after_the_stop(node: FakeNode) -> None:
+    async def check() -> None:
+        path = node.data_dir / CONTROL_SOCKET
+        async with serving(node):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert not path.exists()
+
+    run(check)
+
+
+def test_a_socket_that_a_killed_node_left_is_replaced(node: FakeNode) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(node.data_dir / CONTROL_SOCKET))
+
+    async def check() -> None:
+        async with serving(node):
+            assert (await whoami_over_socket(node)).status_code == 200
+
+    run(check)
+
+
+def test_a_data_directory_may_have_a_path_of_any_length(node: FakeNode, tmp_path: Path) -> None:
+    node.data_dir = tmp_path / ("d" * 120)
+    node.data_dir.mkdir()
+
+    async def check() -> None:
+        async with serving(node):
+            assert (node.data_dir / CONTROL_SOCKET).is_socket()
+
+    run(check)
+
+
+def test_an_address_in_use_is_named(node: FakeNode) -> None:
+    async def check() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            server = ManagementServer(node, load(None, {"management.tcp.port": str(port)}))
+            with pytest.raises(AddressInUse, match=f"127.0.0.1:{port}"):
+                await server.start()
+            await server.stop()
+        assert not (node.data_dir / CONTROL_SOCKET).exists()
+
+    run(check)
