@@ -197,7 +197,7 @@ def test_what_came_before_the_upstream_went_away_is_kept(
     ("changes", "state", "text"),
     [
         ({"credentials": {"username": "standby", "password": "wrong"}}, "recover", "authentication failure"),
-        ({"vhosts": ["nowhere"]}, "recover", "nowhere"),
+        ({"vhosts": ["nowhere"]}, "recover", "vhost access failure"),
         ({"endpoints": ["127.0.0.1:1"]}, "connecting", "127.0.0.1:1"),
     ],
 )
@@ -241,20 +241,21 @@ def test_another_job_is_taken_over_without_another_start(
         wait_until(lambda: said.last("stored", "other").get("next") == 2, "the second vhost", TIMEOUT_S)
 
 
+@pytest.mark.parametrize("kills", [1, pytest.param(8, marks=[pytest.mark.torture])])
 def test_exactly_once_across_kill_9_of_the_driver(
-    start_pipeline: Callable[..., Any], transfer_job: Job, tmp_path: Path
+    start_pipeline: Callable[..., Any], transfer_job: Job, tmp_path: Path, kills: int
 ) -> None:
     upstream = StandbyUpstream()
     rng = random.Random(3)
     data_dir = tmp_path / "standby"
     with upstream.serving() as port:
-        for turn in range(3):
+        for turn in range(kills + 1):
             child = start_pipeline("transfer", transfer_job(port))
             child.wait_for(lambda event: event["event"] == "started")
             publish_some(upstream, 20, rng)
             child.wait_for(lambda event: event["event"] == "stored")
             publish_some(upstream, 20 + turn, rng)
-            if turn < 2:
+            if turn < kills:
                 child.kill9()
         child.send({"command": "drain", "timeout_ms": 30_000})
         assert child.wait() == 0

@@ -22,6 +22,9 @@ CONTROL_SOCKET: Final = "control.sock"
 CONNECT_TIMEOUT_S: Final = 5.0
 TIMEOUT_S: Final = 60.0
 
+_QUICK: Final = httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+_PATIENT: Final = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
+
 _EXITS: Final[dict[int, int]] = {
     HTTPStatus.UNAUTHORIZED: exits.NO_PERMISSION,
     HTTPStatus.FORBIDDEN: exits.NO_PERMISSION,
@@ -56,13 +59,17 @@ class Api:
         self._client = client
         self._place = place
 
-    def get(self, *parts: str, **query: str) -> Any:
+    def get(self, *parts: str) -> Any:
         """The JSON document at a path.
 
         Raises:
             CtlError: refused, not there, or nobody answers.
         """
-        return _document(self._send("GET", parts, query=query))
+        return _document(self._send("GET", parts))
+
+    def get_slowly(self, *parts: str) -> Any:
+        """As `get`, for what may take as long as there is data."""
+        return _document(self._send("GET", parts, timeout=_PATIENT))
 
     def get_or_none(self, *parts: str) -> Any:
         """As `get`; None if it is not there."""
@@ -96,9 +103,7 @@ class Api:
         data = msgspec.json.encode(body)
         with (
             self._reaching(),
-            self._client.stream(
-                "POST", _path(parts), content=data, timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
-            ) as response,
+            self._client.stream("POST", _path(parts), content=data, timeout=_PATIENT) as response,
         ):
             if response.is_error:
                 response.read()
@@ -107,11 +112,19 @@ class Api:
                 yield msgspec.json.decode(line)
 
     def _send(
-        self, method: str, parts: tuple[str, ...], *, body: bytes = b"", query: dict[str, str] | None = None
+        self,
+        method: str,
+        parts: tuple[str, ...],
+        *,
+        body: bytes = b"",
+        query: dict[str, str] | None = None,
+        timeout: httpx.Timeout = _QUICK,
     ) -> httpx.Response:
         headers = {"content-type": "application/json"} if body else {}
         with self._reaching():
-            response = self._client.request(method, _path(parts), content=body, params=query, headers=headers)
+            response = self._client.request(
+                method, _path(parts), content=body, params=query, headers=headers, timeout=timeout
+            )
         _check(response)
         return response
 
@@ -142,7 +155,7 @@ def connect(data_dir: Path | None, url: str | None) -> Iterator[Api]:
         )
     with _short_path(data_dir) as path:
         transport = httpx.HTTPTransport(uds=path)
-        with httpx.Client(transport=transport, base_url="http://node", timeout=_timeout()) as client:
+        with httpx.Client(transport=transport, base_url="http://node") as client:
             yield Api(client, f"the node of {data_dir}")
 
 
@@ -153,11 +166,7 @@ def _client(url: str) -> httpx.Client:
         raise CtlError(exits.USAGE, f"--url: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise CtlError(exits.USAGE, "--url: expected http://USER:PASSWORD@HOST:PORT")
-    return httpx.Client(base_url=parsed, timeout=_timeout(), trust_env=False)
-
-
-def _timeout() -> httpx.Timeout:
-    return httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+    return httpx.Client(base_url=parsed, trust_env=False)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ words for topic, plain lists for fanout and headers (AMQP 0-9-1 section 3.1.3).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from leveret.model.definitions import Binding
@@ -79,7 +79,9 @@ class Topic:
         """See Router."""
         node = self._root
         for word in _words(binding.routing_key):
-            node = node.next.setdefault(word, _Word())
+            if word not in node.next:
+                node.next[word] = _Word(repeats=word == "#")
+            node = node.next[word]
         node.bindings.append(binding)
 
     def remove(self, binding: Binding) -> None:
@@ -96,8 +98,18 @@ class Topic:
 
     def match(self, routing_key: str, headers: Headers) -> Iterable[Binding]:
         """See Router."""
-        seen = {id(node): node for node in _walk(self._root, _words(routing_key), 0)}
-        return [binding for node in seen.values() for binding in node.bindings]
+        nodes = _with_empty_many({self._root: None})
+        for word in _words(routing_key):
+            after: dict[_Word, None] = {}
+            for node in nodes:
+                if node.repeats:
+                    after[node] = None
+                for step in (word, "*"):
+                    child = node.next.get(step)
+                    if child is not None and not child.repeats:
+                        after[child] = None
+            nodes = _with_empty_many(after)
+        return [binding for node in nodes for binding in node.bindings]
 
 
 def _words(key: str) -> list[str]:
@@ -106,28 +118,28 @@ def _words(key: str) -> list[str]:
 
 
 class _Word:
-    """A node of the topic trie: what may follow, and the bindings that end here."""
+    """A node of the topic trie: what may follow, and the bindings that end here; that of `#` repeats."""
 
-    __slots__ = ("bindings", "next")
+    __slots__ = ("bindings", "next", "repeats")
 
-    def __init__(self) -> None:
+    def __init__(self, *, repeats: bool = False) -> None:
         self.next: dict[str, _Word] = {}
         self.bindings: list[Binding] = []
+        self.repeats = repeats
 
 
-def _walk(node: _Word, words: list[str], index: int) -> Iterator[_Word]:
-    """Yield the nodes at which the rest of the words ends; some may come twice."""
-    many = node.next.get("#")
-    if many is not None:
-        for skip in range(index, len(words) + 1):
-            yield from _walk(many, words, skip)
-    if index == len(words):
-        yield node
-        return
-    for word in (words[index], "*"):
-        child = node.next.get(word)
-        if child is not None and word != "#":
-            yield from _walk(child, words, index + 1)
+def _with_empty_many(nodes: dict[_Word, None]) -> dict[_Word, None]:
+    """The nodes, and those after a `#` that stands for no word at all.
+
+    Sets of nodes, one word at a time: however many `#` a binding has, a node is looked at once a word.
+    """
+    waiting = list(nodes)
+    while waiting:
+        many = waiting.pop().next.get("#")
+        if many is not None and many not in nodes:
+            nodes[many] = None
+            waiting.append(many)
+    return nodes
 
 
 class HeadersMatch:

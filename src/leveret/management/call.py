@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final, TypeAlias, TypeVar
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from starlette.requests import Request
@@ -136,17 +136,40 @@ def resource(
         handler = handlers.get(request.method)
         if handler is None:
             return Response(status_code=HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": allow})
-        try:
-            caller = identify(request.app.state.node, request)
-            caller.require(need if request.method in _READS else change or need)
-            return await handler(Call(request, caller))
-        except Unauthorised as refused:
-            return refused.reply
-        except LeveretError as refusal:
-            return refusal_reply(refusal)
+        if request.method in _READS:
+            return await _answer(handler, request, need)
+        if _comes_from_elsewhere(request):
+            return error_reply(
+                HTTPStatus.FORBIDDEN, "access_refused", "changes by pages of other sites are refused"
+            )
+        reply = await _answer(handler, request, change or need)
+        logger.info(
+            "management_change method=%s path=%s status=%d",
+            request.method,
+            request.url.path,
+            reply.status_code,
+        )
+        return reply
 
     # All methods, so that it is this endpoint that says which are allowed.
     return Route(path, endpoint, methods=["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"])
+
+
+async def _answer(handler: Handler, request: Request, need: Need) -> Response:
+    try:
+        caller = identify(request.app.state.node, request)
+        caller.require(need)
+        return await handler(Call(request, caller))
+    except Unauthorised as refused:
+        return refused.reply
+    except LeveretError as refusal:
+        return refusal_reply(refusal)
+
+
+def _comes_from_elsewhere(request: Request) -> bool:
+    """Whether a browser sends this for a page of another site, with the credentials it remembers."""
+    origin = request.headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc != request.headers.get("host")
 
 
 async def not_found(request: Request, error: Exception) -> Response:

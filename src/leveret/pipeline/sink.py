@@ -97,20 +97,15 @@ class StoreWriter(DataSourceStreamArrowWriter):
         """Leave what was stored: no manifest names it, the next start deletes it."""
 
     def _transfer(self, vhost: str, first: int, end: int) -> tuple[StoredFile | None, str]:
-        """Store a slice, or as much of it as came, with the reason why not all.
-
-        Raises:
-            LeveretError: nothing came.
-        """
+        """Store a slice, or as much of it as came, with the reason why not all."""
         link = link_of(self._job, vhost)
         lost: list[LeveretError] = []
         chunks = self._fetch(link, first, end, lost)
         file = store_range(self._job.root, vhost, chunks)
-        if lost and file is None:
-            raise lost[0]
-        if not lost:
-            link.worked()
-        return file, str(lost[0]) if lost else ""
+        if lost:
+            return file, str(lost[0])
+        link.worked()
+        return file, ""
 
     def _fetch(
         self, link: Link, first: int, end: int, lost: list[LeveretError]
@@ -118,17 +113,18 @@ class StoreWriter(DataSourceStreamArrowWriter):
         """Chunks until the end or until there is trouble; a connection kept from before may be stale."""
         has_some = False
         for attempt in range(2):
-            client = link.client(self._job)
             try:
-                for raw in client.fetch(OUTGOING_STREAM, first, end):
+                for raw in link.client(self._job).fetch(OUTGOING_STREAM, first, end):
                     has_some = True
                     yield raw
                 return
             except LeveretError as error:
+                if isinstance(error, ConnectionLost) and not attempt and not has_some:
+                    link.close()
+                    continue
                 link.failed(error)
-                if has_some or attempt or not isinstance(error, ConnectionLost):
-                    lost.append(error)
-                    return
+                lost.append(error)
+                return
 
     def _manifest(self) -> Manifest:
         data_dir = self._job.root

@@ -180,7 +180,7 @@ class Engine:
         deleted, broker.deleted = broker.deleted, []
         if deleted:
             for queue in deleted:
-                self._collector.unfollow(queue)
+                self._collector.unfollow(queue, deleted=True)
             self._commit.when_durable(lambda: self._remove_logs(deleted))
         return True
 

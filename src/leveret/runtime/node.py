@@ -250,7 +250,7 @@ class Node:
                 oldest = None
                 with suppress(StopIteration):
                     oldest = self._queues.oldest_timestamp_ms(queue)
-                collected = log.positions.get((queue.name_octets, queue.epoch), 0)
+                collected = log.position_of(queue)
                 yield {
                     "queue": name,
                     "timestamp": now if oldest is None else oldest,

@@ -8,6 +8,9 @@ fdatasync runs on a timer, in its own thread, and downstreams are served only wh
 On start it is completed from the queue logs: the last position of each queue is read back from the
 outgoing log, and the queue's log is copied from there. A queue that is deleted, or that its policy
 no longer names, ends with a settlement of all its offsets, so that no downstream brings it back.
+
+What downstreams see as a queue's epoch is a **life**: the epoch, and above LIFE_BITS how often its policy
+was taken away. So a queue that is replicated again comes whole, under an identity that is not settled.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from urllib.parse import quote
 from leveret.core.queue import Queue
 from leveret.model.errors import NotFound, StorageError
 from leveret.storage.log import Log, sync_descriptors
+from leveret.storage.state_file import StateFile
 from leveret.wire.chunk import (
     Attribute,
     Chunk,
@@ -40,6 +44,7 @@ from leveret.wire.record import COUNT_MAX, Reason, Settlement, decode_settlement
 logger = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_S: Final = 0.05
+LIFE_BITS: Final = 40
 _COPY_BYTES: Final = 1024 * 1024
 _Key = tuple[bytes, int]
 
@@ -48,8 +53,14 @@ class OutgoingLog:
     """One vhost's outgoing log, and what runtime.stream_host serves of it."""
 
     def __init__(self, directory: Path, *, epoch: int, segment_bytes_max: int) -> None:
-        """Recover the log and the position of every queue in it."""
+        """Recover the log and the position of every queue in it.
+
+        Raises:
+            StorageError: the log, or the file of lives in its directory, is damaged.
+        """
         self.positions: dict[_Key, int] = {}
+        self._lives_file = StateFile(directory / "lives.json")
+        self._lives: dict[str, int] = self._lives_file.load()
         self._last_chunk_id = -1
         self.log = Log(directory, epoch=epoch, segment_bytes_max=segment_bytes_max).open(self._recovered)
         self.offsets: dict[str, int] = {}
@@ -71,6 +82,23 @@ class OutgoingLog:
             self.positions.pop((key, epoch), None)
         else:
             self.positions[key, epoch] = offset + chunk.header.records
+
+    def key_of(self, queue: Queue) -> _Key:
+        """How the log names the queue: its name, and its life."""
+        return queue.name_octets, queue.epoch + (self._lives.get(str(queue.epoch), 0) << LIFE_BITS)
+
+    def position_of(self, queue: Queue) -> int:
+        """The queue's offset up to which its log was copied."""
+        return self.positions.get(self.key_of(queue), 0)
+
+    def begin_life(self, queue: Queue) -> None:
+        """From now on the queue goes by a name that nothing here is settled under; durable at once.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        self._lives[str(queue.epoch)] = self._lives.get(str(queue.epoch), 0) + 1
+        self._lives_file.save(self._lives)
 
     # -- what a downstream is served ----------------------------------------------------------
 
@@ -120,7 +148,7 @@ class OutgoingLog:
 
     def copy(self, queue: Queue, header: Header, data: builtins.bytes) -> None:
         """Append a chunk of the queue's log unless it is here already."""
-        key = (queue.name_octets, queue.epoch)
+        key = self.key_of(queue)
         if header.chunk_id < self.positions.get(key, 0):
             return
         self._append(
@@ -263,8 +291,8 @@ class Collector:
         """
         outgoing = self.open_vhost(queue.key[0])
         log = self._queue_log(queue)
-        key = (queue.name_octets, queue.epoch)
-        position = outgoing.positions.get(key, 0)
+        key = outgoing.key_of(queue)
+        position = outgoing.position_of(queue)
         if position < log.first_offset:
             # The segments between were dropped: all they held is settled. Say so, a message of them may be out.
             outgoing.settle_below(key, log.first_offset, self._clock_ms(), at=log.first_offset - 1)
@@ -283,21 +311,28 @@ class Collector:
         outgoing.positions.setdefault(key, position)
         self._following.add(queue)
 
-    def unfollow(self, queue: Queue) -> None:
+    def unfollow(self, queue: Queue, *, deleted: bool = False) -> None:
         """Stop collecting; downstreams learn that nothing of the queue is to be recovered."""
         self._following.discard(queue)
         catching_up = self._catching_up.pop(queue, None)
         if catching_up is not None:
             catching_up.cancel()
         outgoing = self.logs.get(queue.key[0])
-        key = (queue.name_octets, queue.epoch)
-        if outgoing is not None and outgoing.positions.pop(key, None) is not None:
+        if outgoing is None:
+            return
+        key = outgoing.key_of(queue)
+        if outgoing.positions.pop(key, None) is not None:
+            if not deleted:
+                outgoing.begin_life(queue)
             outgoing.settle_below(key, queue.next_offset, self._clock_ms(), at=queue.next_offset)
 
     def close_missing(self, vhost: str, queues: list[Queue]) -> None:
         """At start: end every queue that went while nobody could say so."""
         outgoing = self.open_vhost(vhost)
-        alive = {(queue.name_octets, queue.epoch) for queue in queues if queue.replicated}
+        for queue in queues:
+            if not queue.replicated and outgoing.key_of(queue) in outgoing.positions:
+                self.unfollow(queue)
+        alive = {outgoing.key_of(queue) for queue in queues if queue.replicated}
         for key in [key for key in outgoing.positions if key not in alive]:
             end = outgoing.positions.pop(key)
             outgoing.settle_below(key, end, self._clock_ms(), at=end)
@@ -317,7 +352,7 @@ class Collector:
         """The first offset of the queue's log that is still needed here."""
         if not queue.replicated:
             return queue.settled.floor
-        return self.logs[queue.key[0]].positions.get((queue.name_octets, queue.epoch), 0)
+        return self.logs[queue.key[0]].position_of(queue)
 
     def resume(self, queues: list[Queue]) -> None:
         """Begin to collect what should be and is not, such as what a full disk had stopped."""

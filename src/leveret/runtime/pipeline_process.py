@@ -35,6 +35,11 @@ class PipelineProcess:
         self._process = process
         self.error = ""
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     @classmethod
     async def start(cls, task: str, job: Mapping[str, Any]) -> PipelineProcess:
         """Start `python -m leveret.pipeline <task>` and hand it the job."""

@@ -7,6 +7,9 @@ off, a promotion begun - is kept in a state file and wins over the configuration
     downstream, connected --disconnect--> downstream, disconnected
     downstream --promote--> promoting --done--> upstream
     promoting --killed, failed--> promoting: no transfer starts; promote again goes on where it was
+
+A promotion ends both links, and turns schema replication too: a node that applications use must not have its
+definitions taken back by an upstream that returns.
 """
 
 from __future__ import annotations
@@ -48,6 +51,20 @@ class Ports(Protocol):
     ports: list[int]
 
 
+class Schema(Protocol):
+    """What is needed of schema replication."""
+
+    @property
+    def mode(self) -> str:
+        """Which side this node is."""
+
+    async def stop(self) -> None:
+        """End the link."""
+
+    async def set_mode(self, mode: str) -> None:
+        """Change sides; kept over restarts."""
+
+
 class StandbyNode(Protocol):
     """What is needed of the node."""
 
@@ -58,6 +75,10 @@ class StandbyNode(Protocol):
     @property
     def streams(self) -> Ports:
         """The stream protocol's listener."""
+
+    @property
+    def schema_sync(self) -> Schema:
+        """Schema replication."""
 
     def internal_user(self, purpose: str) -> AbstractContextManager[tuple[str, str]]:
         """A user (name, password) of this node's own, while the context lasts."""
@@ -205,6 +226,10 @@ class StandbyDownstream:
             self._save()
             logger.info("standby_promotion_begun data_dir=%s", self.data_dir)
             await self._transfer.drain(self._drain_timeout_s)
+            # For good, and before anything is recovered: an upstream that came back would delete what was
+            # declared here since.
+            if self._node.schema_sync.mode == "downstream":
+                await self._node.schema_sync.set_mode("upstream")
             try:
                 promotion.summary = await self._recover(promotion, endpoint, on_progress or _ignore)
             except PipelineFailed as error:

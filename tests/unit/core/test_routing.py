@@ -185,9 +185,8 @@ def test_the_default_exchange_routes_to_the_queue_of_that_name() -> None:
 
 
 def test_a_queue_gets_a_message_once_on_however_many_ways() -> None:
-    vhost = topology(
-        ("e0", "exchange", "e1"), ("e0", "exchange", "e2"), ("e1", "queue", "q"), ("e2", "queue", "q"), ("e0", "queue", "q")
-    )  # fmt: skip
+    ways = [("e0", "exchange", "e1"), ("e0", "exchange", "e2")]
+    vhost = topology(*ways, ("e1", "queue", "q"), ("e2", "queue", "q"), ("e0", "queue", "q"))
     assert vhost.route("e0", "", no_headers) == ["q"]
 
 

@@ -10,7 +10,7 @@ from leveret.core.validation import check_exchange_arguments, check_queue_argume
 from leveret.model.definitions import Exchange, Queue
 from leveret.model.errors import PreconditionFailed
 
-WHERE, WHERE_E = "'q' in vhost 'v'", "'e' in vhost 'v'"
+OF_Q, OF_E = "'q' in vhost 'v'", "'e' in vhost 'v'"
 VALUE_X, VALUE_1, FALSE = (
     f"the value '{value}' of type '{kind}'"
     for value, kind in (("x", "longstr"), ("1", "signedint"), ("false", "bool"))
@@ -72,9 +72,10 @@ def test_an_absent_queue_type_is_the_same_as_classic() -> None:
 @pytest.mark.parametrize(
     ("wanted", "held", "text"),
     [
-        (queue(durable=False), queue(), f"'durable' for queue {WHERE}: received 'false' but current is 'true'"),
-        (exchange(type="topic"), exchange(), f"'type' for exchange {WHERE_E}: received 'topic' but current is 'direct'"),
-        (exchange(arguments={"a": "x"}), exchange(), f"'a' for exchange {WHERE_E}: received {VALUE_X} but current is none"),
+        (queue(durable=False), queue(), f"'durable' for queue {OF_Q}: received 'false' but current is 'true'"),
+        (exchange(type="topic"), exchange(), f"'type' for exchange {OF_E}: received 'topic' but current is 'direct'"),
+        (exchange(arguments={"a": "x"}), exchange(),
+         f"'a' for exchange {OF_E}: received {VALUE_X} but current is none"),
         (exchange(arguments={"a": 1}), exchange(arguments={"a": False}), f"received {VALUE_1} but current is {FALSE}"),
     ],
 )  # fmt: skip

@@ -67,3 +67,21 @@ def test_a_bug_in_a_handler_is_answered_without_its_details(
 def test_what_was_changed_is_durable_before_it_is_answered(admin: Client, node: FakeNode) -> None:
     assert admin.put("/api/queues/%2F/q").status_code == 201
     assert node.broker.changes == []
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [("http://node", 201), ("http://evil.example", 403), ("null", 403), ("http://node:81", 403)],
+)
+def test_a_page_of_another_site_changes_nothing(admin: Client, origin: str, status: int) -> None:
+    reply = admin.request("PUT", "/api/queues/%2F/q", headers={"origin": origin})
+    assert reply.status_code == status
+    assert admin.request("GET", "/api/queues", headers={"origin": origin}).status_code == 200
+
+
+def test_a_change_is_logged_with_its_outcome_and_without_its_body(
+    admin: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "leveret.management"):
+        admin.put("/api/users/u", password="s3cret", tags="")
+    assert caplog.messages == ["management_change method=PUT path=/api/users/u status=201"]

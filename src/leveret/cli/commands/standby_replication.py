@@ -134,7 +134,7 @@ def inspect_standby_downstream_metrics(ctl: Session) -> Table:
 @command("Inspecting local data available for standby replication recovery ...")
 def inspect_local_data_available_for_standby_replication_recovery(ctl: Session) -> Table:
     """Count transferred messages by virtual host, exchange and routing key; reads all data."""
-    rows = ctl.api.get("replication", "standby", "data")
+    rows = ctl.api.get_slowly("replication", "standby", "data")
     return Table.of(("exchange", "messages", "routing_key", "vhost"), rows)
 
 

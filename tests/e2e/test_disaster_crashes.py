@@ -1,0 +1,233 @@
+"""Every process of a standby pair is killed on the way, promotions half-way too, and the books are exact.
+
+The story is played once; every test looks at one side of how it ended. LEVERET_SEED sets another seed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pika
+import pytest
+
+from leveret.testing.applications import Publisher, Taken, parameters
+from leveret.testing.audit import Audit
+from leveret.testing.books import Books, count_entries
+from leveret.testing.parcels import Parcel, declare
+from leveret.testing.ports import wait_until
+from leveret.testing.standby_pair import StandbyPair
+from tests.e2e.site import PATIENCE_S, Site, background, drain_all
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+VHOST: Final = "orders"
+QUEUES: Final = ("one", "two", "three")
+BULK: Final = ("bulk-1", "bulk-2", "bulk-3", "bulk-4")
+BULK_MESSAGES: Final = 6000
+BULK_BODY: Final = b"x" * 400
+HALF_WAY: Final = 500
+"""So many messages must be back when a promotion is killed."""
+
+
+@dataclass
+class Attempt:
+    """A promotion that was killed: how many messages were back then, and what the operator saw."""
+
+    recovered: int
+    ended: subprocess.CompletedProcess[str]
+    status: dict[str, Any]
+    pipelines: list[int]
+
+
+@dataclass
+class Aftermath:
+    """How it ended."""
+
+    books: Audit
+    bulk: dict[str, list[Taken]]
+    recovery_killed: Attempt
+    node_killed: Attempt
+    last: subprocess.CompletedProcess[str]
+    second: subprocess.CompletedProcess[str]
+    drivers: list[int]
+    disordered: int
+
+
+@pytest.fixture(scope="module")
+def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
+    folder = tmp_path_factory.mktemp("crashes")
+    seed = int(os.environ.get("LEVERET_SEED", "1"))
+    print(f"LEVERET_SEED={seed}")
+    with StandbyPair(VHOST, folder) as pair:
+        site = Site(pair.upstream, VHOST, folder, seed)
+        pair.start()
+        pair.replicate("osr", "^.*")
+        with site.channel() as channel:
+            declare(channel, QUEUES)
+        pair.follow()
+        disordered = kill_the_upstream(pair, site)
+        drivers = pair.pipeline("transfer")
+        disordered += kill_the_driver(pair, site)
+        drivers += pair.pipeline("transfer")
+        kill_the_downstream(pair, site)
+        drivers += pair.pipeline("transfer")
+        fill(pair, Books(folder / "bulk"))
+        pair.wait_transferred()
+        pair.upstream.kill9()
+        yield promoted(pair, site, drivers, disordered)
+
+
+def kill_the_upstream(pair: StandbyPair, site: Site) -> int:
+    """Kill -9 while messages are published, acked and transferred; returns what came out of order."""
+    consumer = site.consumer(QUEUES)
+    with background(consumer, site.publisher(QUEUES, 20_000)):
+        site.wait_confirmed(1000)
+        wait_until(lambda: sum(pair.transferred().values()) > 0, "the first at the standby", PATIENCE_S)
+        pair.upstream.kill9()
+    pair.restart_upstream()
+    return consumer.disordered
+
+
+def kill_the_driver(pair: StandbyPair, site: Site) -> int:
+    """Kill -9 of Spark's driver; returns what came out of order at the upstream."""
+    consumer = site.consumer(QUEUES)
+    publisher = site.publisher(QUEUES, 20_000)
+    with background(consumer, publisher):
+        (driver,) = pair.pipeline("transfer")
+        pair.wait_transferred()
+        pair.kill_pipeline("transfer")
+        wait_until(lambda: pair.pipeline("transfer") not in ([], [driver]), "another driver", PATIENCE_S)
+        publisher.stop()
+        consumer.stop()
+    return consumer.disordered
+
+
+def kill_the_downstream(pair: StandbyPair, site: Site) -> None:
+    """Kill -9 of the downstream node; the upstream goes on meanwhile."""
+    publisher = site.publisher(QUEUES, 20_000)
+    with background(publisher):
+        pair.wait_transferred()
+        pair.downstream.kill9()
+        site.wait_confirmed(site.confirmed() + 500)
+        publisher.stop()
+    pair.downstream.start()
+    pair.wait_transferred()
+
+
+def fill(pair: StandbyPair, books: Books) -> None:
+    """Each message to all bulk queues, so that a promotion takes long enough to be killed."""
+    port = pair.upstream.amqp_port
+    with pika.BlockingConnection(parameters(port, VHOST)) as connection:
+        channel = connection.channel()
+        channel.exchange_declare("bulk", exchange_type="fanout", durable=True)
+        for queue in BULK:
+            channel.queue_declare(queue, durable=True)
+            channel.queue_bind(queue, "bulk")
+    Publisher(port, VHOST, bulk(), books).run()
+    assert count_entries(books.confirmed) == BULK_MESSAGES
+    pair.wait_queues([*QUEUES, *BULK, "beacon"])
+
+
+def bulk() -> Iterator[Parcel]:
+    for number in range(BULK_MESSAGES):
+        properties = pika.BasicProperties(message_id=str(number), delivery_mode=2)
+        yield Parcel(number, BULK[0], "bulk", "", BULK_BODY, properties)
+
+
+def promoted(pair: StandbyPair, site: Site, drivers: list[int], disordered: int) -> Aftermath:
+    """Promote, killed twice, and count."""
+    covered = pair.covered(QUEUES)
+    recovery_killed = attempt(pair, lambda: pair.kill_pipeline("recover"), HALF_WAY)
+    node_killed = attempt(pair, pair.downstream.kill9, recovery_killed.recovered + HALF_WAY)
+    last = pair.promote()
+    assert last.returncode == 0, last.stderr
+    second = pair.promote()
+    found = drain_all(pair.downstream, VHOST, QUEUES, keep=False)
+    return Aftermath(
+        books=site.audit(found, covered),
+        bulk=drain_all(pair.downstream, VHOST, BULK, keep=False),
+        recovery_killed=recovery_killed,
+        node_killed=node_killed,
+        last=last,
+        second=second,
+        drivers=drivers,
+        disordered=disordered,
+    )
+
+
+def attempt(pair: StandbyPair, kill: Callable[[], None], enough: int) -> Attempt:
+    """Promote, and kill something once so many messages are back; the node runs again afterwards."""
+    with ThreadPoolExecutor(1) as pool:
+        promotion = pool.submit(pair.promote)
+        with pika.BlockingConnection(parameters(pair.downstream.amqp_port, VHOST)) as connection:
+            channel = connection.channel()
+            wait_until(lambda: back(channel, BULK) >= enough, "a half-way promotion", 120, interval_s=0)
+            kill()
+            if pair.downstream.alive:
+                recovered = back(channel, BULK)
+        ended = promotion.result()
+    if not pair.downstream.alive:
+        pair.downstream.start()
+        with pika.BlockingConnection(parameters(pair.downstream.amqp_port, VHOST)) as connection:
+            recovered = back(connection.channel(), BULK)
+    return Attempt(recovered, ended, pair.status(), pair.pipeline("transfer"))
+
+
+def back(channel: Any, queues: Sequence[str]) -> int:
+    """How many messages these queues hold."""
+    return sum(channel.queue_declare(queue, passive=True).method.message_count for queue in queues)
+
+
+def test_after_every_crash_nothing_is_lost_that_was_transferred(aftermath: Aftermath) -> None:
+    assert aftermath.books.total.lost_unlawfully == 0, aftermath.books
+    assert aftermath.books.total.confirmed > 3000
+
+
+def test_after_every_crash_nothing_acked_comes_back(aftermath: Aftermath) -> None:
+    assert aftermath.books.total.resurrected == 0, aftermath.books
+    assert aftermath.books.total.acked > 500
+
+
+def test_after_every_crash_each_message_is_there_once_unaltered_and_in_order(aftermath: Aftermath) -> None:
+    total = aftermath.books.total
+    assert (total.duplicated, total.altered, total.disordered) == (0, 0, 0), aftermath.books
+    assert aftermath.disordered == 0
+
+
+def test_a_killed_driver_is_followed_by_another(aftermath: Aftermath) -> None:
+    assert len(set(aftermath.drivers)) == 3
+
+
+def test_a_promotion_whose_recovery_is_killed_says_so_and_the_node_stays(aftermath: Aftermath) -> None:
+    attempt = aftermath.recovery_killed
+    assert HALF_WAY <= attempt.recovered < BULK_MESSAGES * len(BULK)
+    assert attempt.ended.returncode != 0
+    assert len(attempt.ended.stderr.splitlines()) == 1, attempt.ended.stderr
+    assert (attempt.status["operating_mode"], attempt.status["state"]) == ("downstream", "promoting")
+
+
+def test_a_node_killed_while_it_is_promoted_does_not_follow_afterwards(aftermath: Aftermath) -> None:
+    attempt = aftermath.node_killed
+    assert aftermath.recovery_killed.recovered < attempt.recovered < BULK_MESSAGES * len(BULK)
+    assert attempt.ended.returncode != 0
+    assert len(attempt.ended.stderr.splitlines()) == 1, attempt.ended.stderr
+    assert (attempt.status["operating_mode"], attempt.status["state"]) == ("downstream", "promoting")
+    assert attempt.pipelines == []
+
+
+@pytest.mark.parametrize("queue", BULK)
+def test_a_promotion_killed_half_way_and_run_again_loses_and_doubles_nothing(
+    aftermath: Aftermath, queue: str
+) -> None:
+    assert [message.number for message in aftermath.bulk[queue]] == list(range(BULK_MESSAGES))
+    assert {(message.exchange, message.body) for message in aftermath.bulk[queue]} == {("bulk", BULK_BODY)}
+
+
+def test_a_promotion_after_that_recovers_nothing(aftermath: Aftermath) -> None:
+    assert aftermath.second.returncode == 0, aftermath.second.stderr
+    assert '"message_count": 0' in aftermath.second.stdout

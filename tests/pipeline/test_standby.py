@@ -1,0 +1,234 @@
+"""The downstream as its node has it: follow, lose the upstream, promote, be an upstream."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from leveret.config import Config, load
+from leveret.core.broker import Broker
+from leveret.model.definitions import Definitions, GlobalParameter, Put, Vhost
+from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
+from leveret.runtime.pipeline_process import PipelineFailed
+from leveret.runtime.standby import StandbyDownstream
+from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+
+TIMEOUT_S = 90.0
+
+
+@dataclass
+class FakeNode:
+    """A node as far as its standby knows it; recovered messages go to `target`."""
+
+    data_dir: Path
+    target: StandbyUpstream
+    config: Config = field(
+        default_factory=lambda: load(None, {"standby.replication.operating_mode": "downstream"})
+    )
+    definitions: Definitions = field(default_factory=Definitions)
+    streams: Any = field(default_factory=lambda: SimpleNamespace(ports=[]))
+
+    @property
+    def broker(self) -> Broker:
+        return cast(Broker, SimpleNamespace(definitions=self.definitions))
+
+    @contextmanager
+    def internal_user(self, purpose: str) -> Iterator[tuple[str, str]]:
+        self.target.host.passwords["internal"] = "one-time"
+        self.target.host.administrators.add("internal")
+        yield "internal", "one-time"
+        del self.target.host.passwords["internal"]
+
+    def follow(self, *ports: int, **changes: Any) -> None:
+        value = {
+            "endpoints": [f"127.0.0.1:{port}" for port in ports],
+            "username": "standby",
+            "password": "secret",
+        } | changes
+        self.definitions.apply(Put(GlobalParameter(name="standby_replication_upstream", value=value)))
+
+    def tag(self, vhost: str) -> None:
+        self.definitions.apply(Put(Vhost(name=vhost, tags=("standby_replication",))))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeNode:
+    return FakeNode(tmp_path, StandbyUpstream())
+
+
+async def until(holds: Callable[[], Any], what: str) -> None:
+    deadline = asyncio.get_running_loop().time() + TIMEOUT_S
+    while not holds():
+        assert asyncio.get_running_loop().time() < deadline, what
+        await asyncio.sleep(0.05)
+
+
+def upstream_with(messages: int) -> StandbyUpstream:
+    upstream = StandbyUpstream()
+    for first in range(0, messages, 100):
+        bodies = [stored_message(b"%d" % (first + i), b"ex", b"k") for i in range(100)]
+        upstream.publish("/", f"q{first // 100 % 3}", bodies)
+    upstream.settle("/", "q0", [(10, 30), (50, 7)])
+    return upstream
+
+
+def row(standby: StandbyDownstream) -> dict[str, Any]:
+    found: dict[str, Any] = standby.status()["vhosts"][0]
+    return found
+
+
+@pytest.mark.spark
+def test_follow_lose_the_upstream_promote_and_carry_on(node: FakeNode) -> None:
+    upstream = upstream_with(3000)
+    node.tag("/")
+
+    async def scenario() -> None:
+        standby = StandbyDownstream(node)
+        await standby.start()
+        assert "set_standby_replication_upstream_endpoints" in row(standby)["error"]
+        with upstream.serving() as port:
+            node.follow(1, port)
+            await until(lambda: row(standby)["transferred"] == 3001, "the backlog")
+            status = row(standby)
+            assert (status["state"], status["lag_records"], status["lag_ms"]) == ("connected", 0, 0)
+            assert status["endpoint"] == f"127.0.0.1:{port}"
+            assert standby.status()["state"] == "connected"
+            assert await standby.list_vhosts_available() == ["/"]
+            metrics = {each["queue"]: each for each in await standby.metrics()}
+            assert metrics["q0"]["messages"] == 1000
+            assert metrics["q0"]["settled"] == 37
+            assert (await standby.disk_usage())[0]["bytes"] > 0
+        await until(lambda: row(standby)["state"] == "connecting", "the loss to be seen")
+        with node.target.serving() as own_port:
+            node.streams.ports = [own_port]
+            with pytest.raises(PipelineFailed):
+                node.target.host.vhosts = set()
+                await standby.promote()
+            assert standby.status()["state"] == "promoting"
+            with pytest.raises(PreconditionFailed, match="has begun"):
+                await standby.connect()
+            node.target.host.vhosts = {"/"}
+            standby = StandbyDownstream(node)
+            await standby.start()
+            assert standby.status()["state"] == "promoting", "a restart does not follow again"
+            events: list[dict[str, Any]] = []
+            (summary,) = await standby.promote(on_progress=events.append)
+            assert {event["event"] for event in events} == {"started", "planned", "published"}
+            assert summary["message_count"] == 2963
+            assert (summary["virtual_host"], summary["first_timestamp"]) == ("/", "2023-11-14 22:13:20")
+            for queue in ("q0", "q1", "q2"):
+                assert node.target.recovered("/", queue) == upstream.unsettled("/", queue)
+            (again,) = await standby.promote()
+            assert again["message_count"] == 0
+        standby = StandbyDownstream(node)
+        assert standby.mode == "upstream", "kept over a restart"
+        assert [each["message_count"] for each in standby.promotion_summary()] == [2963]
+        with pytest.raises(PreconditionFailed, match="not a downstream"):
+            await standby.connect()
+
+    asyncio.run(scenario())
+    assert b"one-time" not in b"".join(p.read_bytes() for p in node.data_dir.rglob("*") if p.is_file())
+
+
+@pytest.mark.spark
+def test_disconnect_connect_and_the_death_of_the_transfer_process(node: FakeNode) -> None:
+    upstream = upstream_with(100)
+    node.tag("/")
+
+    async def scenario() -> None:
+        standby = StandbyDownstream(node)
+        await standby.start()
+        with upstream.serving() as port:
+            node.follow(port)
+            await until(lambda: row(standby)["state"] == "connected", "the link")
+            process = standby._transfer._process
+            assert process is not None
+            os.kill(process.pid, signal.SIGKILL)
+            await until(lambda: row(standby)["state"] == "connecting", "its death to be seen")
+            await until(lambda: row(standby)["transferred"] == 101, "the next one")
+            with pytest.raises(NotAllowed, match="under way"):
+                await asyncio.gather(standby.disconnect(), standby.disconnect())
+            assert row(standby)["state"] == "disconnected"
+            standby = StandbyDownstream(node)
+            await standby.start()
+            assert standby.status()["state"] == "disconnected", "kept over a restart"
+            await standby.connect()
+            upstream.publish("/", "q0", [stored_message(b"more")])
+            await until(lambda: row(standby)["transferred"] == 102, "what came meanwhile")
+            await standby.delete_all_data()
+            await until(lambda: row(standby)["transferred"] == 102, "all of it again")
+        await standby.stop()
+
+    asyncio.run(scenario())
+
+
+def test_only_a_downstream_can_be_promoted_or_connected(node: FakeNode) -> None:
+    node.config = load(None, {"standby.replication.operating_mode": "upstream"})
+
+    async def scenario() -> None:
+        standby = StandbyDownstream(node)
+        await standby.start()
+        for refused in (standby.promote, standby.connect, standby.disconnect):
+            with pytest.raises(PreconditionFailed, match=r"not a downstream \(operating mode: upstream\)"):
+                await refused()
+        assert standby.promotion_summary() == []
+        assert standby.status()["vhosts"] == []
+
+    asyncio.run(scenario())
+
+
+def test_a_promotion_needs_a_stream_listener_on_loopback(node: FakeNode) -> None:
+    async def scenario() -> None:
+        standby = StandbyDownstream(node)
+        with pytest.raises(PreconditionFailed, match="no stream listener on loopback"):
+            await standby.promote()
+        assert standby.status()["state"] == "disconnected", "nothing has begun"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"username": 7}, r"\$\.username"),
+        ({"endpoints": []}, "list is empty"),
+        ({"endpoints": ["host"]}, "'host' is not host:port"),
+        ({"endpoints": ["host:0"]}, "'host:0' is not host:port"),
+        ({"extra": 1}, "extra"),
+    ],
+)
+def test_malformed_endpoints_are_told_in_the_status(
+    node: FakeNode, changes: dict[str, Any], text: str
+) -> None:
+    node.tag("/")
+    node.follow(5552, **changes)
+
+    async def scenario() -> None:
+        error = StandbyDownstream(node).status()["error"]
+        assert re.search(text, error)
+        assert "secret" not in error
+
+    asyncio.run(scenario())
+
+
+def test_modes_set_at_run_time_win_over_the_configuration(node: FakeNode) -> None:
+    async def scenario() -> None:
+        standby = StandbyDownstream(node)
+        with pytest.raises(InvalidCommand, match="none of upstream, downstream, none"):
+            await standby.set_mode("leader")
+        await standby.set_mode("none")
+        assert StandbyDownstream(node).mode == "none"
+        await standby.set_mode("upstream")
+        assert StandbyDownstream(node).mode == "upstream"
+
+    asyncio.run(scenario())

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from leveret.cli.api import Api, CtlError, NotThere, Unreachable, connect
+
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+def api(answer: Answer) -> Api:
+    return Api(httpx.Client(transport=httpx.MockTransport(answer), base_url="http://node"), "the node")
+
+
+def test_names_go_into_paths_encoded() -> None:
+    paths: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        paths.append(request.url.raw_path.decode())
+        return httpx.Response(204)
+
+    api(answer).put("queues", "/", "a/b ä?#%", body={})
+    assert paths == ["/api/queues/%2F/a%2Fb%20%C3%A4%3F%23%25"]
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(400, 65), (401, 77), (403, 77), (404, 65), (405, 65), (409, 65), (500, 70), (503, 69), (599, 70)],
+)
+def test_an_answer_that_is_an_error_becomes_an_exit_status(code: int, status: int) -> None:
+    with pytest.raises(CtlError, match="because") as caught:
+        api(lambda request: httpx.Response(code, json={"error": "e", "reason": "because"})).get("x")
+    assert caught.value.status == status
+    assert isinstance(caught.value, NotThere) == (code == 404)
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>", b"[]", b'{"error": 1}'])
+def test_an_error_without_a_reason_tells_its_status(content: bytes) -> None:
+    with pytest.raises(CtlError, match="the node answered 502"):
+        api(lambda request: httpx.Response(502, content=content)).get("x")
+
+
+def test_what_is_not_there_may_be_nothing() -> None:
+    assert api(lambda request: httpx.Response(404)).get_or_none("x") is None
+
+
+def test_a_node_that_does_not_answer_is_named() -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("connection refused")
+
+    def hang(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("slow")
+
+    with pytest.raises(Unreachable, match="cannot reach the node: connection refused"):
+        api(refuse).get("x")
+    with pytest.raises(Unreachable, match="the node does not answer in time"):
+        api(hang).get("x")
+
+
+def test_a_stream_is_read_line_by_line() -> None:
+    lines = [{"progress": 1}, {"summary": []}]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    assert list(api(lambda request: httpx.Response(200, text=text)).stream("promote", body={})) == lines
+
+
+def test_a_stream_that_is_refused_tells_why() -> None:
+    refused = httpx.Response(400, json={"reason": "not a downstream"})
+    with pytest.raises(CtlError, match="not a downstream"):
+        list(api(lambda request: refused).stream("promote", body={}))
+
+
+def test_the_url_wins_over_the_data_directory(tmp_path: Path) -> None:
+    with (
+        connect(tmp_path, "http://u:p@127.0.0.1:1") as node,
+        pytest.raises(Unreachable, match=r"127\.0\.0\.1"),
+    ):
+        node.get("whoami")
