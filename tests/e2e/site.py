@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ from leveret.testing.ports import wait_until
 
 PATIENCE_S: Final = 60.0
 WINDOW: Final = 200
+ENDLESS: Final = 1_000_000
 
 
 class Site:
@@ -41,12 +43,18 @@ class Site:
             channel.confirm_delivery()
             yield channel
 
-    def publisher(self, queues: Sequence[str], count: int) -> Publisher:
-        """A publisher of the next `count` messages; not yet running."""
-        mine = list(parcels(queues, count, first=self._count, seed=self._seed))
+    def publisher(self, queues: Sequence[str], count: int = ENDLESS, *, rate: float = math.inf) -> Publisher:
+        """A publisher of the next `count` messages, so many a second at most; not yet running."""
+        mine = parcels(queues, count, first=self._count, seed=self._seed)
         self._count += count
-        self.published += mine
-        return Publisher(self._node.amqp_port, self._vhost, iter(mine), self._new_books(), WINDOW)
+        port, books = self._node.amqp_port, self._new_books()
+        return Publisher(port, self._vhost, self._noted(mine), books, window=WINDOW, rate=rate)
+
+    def _noted(self, messages: Iterable[Message]) -> Iterator[Message]:
+        """Note each message when it is published."""
+        for message in messages:
+            self.published.append(message)
+            yield message
 
     def publish(self, queues: Sequence[str], count: int) -> None:
         """Publish `count` messages, all of them confirmed."""

@@ -91,10 +91,11 @@ def live(pair: StandbyPair, site: Site) -> None:
     for queue in ("gone", "purged", "reborn", "once", "again", "local"):
         site.publish([queue], PER_QUEUE)
     pair.follow()
+    before = site.confirmed()
     consumer = site.consumer(WORK)
     with background(consumer, site.publisher(WORK, 2000), site.publisher(["late"], LATE // 2)):
         pair.replicate("late", "^late$")
-        site.wait_confirmed(len(site.published))
+        site.wait_confirmed(before + 2000 + LATE // 2)
         consumer.stop()
     pair.wait_transferred()
     wait_until(lambda: pair.transferred().get("late") == LATE, "the full queue at the standby", PATIENCE_S)
@@ -120,7 +121,7 @@ def die(pair: StandbyPair, site: Site) -> None:
     site.publish(WORK, 1000)
     pair.wait_transferred()
     pair.wait_queues([*LEFT, BEACON])
-    with background(site.publisher(WORK, 5000)):
+    with background(site.publisher(WORK)):
         site.wait_confirmed(site.confirmed() + 500)
         pair.upstream.kill9()
 

@@ -9,11 +9,13 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pika
 import pytest
+from pika.exceptions import AMQPError
 
 from leveret.testing.applications import Publisher, Taken, parameters
 from leveret.testing.audit import Audit
@@ -30,6 +32,7 @@ QUEUES: Final = ("one", "two", "three")
 BULK: Final = ("bulk-1", "bulk-2", "bulk-3", "bulk-4")
 BULK_MESSAGES: Final = 6000
 BULK_BODY: Final = b"x" * 400
+RATE: Final = 500
 HALF_WAY: Final = 500
 """So many messages must be back when a promotion is killed."""
 
@@ -85,7 +88,7 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
 def kill_the_upstream(pair: StandbyPair, site: Site) -> int:
     """Kill -9 while messages are published, acked and transferred; returns what came out of order."""
     consumer = site.consumer(QUEUES)
-    with background(consumer, site.publisher(QUEUES, 20_000)):
+    with background(consumer, site.publisher(QUEUES, rate=RATE)):
         site.wait_confirmed(1000)
         wait_until(lambda: sum(pair.transferred().values()) > 0, "the first at the standby", PATIENCE_S)
         pair.upstream.kill9()
@@ -96,7 +99,7 @@ def kill_the_upstream(pair: StandbyPair, site: Site) -> int:
 def kill_the_driver(pair: StandbyPair, site: Site) -> int:
     """Kill -9 of Spark's driver; returns what came out of order at the upstream."""
     consumer = site.consumer(QUEUES)
-    publisher = site.publisher(QUEUES, 20_000)
+    publisher = site.publisher(QUEUES, rate=RATE)
     with background(consumer, publisher):
         (driver,) = pair.pipeline("transfer")
         pair.wait_transferred()
@@ -109,7 +112,7 @@ def kill_the_driver(pair: StandbyPair, site: Site) -> int:
 
 def kill_the_downstream(pair: StandbyPair, site: Site) -> None:
     """Kill -9 of the downstream node; the upstream goes on meanwhile."""
-    publisher = site.publisher(QUEUES, 20_000)
+    publisher = site.publisher(QUEUES, rate=RATE)
     with background(publisher):
         pair.wait_transferred()
         pair.downstream.kill9()
@@ -164,17 +167,19 @@ def attempt(pair: StandbyPair, kill: Callable[[], None], enough: int) -> Attempt
     """Promote, and kill something once so many messages are back; the node runs again afterwards."""
     with ThreadPoolExecutor(1) as pool:
         promotion = pool.submit(pair.promote)
-        with pika.BlockingConnection(parameters(pair.downstream.amqp_port, VHOST)) as connection:
-            channel = connection.channel()
-            wait_until(lambda: back(channel, BULK) >= enough, "a half-way promotion", 120, interval_s=0)
-            kill()
-            if pair.downstream.alive:
-                recovered = back(channel, BULK)
+        connection = pika.BlockingConnection(parameters(pair.downstream.amqp_port, VHOST))
+        channel = connection.channel()
+        wait_until(lambda: back(channel, BULK) >= enough, "a half-way promotion", 120, interval_s=0)
+        kill()
         ended = promotion.result()
-    if not pair.downstream.alive:
+    if pair.downstream.alive:
+        connection.close()
+    else:
+        with suppress(AMQPError):
+            connection.close()
         pair.downstream.start()
-        with pika.BlockingConnection(parameters(pair.downstream.amqp_port, VHOST)) as connection:
-            recovered = back(connection.channel(), BULK)
+    with pika.BlockingConnection(parameters(pair.downstream.amqp_port, VHOST)) as connection:
+        recovered = back(connection.channel(), BULK)
     return Attempt(recovered, ended, pair.status(), pair.pipeline("transfer"))
 
 

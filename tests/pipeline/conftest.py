@@ -65,7 +65,9 @@ class PipelineChild:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                event = json.loads(self._lines.get(timeout=max(0.0, deadline - time.monotonic())))
+                event: dict[str, Any] = json.loads(
+                    self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+                )
             except queue.Empty:
                 raise AssertionError(f"not within {timeout_s} s; it said {self.events[-5:]}") from None
             self.events.append(event)

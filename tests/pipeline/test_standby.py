@@ -26,6 +26,15 @@ from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 TIMEOUT_S = 90.0
 
 
+class FakeSchemaSync:
+    """Schema replication, as far as a promotion ends it."""
+
+    mode = "downstream"
+
+    async def set_mode(self, mode: str) -> None:
+        self.mode = mode
+
+
 @dataclass
 class FakeNode:
     """A node as far as its standby knows it; recovered messages go to `target`."""
@@ -37,6 +46,8 @@ class FakeNode:
     )
     definitions: Definitions = field(default_factory=Definitions)
     streams: Any = field(default_factory=lambda: SimpleNamespace(ports=[]))
+
+    schema_sync: Any = field(default_factory=lambda: FakeSchemaSync())
 
     @property
     def broker(self) -> Broker:
@@ -111,9 +122,10 @@ def test_follow_lose_the_upstream_promote_and_carry_on(node: FakeNode) -> None:
         await until(lambda: row(standby)["state"] == "connecting", "the loss to be seen")
         with node.target.serving() as own_port:
             node.streams.ports = [own_port]
-            with pytest.raises(PipelineFailed):
-                node.target.host.vhosts = set()
+            node.target.host.vhosts = set()
+            with pytest.raises(PipelineFailed, match="vhost access failure"):
                 await standby.promote()
+            assert node.schema_sync.mode == "upstream", "or it would delete what was recovered"
             assert standby.status()["state"] == "promoting"
             with pytest.raises(PreconditionFailed, match="has begun"):
                 await standby.connect()

@@ -1,12 +1,14 @@
-"""`python -m leveret.pipeline transfer|recover|look|inspect`: job on standard input, news on standard output.
+"""`python -m leveret.pipeline transfer|recover|look|inspect|warm`: job on standard input, news on standard output.
 
 Exit status 0 when done, 1 with a last line `{"event": "failed", "error": ...}` when not.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -16,15 +18,13 @@ from leveret.pipeline.console import Console
 from leveret.pipeline.job import LookJob, RecoverJob, TransferJob
 from leveret.pipeline.spark_error import cause_of
 
-USAGE: Final = (
-    "usage: python -m leveret.pipeline transfer|recover|look|inspect, with a job in JSON on standard input"
-)
+USAGE: Final = "usage: python -m leveret.pipeline transfer|recover|look|inspect|warm, with a job in JSON on standard input"
 
 
 def main() -> None:
     """Run what the first argument names."""
     task = sys.argv[1] if len(sys.argv) == 2 else ""
-    if task not in ("transfer", "recover", "look", "inspect"):
+    if task not in ("transfer", "recover", "look", "inspect", "warm"):
         sys.exit(USAGE)
     console = Console()
     try:
@@ -44,6 +44,14 @@ def main() -> None:
 
 def run(task: str, console: Console) -> None:
     """Do the task; Spark and Arrow are imported only by those that need them."""
+    if task == "warm":
+        console.read_line()
+        console.end_with_parent()
+        console.chatter_to(Path(os.devnull))
+        from leveret.pipeline.warm import make_archive
+
+        console.say("done", archive=str(make_archive()))
+        return
     line = console.read_line()
     if task in ("look", "inspect"):
         look_job = msgspec.json.decode(line, type=LookJob)

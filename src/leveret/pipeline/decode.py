@@ -262,7 +262,7 @@ def _entry_starts(data: bytes, base: int, size: int, entries: int, chunk_id: int
         (length,) = _LENGTH.unpack_from(data, base)
         stride = length + 4
         if stride * entries == size and _all_equal(data, base, stride, entries):
-            return base + 4 + stride * np.arange(entries, dtype=np.int64)
+            return np.arange(base + 4, base + 4 + stride * entries, stride, dtype=np.int64)
     starts: list[int] = []
     position = base
     unpack = _LENGTH.unpack_from

@@ -14,6 +14,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from leveret.pipeline.archive import archive_path, use_archive
 from leveret.pipeline.files import make_directory
 from leveret.pipeline.java import find_java_home
 from leveret.pipeline.job import SparkSettings
@@ -55,7 +56,8 @@ def start_session(name: str, settings: SparkSettings, scratch: Path, jvm_options
     builder = SparkSession.builder.appName(f"leveret-{name}")
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return builder.getOrCreate()
-    os.environ["JAVA_HOME"] = str(find_java_home(scratch, os.environ))
+    java_home = find_java_home(scratch, os.environ)
+    os.environ["JAVA_HOME"] = str(java_home)
     master = settings.master or (None if _names_a_master(os.environ) else LOCAL_MASTER)
     conf = _ALWAYS | settings.conf
     if master is not None and master.startswith("local"):
@@ -63,10 +65,11 @@ def start_session(name: str, settings: SparkSettings, scratch: Path, jvm_options
         # Workers would take whatever `python3` is on the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         make_directory(scratch / "local")
+        archive = use_archive(archive_path(java_home, os.environ))
         own = {
             "spark.local.dir": str(scratch / "local"),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-            "spark.driver.extraJavaOptions": f"{jvm_options} -Dderby.system.home={scratch}",
+            "spark.driver.extraJavaOptions": f"{jvm_options} {archive}",
         }
         conf = _LOCAL | own | conf
     if master is not None:

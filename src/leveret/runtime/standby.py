@@ -70,7 +70,10 @@ class StandbyNode(Protocol):
 
     config: Config
     data_dir: Path
-    broker: Broker
+
+    @property
+    def broker(self) -> Broker:
+        """Its definitions."""
 
     @property
     def streams(self) -> Ports:

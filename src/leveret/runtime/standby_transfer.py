@@ -96,6 +96,7 @@ class TransferSupervisor:
         """Begin; a second call does nothing."""
         if self._task is None:
             self._draining = False
+            _, self.error = self._wanted_job()
             self._task = asyncio.create_task(self._supervise(), name="standby transfer")
 
     async def stop(self) -> None:
@@ -178,6 +179,7 @@ class TransferSupervisor:
         finally:
             watch.cancel()
             process, self._process = self._process, None
+            self._links.clear()
             await process.stop()
 
     async def _watch(self, process: PipelineProcess) -> None:

@@ -6,6 +6,7 @@ by their number, which is their `message_id`.
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -22,6 +23,7 @@ WINDOW: Final = 2000
 BATCH: Final = 250
 HELD_MAX: Final = 1500
 _POLL_S: Final = 0.2
+_TURN_S: Final = 0.02
 
 
 class Message(Protocol):
@@ -64,10 +66,19 @@ class Publisher:
     """
 
     def __init__(
-        self, port: int, vhost: str, messages: Iterator[Message], books: Books, window: int = WINDOW
+        self,
+        port: int,
+        vhost: str,
+        messages: Iterator[Message],
+        books: Books,
+        *,
+        window: int = WINDOW,
+        rate: float = math.inf,
     ) -> None:
-        """Connect; `run` does the rest. Messages that were taken from `messages` were published."""
+        """Connect; `run` does the rest, at no more than `rate` messages a second."""
         self.refused = 0
+        self._rate = rate
+        self._began_s = 0.0
         self._messages = messages
         self._book = Book(books.confirmed)
         self._window = window
@@ -99,10 +110,21 @@ class Publisher:
 
     def _opened(self, channel: Any) -> None:
         self._channel = channel
-        channel.confirm_delivery(self._on_confirm, callback=lambda _: self._fill())
+        channel.confirm_delivery(self._on_confirm, callback=lambda _: self._begin())
+
+    def _begin(self) -> None:
+        self._began_s = time.monotonic()
+        self._turn()
+
+    def _turn(self) -> None:
+        """Publish what is due; where a rate is set, again and again."""
+        self._fill()
+        if self._rate < math.inf and not self._done and self._channel.is_open:
+            self._connection.ioloop.call_later(_TURN_S, self._turn)
 
     def _fill(self) -> None:
-        while not self._done and len(self._open) < self._window:
+        due = max(1.0, (time.monotonic() - self._began_s) * self._rate)
+        while not self._done and len(self._open) < self._window and len(self._numbers) < due:
             message = next(self._messages, None)
             if message is None:
                 self._done = True
@@ -139,12 +161,22 @@ class Consumer:
         disordered: messages that came for the first time, but after a later one of their queue.
     """
 
-    def __init__(self, port: int, vhost: str, queues: Sequence[str], books: Books, seed: int) -> None:
-        """Prepare; `run` connects."""
+    def __init__(
+        self,
+        port: int,
+        vhost: str,
+        queues: Sequence[str],
+        books: Books,
+        seed: int,
+        *,
+        rate: float = math.inf,
+    ) -> None:
+        """Prepare; `run` connects, and takes on no more than `rate` messages a second."""
         self.disordered = 0
         self._parameters = parameters(port, vhost)
         self._queues = queues
         self._books = books
+        self._rate = rate
         self._chance = random.Random(seed)
         self._ending = threading.Event()
         self._batch: list[tuple[int, int]] = []
@@ -169,8 +201,9 @@ class Consumer:
         channel.basic_qos(prefetch_count=HELD_MAX + 2 * BATCH)
         for queue in self._queues:
             channel.basic_consume(queue, self._on_message, consumer_tag=queue)
+        began_s = time.monotonic()
         held: list[tuple[int, int]] = []
-        noted = 0
+        noted = total = 0
         while not self._ending.is_set():
             connection.process_data_events(time_limit=_POLL_S)
             delivered.write((number for _, number in self._batch[noted:]), now_ms())
@@ -178,6 +211,8 @@ class Consumer:
             if noted >= BATCH or (noted and len(held) < HELD_MAX):
                 batch, self._batch, noted = self._batch, [], 0
                 held = self._settle(channel, batch + held, tried, acked)
+                total += len(batch)
+                connection.sleep(max(0.0, began_s + total / self._rate - time.monotonic()))
         connection.close()
 
     def _on_message(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:

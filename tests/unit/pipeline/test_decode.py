@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,7 +34,7 @@ chunks = st.tuples(
 
 
 @given(st.lists(chunks, min_size=1, max_size=8))
-def test_each_record_is_a_row_as_it_was_stored(logged: list) -> None:
+def test_each_record_is_a_row_as_it_was_stored(logged: list[Any]) -> None:
     raw, expected, offset = [], [], 40
     for index, ((queue, epoch), (kind, bodies)) in enumerate(logged):
         first = 1000 * index
@@ -67,7 +68,7 @@ def test_each_record_is_a_row_as_it_was_stored(logged: list) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 2), settled), min_size=1, max_size=6))
-def test_settlements_name_the_same_offsets_and_their_own(logged: list) -> None:
+def test_settlements_name_the_same_offsets_and_their_own(logged: list[Any]) -> None:
     raw, expected = [], set()
     for index, (epoch, ranges) in enumerate(logged):
         bodies = [encode_settlements(ranges)]

@@ -12,8 +12,8 @@ ranges = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 40)), max_size=4
 
 
 def mask_of(pairs: list[tuple[int, int]]) -> Mask:
-    firsts, counts = np.array([*zip(*pairs, strict=True)] or [[], []], np.int64)
-    return Mask(firsts, counts)
+    table = np.array(pairs, np.int64).reshape(len(pairs), 2)
+    return Mask(table[:, 0], table[:, 1])
 
 
 @given(ranges, st.integers(0, 1 << 50))

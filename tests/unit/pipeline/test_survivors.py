@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -143,7 +144,7 @@ steps = st.lists(
 )
 
 
-def play(upstream: StandbyUpstream, played: list, base: int = 0) -> None:
+def play(upstream: StandbyUpstream, played: list[Any], base: int = 0) -> None:
     for number, (step, queue, argument) in enumerate(played, base):
         if step == "publish":
             bodies = [stored_message(b"%d.%d" % (number, i), b"ex", queue.encode()) for i in range(argument)]
@@ -163,7 +164,7 @@ def expected(upstream: StandbyUpstream) -> dict[str, list[bytes]]:
 
 @given(played=steps, chunks_per_file=st.integers(1, 6))
 def test_what_survives_is_what_a_simple_model_says(
-    played: list, chunks_per_file: int, tmp_path_factory: pytest.TempPathFactory
+    played: list[Any], chunks_per_file: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     upstream = StandbyUpstream()
     play(upstream, played)
@@ -180,7 +181,7 @@ def test_what_survives_is_what_a_simple_model_says(
 @given(before=steps, after=steps)
 @settings(max_examples=50)
 def test_a_later_promotion_recovers_only_what_is_newer(
-    before: list, after: list, tmp_path_factory: pytest.TempPathFactory
+    before: list[Any], after: list[Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     upstream = StandbyUpstream()
     play(upstream, before)
@@ -208,7 +209,7 @@ def test_a_later_promotion_recovers_only_what_is_newer(
 @given(played=steps, cuts=st.lists(st.integers(0, 12), max_size=4))
 @settings(max_examples=60)
 def test_killed_at_any_message_and_run_again_nothing_is_lost_or_doubled(
-    played: list, cuts: list[int], tmp_path_factory: pytest.TempPathFactory
+    played: list[Any], cuts: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     upstream = StandbyUpstream()
     play(upstream, played)

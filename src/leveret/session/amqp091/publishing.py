@@ -157,6 +157,9 @@ class Publisher:
                 if stop >= end:
                     break
                 if data[stop] != wire.FRAME_END:
+                    if bodies:
+                        # Those before it are whole: they are published first, as they would be one by one.
+                        break
                     raise wire.FrameError("the octet after a body frame is not a frame end")
                 bodies.append(data[start:stop])
                 position = stop + 1

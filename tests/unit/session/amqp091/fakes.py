@@ -1,0 +1,182 @@
+"""A node without sockets, disk or clock, and the octets of clients: for tests of the pure session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pamqp.frame
+from pamqp import base, body, commands, header
+
+from leveret.core.broker import Broker
+from leveret.core.queue import Head, Queue, Run
+from leveret.model import definitions as d
+from leveret.model.errors import AuthenticationFailed
+from leveret.session.amqp091.connection import ClientConnection, State
+from leveret.session.host import Sender
+from leveret.wire import amqp091 as wire
+
+FRAME_MAX_BYTES = 4096
+BODY_MAX_BYTES = FRAME_MAX_BYTES - wire.FRAME_OVERHEAD
+PERSISTENT = commands.Basic.Properties(delivery_mode=2)
+Stored = tuple[bytes, bytes, bytes]
+"""Route (two short strings), content header payload, body."""
+
+
+class FakeNode:
+    """A session.host.Host whose logs are lists: a message or None (a settlement) at every offset."""
+
+    def __init__(self) -> None:
+        self.broker = Broker(self.read)
+        self.cluster_name = self.node_name = "fake"
+        self.version = "0"
+        self.frame_max_bytes = FRAME_MAX_BYTES
+        self.channel_max = 100
+        self.heartbeat_s = 60
+        self.outbox: list[Sender] = []
+        self.logs: dict[Queue, list[tuple[Head, bytes] | None]] = {}
+        self.settled: dict[Queue, list[tuple[int, int, int]]] = {}
+        self.ids = 0
+        for entity in (
+            d.Vhost(name="/"),
+            d.User(name="guest", password_hash=""),
+            d.Permission(user="guest", vhost="/", configure=".*", write=".*", read=".*"),
+        ):
+            self.broker.apply(d.Put(entity))
+
+    def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
+        if (username, password) != ("guest", "guest"):
+            raise AuthenticationFailed("no")
+        return username
+
+    def open_vhost(self, user: str, vhost: str) -> None:
+        self.broker.topology(vhost)
+
+    def unique_id(self) -> str:
+        self.ids += 1
+        return f"{self.ids:022}"
+
+    def read(self, queue: Queue, offset: int) -> list[Run]:
+        log = self.logs[queue]
+        return [
+            Run(at, *_one(record)) for at, record in enumerate(log[offset:], offset) if record is not None
+        ]
+
+    def append_now(self, queue: Queue) -> None:
+        gathered, queue.gathered = queue.gathered, []
+        log = self.logs.setdefault(queue, [])
+        if gathered:
+            first = len(log)
+            log += [(head, octets) for head, bodies in gathered for octets in bodies]
+            queue.appended(first, gathered)
+
+    def flush(self, *sessions: ClientConnection) -> None:
+        """What runtime.engine does at the end of a turn, with a disk that takes no time."""
+        dirty, self.broker.dirty = self.broker.dirty, {}
+        for queue in dirty:
+            self.append_now(queue)
+            queue.dispatch()
+            if queue.settling:
+                self.settled.setdefault(queue, []).extend((a, b, c) for a, b, c in queue.settling)
+                queue.settling = []
+                self.logs[queue].append(None)
+                queue.logged_settlement(len(self.logs[queue]) - 1)
+        for session in sessions:
+            confirming, session.confirming = session.confirming, {}
+            for channel in confirming:
+                batch = channel.confirms.close_batch() if channel.confirms else None
+                if batch is not None:
+                    channel.confirm(batch, ok=True)
+
+    def queue(self, name: str) -> Queue:
+        return self.broker.queues["/", name]
+
+    def messages(self) -> dict[str, list[Stored]]:
+        """What every queue's log holds."""
+        return {
+            queue.key[1]: [(r[0].route, r[0].header, r[1]) for r in self.logs.get(queue, []) if r is not None]
+            for queue in self.broker.queues.values()
+        }
+
+
+def _one(record: tuple[Head, bytes]) -> tuple[Head, list[bytes]]:
+    return record[0], [record[1]]
+
+
+def frame(value: base.Frame | header.ContentHeader | body.ContentBody, channel: int = 1) -> bytes:
+    return bytes(pamqp.frame.marshal(value, channel))
+
+
+def content(octets: bytes, channel: int = 1, steps: tuple[int, ...] = (), **properties: Any) -> list[bytes]:
+    """The frames of a message after its method; `steps` are sizes of body frames, the rest as large as may be."""
+    made = commands.Basic.Properties(**properties) if properties else PERSISTENT
+    frames = [frame(header.ContentHeader(0, len(octets), made), channel)]
+    position = 0
+    sizes = list(steps)
+    while position < len(octets):
+        size = sizes.pop(0) if sizes else BODY_MAX_BYTES
+        frames.append(frame(body.ContentBody(octets[position : position + size]), channel))
+        position += size
+    return frames
+
+
+def publish(
+    octets: bytes,
+    key: str = "q",
+    exchange: str = "",
+    channel: int = 1,
+    *,
+    mandatory: bool = False,
+    steps: tuple[int, ...] = (),
+    **properties: Any,
+) -> list[bytes]:
+    """The frames of a publish."""
+    method = commands.Basic.Publish(0, exchange, key, mandatory)
+    return [frame(method, channel), *content(octets, channel, steps, **properties)]
+
+
+HANDSHAKE: list[bytes] = [
+    wire.PROTOCOL_HEADER,
+    frame(
+        commands.Connection.StartOk(
+            {"capabilities": {"consumer_cancel_notify": True}}, "PLAIN", "\0guest\0guest", "en_US"
+        ),
+        0,
+    ),
+    frame(commands.Connection.TuneOk(100, FRAME_MAX_BYTES, 60), 0),
+    frame(commands.Connection.Open("/"), 0),
+]
+
+
+def connect(node: FakeNode, *channels: int) -> ClientConnection:
+    """A connection that is open, with these channels; its output so far is taken."""
+    session = ClientConnection(node, peer="test", from_loopback=True, now_ms=0)
+    opened = [frame(commands.Channel.Open(), channel) for channel in channels]
+    session.receive(b"".join([*HANDSHAKE, *opened]), 0)
+    assert session.state is State.OPEN
+    take(session)
+    return session
+
+
+def take(session: ClientConnection) -> list[tuple[int, Any]]:
+    """(channel, frame) of what waits to be sent."""
+    return decode(session.take_output())
+
+
+def decode(octets: bytes) -> list[tuple[int, Any]]:
+    """(channel, frame) of every frame."""
+    frames = []
+    while octets:
+        size, channel, value = pamqp.frame.unmarshal(octets)
+        frames.append((channel, value.value if isinstance(value, body.ContentBody) else value))
+        octets = octets[size:]
+    return frames
+
+
+def by_channel(octets: bytes) -> dict[int, bytes]:
+    """The octets of each channel's frames, in order."""
+    channels: dict[int, bytes] = {}
+    while octets:
+        _, channel, size = wire.FRAME_HEAD.unpack_from(octets)
+        channels[channel] = channels.get(channel, b"") + octets[: size + 8]
+        octets = octets[size + 8 :]
+    return channels

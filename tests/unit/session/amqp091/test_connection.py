@@ -1,0 +1,277 @@
+"""session.amqp091.connection: a conversation gives the same answers however its octets arrive."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pamqp import base, commands
+
+from leveret.session.amqp091.connection import HANDSHAKE_TIMEOUT_MS, ClientConnection, State
+from leveret.wire import amqp091 as wire
+from tests.unit.session.amqp091.fakes import (
+    FRAME_MAX_BYTES,
+    HANDSHAKE,
+    FakeNode,
+    connect,
+    frame,
+    publish,
+    take,
+)
+
+
+def method(value: base.Frame) -> list[bytes]:
+    return [frame(value)]
+
+
+SCRIPT: list[list[bytes]] = [
+    method(commands.Channel.Open()),
+    method(commands.Queue.Declare(queue="q", durable=True)),
+    method(commands.Queue.Declare(queue="")),
+    method(commands.Exchange.Declare(exchange="e", exchange_type="topic", durable=True)),
+    method(commands.Queue.Bind(queue="q", exchange="e", routing_key="a.#")),
+    method(commands.Confirm.Select()),
+    publish(b"first", "a.b", "e"),
+    publish(b"x" * 9000, "a", "e"),
+    publish(b"", "nothing", "e", mandatory=True),
+    [wire.HEARTBEAT],
+    method(commands.Basic.Get(queue="q")),
+    method(commands.Basic.Ack(1)),
+    method(commands.Basic.Qos(prefetch_count=10)),
+    method(commands.Basic.Consume(queue="q", consumer_tag="c")),
+    publish(b"second", "a.c", "e"),
+    method(commands.Queue.Declare(queue="q", passive=True)),
+    publish(b"lost", "a", "no such exchange"),
+    publish(b"dropped", "a", "e"),
+    method(commands.Channel.CloseOk()),
+    method(commands.Channel.Open()),
+    publish(b"third", "a", "e"),
+    method(commands.Queue.Purge(queue="")),
+]
+OCTETS = b"".join([*HANDSHAKE, *(octets for step in SCRIPT for octets in step)])
+
+
+def converse(pieces: list[bytes]) -> tuple[bytes, FakeNode, ClientConnection]:
+    """Every octet that the client is sent, with one flush at the end."""
+    node = FakeNode()
+    session = ClientConnection(node, peer="test", from_loopback=True, now_ms=0)
+    for piece in pieces:
+        session.receive(piece, 0)
+    node.flush(session)
+    return session.take_output(), node, session
+
+
+def test_the_script_says_what_it_is_meant_to_say() -> None:
+    octets, node, session = converse([OCTETS])
+    names = [type(value).__name__ for _, value in _frames(octets) if not isinstance(value, bytes)]
+    assert names == [
+        "Start", "Tune", "OpenOk", "OpenOk", "DeclareOk", "DeclareOk", "DeclareOk", "BindOk", "SelectOk",
+        "Return", "ContentHeader", "GetOk", "ContentHeader", "QosOk", "ConsumeOk", "DeclareOk", "Close", "OpenOk",
+        "Close",
+    ]  # fmt: skip
+    assert session.state is State.OPEN
+    assert [body for _, _, body in node.messages()["q"]] == [b"first", b"x" * 9000, b"second", b"third"]
+
+
+def _frames(octets: bytes) -> list[tuple[int, Any]]:
+    session = connect(FakeNode())
+    session.send(octets)
+    return take(session)
+
+
+def test_any_cut_in_two_gives_the_same_answers() -> None:
+    expected, _, _ = converse([OCTETS])
+    for cut in range(1, len(OCTETS), 31):
+        assert converse([OCTETS[:cut], OCTETS[cut:]])[0] == expected
+
+
+@given(st.lists(st.integers(0, len(OCTETS)), max_size=30))
+def test_any_cuts_give_the_same_answers(cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(OCTETS)]
+    octets, node, _ = converse([OCTETS[a:b] for a, b in pairwise(edges)])
+    expected, same, _ = converse([OCTETS])
+    assert octets == expected
+    assert node.messages() == same.messages()
+
+
+def test_octet_by_octet_gives_the_same_answers() -> None:
+    assert converse([OCTETS[i : i + 1] for i in range(len(OCTETS))])[0] == converse([OCTETS])[0]
+
+
+# -- peers that break the rules ---------------------------------------------------------------
+
+
+@given(st.binary(max_size=300), st.integers(0, len(HANDSHAKE)))
+def test_garbage_never_raises_and_never_leaves_a_session_half_open(garbage: bytes, steps: int) -> None:
+    _, node, session = converse([*HANDSHAKE[:steps], garbage])
+    assert isinstance(session.state, State)
+    session.lost()
+    node.flush()
+    assert session.state is State.CLOSED
+    assert not node.broker.connections
+
+
+@given(
+    st.lists(st.tuples(st.integers(8, len(OCTETS) - 1), st.integers(1, 255)), min_size=1, max_size=5),
+    st.integers(1, len(OCTETS)),
+)
+def test_a_conversation_with_flipped_bits_never_raises(flips: list[tuple[int, int]], cut: int) -> None:
+    octets = bytearray(OCTETS)
+    for at, bits in flips:
+        octets[at] ^= bits
+    answers, node, session = converse([bytes(octets[:cut]), bytes(octets[cut:])])
+    assert answers
+    session.lost()
+    node.flush()
+    assert session.state is State.CLOSED
+    assert all(queue.unacked_count == 0 for queue in node.broker.queues.values())
+    assert all(queue.consumers == [] for queue in node.broker.queues.values())
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([1, 2, 3, 4, 8, 255]), st.integers(0, 3), st.binary(max_size=40)),
+        max_size=9,
+    )
+)
+def test_well_formed_frames_with_any_payload_never_raise(frames: list[tuple[int, int, bytes]]) -> None:
+    node = FakeNode()
+    session = connect(node, 1)
+    session.receive(b"".join(wire.frame(*one) for one in frames), 0)
+    node.flush(session)
+    assert isinstance(session.take_output(), bytes)
+
+
+@given(st.sampled_from(sorted(commands.INDEX_MAPPING)), st.binary(max_size=30), st.sampled_from([0, 1]))
+@pytest.mark.filterwarnings("ignore:This command is deprecated:DeprecationWarning")
+def test_any_method_with_any_arguments_never_raises(index: int, arguments: bytes, channel: int) -> None:
+    node = FakeNode()
+    session = connect(node, 1)
+    session.receive(wire.frame(wire.FRAME_METHOD, channel, index.to_bytes(4, "big") + arguments), 0)
+    node.flush(session)
+    assert isinstance(session.take_output(), bytes)
+
+
+def closed_with(session: ClientConnection) -> tuple[int | None, str]:
+    (_, close) = take(session)[-1]
+    assert isinstance(close, commands.Connection.Close)
+    assert session.state is State.CLOSING
+    return close.reply_code, close.reply_text
+
+
+def test_a_frame_that_lies_about_its_size_ends_the_connection_before_it_has_come() -> None:
+    session = connect(FakeNode(), 1)
+    session.receive(wire.FRAME_HEAD.pack(1, 1, FRAME_MAX_BYTES - 7), 0)
+    code, text = closed_with(session)
+    assert code == 501
+    assert str(FRAME_MAX_BYTES - 7) in text
+    session = connect(FakeNode(), 1)
+    session.receive(wire.FRAME_HEAD.pack(1, 1, FRAME_MAX_BYTES - 8), 0)
+    assert session.state is State.OPEN
+    assert take(session) == []
+
+
+def test_tables_in_tables_beyond_reason_are_refused_and_the_node_goes_on() -> None:
+    for depth, code in ((40, 406), (600, 501)):
+        node = FakeNode()
+        node.frame_max_bytes = 1 << 20
+        session = connect(node, 1)
+        session.frame_max_bytes = 1 << 20
+        table = b""
+        for _ in range(depth):
+            table = b"\x01aF" + len(table).to_bytes(4, "big") + table
+        declare = b"\x00\x32\x00\x0a\x00\x00\x01q\x02" + len(table).to_bytes(4, "big") + table
+        session.receive(wire.frame(wire.FRAME_METHOD, 1, declare), 0)
+        ((_, close),) = take(session)
+        assert close.reply_code == code
+        assert not node.broker.queues
+
+
+def test_another_protocol_is_told_ours() -> None:
+    for octets in (b"AMQP\x01\x01\x00\x09", b"GET / HTTP/1.1\r\n"):
+        session = ClientConnection(FakeNode(), peer="test", from_loopback=True, now_ms=0)
+        session.receive(octets, 0)
+        assert session.take_output() == wire.PROTOCOL_HEADER
+        assert session.state is State.CLOSED
+        session.receive(b"more", 0)
+        assert session.take_output() == b""
+
+
+def test_after_our_close_everything_but_its_answer_is_dropped() -> None:
+    node = FakeNode()
+    session = connect(node, 1)
+    session.receive(frame(commands.Queue.Declare(queue="q", durable=True)), 0)
+    session.force_close("maintenance")
+    code, text = closed_with(session)
+    assert (code, text) == (320, "CONNECTION_FORCED - maintenance")
+    session.receive(b"".join(publish(b"late")), 0)
+    session.force_close("again")
+    assert take(session) == []
+    node.flush(session)
+    assert node.messages()["q"] == []
+    session.receive(frame(commands.Connection.CloseOk(), 0), 0)
+    assert session.state is State.CLOSED
+
+
+# -- the end, and time ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("politely", [True, False])
+def test_with_a_connection_go_its_exclusive_queues_and_its_unacked_messages_return(politely: bool) -> None:
+    node = FakeNode()
+    session = connect(node, 1)
+    declares = [
+        commands.Queue.Declare(queue="own", exclusive=True),
+        commands.Queue.Declare(queue="q", durable=True),
+    ]
+    session.receive(b"".join(frame(one) for one in declares) + b"".join(publish(b"1")), 0)
+    session.receive(frame(commands.Basic.Get(queue="q")), 0)
+    assert node.queue("q").unacked_count == 1
+    if politely:
+        session.receive(frame(commands.Connection.Close(200, "bye", 0, 0), 0), 0)
+    else:
+        session.lost()
+    assert session.state is State.CLOSED
+    assert [key for key in node.broker.queues] == [("/", "q")]
+    assert node.queue("q").ready_count == 1
+    assert not node.broker.connections
+
+
+def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
+    node = FakeNode()
+    session = connect(node, 1, 2)
+    session.receive(frame(commands.Queue.Declare(queue="q", auto_delete=True)), 0)
+    for channel in (1, 2):
+        session.receive(frame(commands.Basic.Consume(queue="q"), channel), 0)
+    session.receive(frame(commands.Channel.Close(200, "", 0, 0), 1), 0)
+    assert node.queue("q").consumer_count == 1
+    session.receive(frame(commands.Channel.Close(200, "", 0, 0), 2), 0)
+    assert not node.broker.queues
+
+
+def ticked(session: ClientConnection, now_ms: int) -> State:
+    session.tick(now_ms)
+    return session.state
+
+
+def test_a_silent_peer_is_given_up_and_a_quiet_one_hears_a_heartbeat() -> None:
+    session = connect(FakeNode(), 1)
+    assert session.heartbeat_ms == 60_000
+    session.tick(1_000)
+    session.tick(31_000)
+    assert session.take_output() == wire.HEARTBEAT
+    session.receive(wire.HEARTBEAT, 100_000)
+    assert [ticked(session, at) for at in (219_999, 220_001)] == [State.OPEN, State.CLOSED]
+
+
+def test_a_handshake_that_takes_too_long_is_given_up() -> None:
+    for steps in range(len(HANDSHAKE)):
+        session = ClientConnection(FakeNode(), peer="test", from_loopback=True, now_ms=0)
+        session.receive(b"".join(HANDSHAKE[:steps]), 5)
+        before = session.state
+        assert before is not State.CLOSED
+        late = (HANDSHAKE_TIMEOUT_MS, HANDSHAKE_TIMEOUT_MS + 6)
+        assert [ticked(session, at) for at in late] == [before, State.CLOSED]

@@ -1,0 +1,274 @@
+"""session.amqp091.delivery: runs of delivery tags against a plain dict, and deliveries as clients read them."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from pamqp import commands, header
+
+from leveret.core.queue import Queue
+from leveret.session.amqp091.connection import OUT_BYTES_MAX, ClientConnection
+from leveret.session.amqp091.delivery import Consumer, Unacked, UnackedRuns
+from tests.unit.session.amqp091.fakes import (
+    BODY_MAX_BYTES,
+    FRAME_MAX_BYTES,
+    FakeNode,
+    by_channel,
+    connect,
+    frame,
+    publish,
+    take,
+)
+
+QUEUES = [cast(Queue, "q"), cast(Queue, "r")]
+CONSUMER = cast(Consumer, "c")
+
+
+class UnackedMachine(RuleBasedStateMachine):
+    """Deliveries and settlements of a channel in any order."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.runs = UnackedRuns()
+        self.model: dict[int, tuple[Queue, int]] = {}
+        self.next_tag = 1
+        self.next_offset = 10
+
+    @rule(count=st.integers(1, 5), queue=st.sampled_from(QUEUES), skip=st.integers(0, 2))
+    def deliver(self, count: int, queue: Queue, skip: int) -> None:
+        offset = self.next_offset + skip
+        self.runs.add(Unacked(self.next_tag, offset, count, queue, CONSUMER))
+        self.model |= {self.next_tag + i: (queue, offset + i) for i in range(count)}
+        self.next_tag += count
+        self.next_offset = offset + count
+
+    @rule(tag=st.integers(0, 60))
+    def settle_one(self, tag: int) -> None:
+        run = self.runs.take_one(tag)
+        expected = self.model.pop(tag, None)
+        assert (run is None) == (expected is None)
+        if run is not None:
+            assert (run.tag, run.count, run.consumer) == (tag, 1, CONSUMER)
+            assert (run.queue, run.offset) == expected
+
+    @rule(tag=st.integers(0, 60))
+    def settle_up_to(self, tag: int) -> None:
+        taken = {tag: place for run in self.runs.take_up_to(tag) for tag, place in places(run)}
+        expected = {held: place for held, place in self.model.items() if held <= tag or not tag}
+        assert list(taken.items()) == list(expected.items())
+        for held in expected:
+            del self.model[held]
+
+    @invariant()
+    def it_holds_what_is_not_settled_in_order(self) -> None:
+        assert [place for run in self.runs for place in places(run)] == list(self.model.items())
+        assert self.runs.count == len(self.model)
+        assert all((tag in self.runs) == (tag in self.model) for tag in range(self.next_tag + 2))
+
+
+def places(run: Unacked) -> list[tuple[int, tuple[Queue, int]]]:
+    return [(run.tag + i, (run.queue, run.offset + i)) for i in range(run.count)]
+
+
+TestUnackedRuns = UnackedMachine.TestCase
+TestUnackedRuns.settings = settings(max_examples=50, stateful_step_count=25)
+
+
+# -- deliveries as octets ---------------------------------------------------------------------
+
+
+def consuming(bodies: list[bytes], **consume: Any) -> tuple[FakeNode, ClientConnection]:
+    """A durable queue with these messages and one consumer `c`, before the flush that delivers."""
+    node = FakeNode()
+    session = connect(node, 1)
+    octets = frame(commands.Queue.Declare(queue="q", durable=True))
+    octets += b"".join(part for body in bodies for part in publish(body))
+    session.receive(octets, 0)
+    node.flush(session)
+    take(session)
+    session.receive(frame(commands.Basic.Consume(queue="q", consumer_tag="c", **consume)), 0)
+    return node, session
+
+
+def deliveries(session: ClientConnection) -> list[tuple[int | None, bool | None, bytes]]:
+    """(tag, redelivered, body) of every delivery that waits; checks what belongs together."""
+    got: list[tuple[int | None, bool | None, bytes]] = []
+    left = 0
+    for _, value in take(session):
+        if isinstance(value, commands.Basic.Deliver):
+            assert left == 0
+            assert (value.consumer_tag, value.exchange, value.routing_key) == ("c", "", "q")
+            got.append((value.delivery_tag, value.redelivered, b""))
+        elif isinstance(value, header.ContentHeader):
+            left = value.body_size
+            assert value.properties.delivery_mode == 2
+        elif isinstance(value, bytes):
+            assert 0 < len(value) <= left
+            left -= len(value)
+            got[-1] = (*got[-1][:2], got[-1][2] + value)
+    assert left == 0
+    return got
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [0, 1, BODY_MAX_BYTES - 1, BODY_MAX_BYTES, BODY_MAX_BYTES + 1, 2 * BODY_MAX_BYTES, 9999]
+        ),
+        max_size=6,
+    )
+)
+def test_a_body_of_any_size_is_delivered_in_frames_no_larger_than_frame_max(sizes: list[int]) -> None:
+    bodies = [bytes([n + 1]) * size for n, size in enumerate(sizes)]
+    node, session = consuming(bodies)
+    node.flush(session)
+    octets = session.take_output()
+    assert all(size <= FRAME_MAX_BYTES for size in frame_sizes(octets))
+    session.send(octets)
+    assert deliveries(session) == [(n, False, body) for n, body in enumerate(bodies, 1)]
+
+
+def frame_sizes(octets: bytes) -> list[int]:
+    sizes = []
+    while octets:
+        size = int.from_bytes(octets[3:7], "big") + 8
+        sizes.append(size)
+        octets = octets[size:]
+    return sizes
+
+
+def test_consume_ok_comes_before_the_first_delivery() -> None:
+    node, session = consuming([b"1"])
+    node.flush(session)
+    assert [type(value).__name__ for _, value in take(session)][:2] == ["ConsumeOk", "Deliver"]
+
+
+def test_prefetch_limits_what_is_out_and_acks_let_more_go() -> None:
+    node, session = consuming([])
+    session.receive(
+        frame(commands.Basic.Cancel(consumer_tag="c")) + frame(commands.Basic.Qos(prefetch_count=2)), 0
+    )
+    session.receive(b"".join(part for n in range(5) for part in publish(b"%d" % n)), 0)
+    session.receive(frame(commands.Basic.Consume(queue="q", consumer_tag="c")), 0)
+    node.flush(session)
+    assert [tag for tag, _, _ in deliveries(session)] == [1, 2]
+    session.receive(frame(commands.Basic.Ack(2, multiple=False)), 0)
+    node.flush(session)
+    assert deliveries(session) == [(3, False, b"2")]
+    session.receive(frame(commands.Basic.Ack(3, multiple=True)), 0)
+    node.flush(session)
+    assert deliveries(session) == [(4, False, b"3"), (5, False, b"4")]
+    assert node.settled[node.queue("q")] == [(0, 1, 2), (0, 0, 1), (0, 2, 3)]
+
+
+def test_what_is_not_settled_when_a_channel_ends_comes_back_as_redelivered() -> None:
+    node, session = consuming([b"0", b"1", b"2"])
+    node.flush(session)
+    session.receive(frame(commands.Basic.Ack(2)) + frame(commands.Channel.Close(200, "", 0, 0)), 0)
+    take(session)
+    session.receive(frame(commands.Channel.Open()), 0)
+    session.receive(frame(commands.Basic.Consume(queue="q", consumer_tag="c")), 0)
+    node.flush(session)
+    assert deliveries(session) == [(1, True, b"0"), (2, True, b"2")]
+
+
+@pytest.mark.parametrize(
+    "refusal", [commands.Basic.Reject(2, requeue=True), commands.Basic.Nack(2, multiple=False, requeue=True)]
+)
+def test_a_refused_delivery_comes_back_under_a_new_tag(refusal: Any) -> None:
+    node, session = consuming([b"0", b"1", b"2"])
+    node.flush(session)
+    take(session)
+    session.receive(frame(refusal), 0)
+    node.flush(session)
+    assert deliveries(session) == [(4, True, b"1")]
+    session.receive(frame(commands.Basic.Nack(0, multiple=True, requeue=False)), 0)
+    node.flush(session)
+    assert node.queue("q").message_count == 0
+
+
+def test_messages_without_acknowledgement_are_settled_when_they_are_handed_out() -> None:
+    node, session = consuming([b"0", b"1"], no_ack=True)
+    node.flush(session)
+    assert len(deliveries(session)) == 2
+    assert node.settled[node.queue("q")] == [(0, 0, 2)]
+    assert session.channels[1].unacked.count == 0
+
+
+@pytest.mark.parametrize("multiple", [False, True])
+@pytest.mark.parametrize("tag", [3, 7])
+def test_a_tag_that_is_not_out_closes_the_channel_and_settles_nothing(tag: int, multiple: bool) -> None:
+    node, session = consuming([b"0", b"1"])
+    node.flush(session)
+    take(session)
+    session.receive(frame(commands.Basic.Ack(tag, multiple=multiple)), 0)
+    node.flush(session)
+    (close,) = [value for _, value in take(session)]
+    assert (close.reply_code, close.reply_text) == (406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
+    assert node.queue("q").ready_count == 2
+
+
+@pytest.mark.parametrize("size", [0, 5, BODY_MAX_BYTES, BODY_MAX_BYTES + 1])
+def test_get_gives_one_message_and_how_many_are_left(size: int) -> None:
+    _, session = consuming([])
+    session.receive(frame(commands.Basic.Cancel(consumer_tag="c")), 0)
+    session.receive(b"".join(publish(b"x" * size)) * 2, 0)
+    take(session)
+    for left in (1, 0):
+        session.receive(frame(commands.Basic.Get(queue="q")), 0)
+        ok, head, *bodies = [value for _, value in take(session)]
+        assert isinstance(ok, commands.Basic.GetOk)
+        assert (ok.delivery_tag, ok.redelivered, ok.message_count) == (2 - left, False, left)
+        assert (ok.exchange, ok.routing_key, head.body_size) == ("", "q", size)
+        assert b"".join(bodies) == b"x" * size
+    session.receive(frame(commands.Basic.Get(queue="q")), 0)
+    assert [type(value).__name__ for _, value in take(session)] == ["GetEmpty"]
+
+
+def test_a_consumer_whose_socket_is_full_waits_until_it_takes_more() -> None:
+    node, session = consuming([bytes(4000)] * 600)
+    node.flush(session)
+    assert session.is_throttled
+    first = len(deliveries(session))
+    assert OUT_BYTES_MAX < first * 4000 < 3 * OUT_BYTES_MAX
+    node.flush(session)
+    assert deliveries(session) == []
+    session.resume()
+    node.flush(session)
+    assert deliveries(session)[0][0] == first + 1
+    session.is_paused = True
+    session.channels[1].wake_consumers()
+    node.flush(session)
+    assert deliveries(session) == []
+
+
+def test_a_deleted_queue_cancels_its_consumers_and_late_acks_of_its_messages_do_nothing() -> None:
+    node, session = consuming([b"0"])
+    node.flush(session)
+    take(session)
+    old = node.queue("q")
+    delete, declare = commands.Queue.Delete(queue="q"), commands.Queue.Declare(queue="q", durable=True)
+    session.receive(frame(delete) + frame(declare), 0)
+    names = [type(value).__name__ for _, value in take(session)]
+    assert names == ["Cancel", "DeleteOk", "DeclareOk"]
+    session.receive(frame(commands.Basic.Ack(1)), 0)
+    assert old not in node.broker.dirty
+    node.flush(session)
+    assert node.queue("q") is not old
+    assert session.channels[1].unacked.count == 0
+
+
+def test_two_channels_tags_are_their_own() -> None:
+    node, session = consuming([b"0", b"1"])
+    session.receive(
+        frame(commands.Channel.Open(), 2) + frame(commands.Basic.Consume(queue="q", consumer_tag="c"), 2), 0
+    )
+    node.flush(session)
+    octets = by_channel(session.take_output())
+    for channel in (1, 2):
+        session.send(octets[channel])
+        assert [tag for tag, _, _ in deliveries(session)] == [1]

@@ -1,0 +1,260 @@
+"""session.amqp091.publishing: the fast way in and the long one leave the same messages in the queues."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pamqp import commands, header
+
+from leveret.session.amqp091.connection import ClientConnection, State
+from leveret.session.amqp091.publishing import SHAPES_MAX
+from leveret.wire import amqp091 as wire
+from tests.unit.session.amqp091.fakes import (
+    BODY_MAX_BYTES,
+    FRAME_MAX_BYTES,
+    FakeNode,
+    Stored,
+    by_channel,
+    connect,
+    content,
+    frame,
+    publish,
+    take,
+)
+
+SIZE = st.sampled_from([0, 1, 7, 300, BODY_MAX_BYTES - 1, BODY_MAX_BYTES, BODY_MAX_BYTES + 1, 9000])
+STEPS = st.lists(st.integers(1, 4000), max_size=3).map(tuple)
+
+
+@st.composite
+def publishes(draw: st.DrawFn) -> list[tuple[int, list[bytes]]]:
+    """(channel, frames) of some messages, with runs of equal shape among them."""
+    made: list[tuple[int, list[bytes]]] = []
+    for number in range(draw(st.integers(1, 5))):
+        channel, size, steps = draw(st.sampled_from([1, 2])), draw(SIZE), draw(STEPS)
+        if draw(st.booleans()):
+            steps = ()
+        key, exchange = draw(
+            st.sampled_from([("q", ""), ("r", ""), ("none", ""), ("k", "amq.fanout"), ("k", "amq.direct")])
+        )
+        mandatory, mode = draw(st.booleans()), draw(st.sampled_from([1, 2]))
+        for repeat in range(draw(st.integers(1, 3))):
+            octets = f"{number}.{repeat}.".encode().ljust(size, b"x")[:size]
+            frames = publish(
+                octets, key, exchange, channel, mandatory=mandatory, steps=steps, delivery_mode=mode
+            )
+            made.append((channel, frames))
+    return made
+
+
+@st.composite
+def interleaved(draw: st.DrawFn) -> list[bytes]:
+    """The frames of messages on two channels, each channel's in order, the channels' mixed or not."""
+    messages = draw(publishes())
+    if draw(st.booleans()):
+        return list(chain.from_iterable(frames for _, frames in messages))
+    lanes = {n: list(chain.from_iterable(f for channel, f in messages if channel == n)) for n in (1, 2)}
+    mixed: list[bytes] = []
+    while lanes[1] or lanes[2]:
+        lane = draw(st.sampled_from([n for n in (1, 2) if lanes[n]]))
+        mixed += [lanes[lane].pop(0) for _ in range(min(len(lanes[lane]), draw(st.integers(1, 4))))]
+    return mixed
+
+
+def broker() -> tuple[FakeNode, ClientConnection]:
+    """Queues q and r, both bound to amq.fanout, channels 1 and 2 in confirm mode."""
+    node = FakeNode()
+    session = connect(node, 1, 2)
+    setup = [frame(commands.Queue.Declare(queue=name, durable=True)) for name in ("q", "r")]
+    setup += [
+        frame(commands.Queue.Bind(queue=name, exchange="amq.fanout", routing_key="")) for name in ("q", "r")
+    ]
+    setup += [frame(commands.Confirm.Select(), channel) for channel in (1, 2)]
+    session.receive(b"".join(setup), 0)
+    take(session)
+    return node, session
+
+
+def outcome(pieces: list[bytes]) -> tuple[dict[str, list[Stored]], dict[int, bytes]]:
+    """What the queues hold, and what each channel was sent, after these reads and one flush."""
+    node, session = broker()
+    for piece in pieces:
+        session.receive(piece, 0)
+    node.flush(session)
+    assert session.state is State.OPEN
+    return node.messages(), by_channel(session.take_output())
+
+
+@given(interleaved(), st.data())
+def test_publishes_in_one_read_frame_by_frame_or_cut_anywhere_leave_the_same(
+    frames: list[bytes], data: st.DataObject
+) -> None:
+    octets = b"".join(frames)
+    at_once = outcome([octets])
+    assert outcome(frames) == at_once
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(octets)), max_size=4)))
+    pieces = [octets[a:b] for a, b in zip([0, *cuts], [*cuts, len(octets)], strict=True)]
+    assert outcome(pieces) == at_once
+
+
+def test_every_cut_of_a_few_small_publishes_leaves_the_same() -> None:
+    octets = b"".join([*publish(b"one"), *publish(b"two"), *publish(b""), *publish(b"four", "r")])
+    at_once = outcome([octets])
+    assert [body for _, _, body in at_once[0]["q"]] == [b"one", b"two", b""]
+    for cut in range(1, len(octets)):
+        assert outcome([octets[:cut], octets[cut:]]) == at_once
+    assert outcome([octets[i : i + 1] for i in range(len(octets))]) == at_once
+
+
+def test_a_run_of_equal_publishes_is_gathered_as_one_run_of_one_head() -> None:
+    node, session = broker()
+    session.receive(b"".join(chain.from_iterable(publish(b"%03d" % n) for n in range(50))), 0)
+    ((head, bodies),) = node.queue("q").gathered
+    assert len(bodies) == 50
+    session.receive(b"".join(publish(b"050")), 0)
+    ((same, bodies),) = node.queue("q").gathered
+    assert same is head
+    assert bodies[-1] == b"050"
+
+
+def test_a_message_is_stored_with_its_exchange_key_and_header_as_they_came() -> None:
+    node, session = broker()
+    frames = publish(b"body", "key", "amq.fanout", content_type="text/plain", headers={"a": 1})
+    session.receive(b"".join(frames), 0)
+    node.flush(session)
+    assert (
+        node.messages()["q"] == node.messages()["r"] == [(b"\x0aamq.fanout\x03key", frames[1][7:-1], b"body")]
+    )
+
+
+def test_a_route_that_changed_is_used_at_once() -> None:
+    node, session = broker()
+    one, unbind = (
+        publish(b"1", "", "amq.fanout"),
+        commands.Queue.Unbind(queue="q", exchange="amq.fanout", routing_key=""),
+    )
+    session.receive(b"".join([*one, *one, frame(unbind), *one]), 0)
+    session.receive(b"".join(one), 0)
+    node.flush(session)
+    assert (len(node.messages()["q"]), len(node.messages()["r"])) == (2, 4)
+
+
+def test_a_shape_is_of_its_connection_and_channel() -> None:
+    node, session = broker()
+    other = connect(node, 1)
+    for each in (session, other):
+        each.receive(b"".join(publish(b"1")), 0)
+    session.receive(b"".join(publish(b"2", channel=2)), 0)
+    assert set(session.confirming) == {session.channels[1], session.channels[2]}
+    assert not other.confirming
+
+
+def test_no_more_shapes_are_kept_than_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SHAPES_MAX >= 1000
+    monkeypatch.setattr("leveret.session.amqp091.publishing.SHAPES_MAX", 8)
+    _, session = broker()
+    session.receive(b"".join(chain.from_iterable(publish(b"1", f"key{n}") for n in range(50))), 0)
+    assert len(session.publisher._shapes) <= 8
+
+
+def test_unroutable_mandatory_messages_come_back_before_their_confirm() -> None:
+    node, session = broker()
+    session.receive(b"".join([*publish(b"one", "none", mandatory=True), *publish(b"two", "none")]), 0)
+    node.flush(session)
+    returned, content_header, body, ack = [value for _, value in take(session)]
+    assert isinstance(returned, commands.Basic.Return)
+    assert (returned.reply_code, returned.reply_text, returned.routing_key) == (312, "NO_ROUTE", "none")
+    assert isinstance(content_header, header.ContentHeader)
+    assert body == b"one"
+    assert isinstance(ack, commands.Basic.Ack)
+    assert (ack.delivery_tag, ack.multiple) == (2, True)
+
+
+# -- what is refused --------------------------------------------------------------------------
+
+
+def closes(session: ClientConnection) -> list[tuple[int, int | None]]:
+    """(channel, reply code) of the closes that were sent."""
+    kinds = (commands.Channel.Close, commands.Connection.Close)
+    return [(channel, value.reply_code) for channel, value in take(session) if isinstance(value, kinds)]
+
+
+def test_after_a_channel_error_publishes_are_dropped_until_the_client_has_heard_of_it() -> None:
+    node, session = broker()
+    session.receive(
+        b"".join([*publish(b"1"), *publish(b"x", "q", "missing"), *publish(b"2"), *publish(b"3", channel=2)]),
+        0,
+    )
+    session.receive(b"".join(publish(b"4")), 0)
+    assert closes(session) == [(1, 404)]
+    reopened = [frame(commands.Channel.CloseOk()), frame(commands.Channel.Open()), *publish(b"5")]
+    session.receive(b"".join(reopened), 0)
+    node.flush(session)
+    assert [body for _, _, body in node.messages()["q"]] == [b"1", b"3", b"5"]
+    assert session.state is State.OPEN
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_body_frame_without_its_end_ends_the_connection_after_what_came_before(pieces: int) -> None:
+    node, session = broker()
+    whole = b"".join([*publish(b"1"), *publish(b"2")])
+    broken = b"".join(publish(b"3"))[:-1] + b"\0" + b"".join(publish(b"4"))
+    for piece in [whole + broken] if pieces == 1 else [whole, broken]:
+        session.receive(piece, 0)
+    assert closes(session) == [(0, 501)]
+    assert session.state is State.CLOSING
+    node.flush(session)
+    assert [body for _, _, body in node.messages()["q"]] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        ([*publish(b"abc")[:2], b"\x03\0\1\0\0\0\4abcd\xce"], 501),
+        ([publish(b"abc")[0], *publish(b"abc")], 505),
+        ([*publish(b"abc")[:2], *publish(b"abc")], 505),
+        (content(b"abc"), 505),
+        ([*publish(b""), b"\x03\0\1\0\0\0\0\xce"], 505),
+        ([frame(commands.Basic.Publish(0, "", "q", False, True)), *content(b"abc")], 540),
+        ([b"\1\0\1\0\0\0\5\0\x3c\0\x28\0\xce"], 501),
+        ([publish(b"abc")[0], b"\2\0\1\0\0\0\5\0\x3c\0\0\0\xce"], 501),
+        ([publish(b"abc")[0], b"\2\0\1\0\0\0\x0e\0\x32\0\0" + bytes(10) + b"\xce"], 505),
+        ([b"\3\0\1" + (FRAME_MAX_BYTES - 7).to_bytes(4, "big")], 501),
+        ([b"\1\0\1\xff\xff\xff\xff\0\x3c\0\x28"], 501),
+    ],
+    ids=[
+        "body too long", "method in a message", "method after header", "content alone", "body after empty body",
+        "immediate", "short method", "short header", "header of another class", "frame too large", "size that lies",
+    ],
+)  # fmt: skip
+def test_content_that_breaks_the_rules_ends_the_connection_and_stores_nothing(
+    frames: list[bytes], code: int
+) -> None:
+    for pieces in ([b"".join(frames)], frames):
+        node, session = broker()
+        for piece in pieces:
+            session.receive(piece, 0)
+        assert closes(session) == [(0, code)]
+        node.flush(session)
+        assert all(body == b"" for _, _, body in node.messages()["q"])
+
+
+def test_a_message_larger_than_the_limit_closes_its_channel() -> None:
+    node, session = broker()
+    head = wire.frame(wire.FRAME_HEADER, 1, b"\0\x3c\0\0" + (1 << 40).to_bytes(8, "big") + b"\0\0")
+    session.receive(publish(b"")[0] + head + b"".join(publish(b"2", channel=2)), 0)
+    assert closes(session) == [(1, 406)]
+    node.flush(session)
+    assert [body for _, _, body in node.messages()["q"]] == [b"2"]
+
+
+def test_a_foreign_user_id_closes_the_channel_also_on_the_fast_way() -> None:
+    node, session = broker()
+    own, foreign = publish(b"1", user_id="guest"), publish(b"2", user_id="root")
+    session.receive(b"".join([*own, *foreign, *own]), 0)
+    assert closes(session) == [(1, 406)]
+    node.flush(session)
+    assert [body for _, _, body in node.messages()["q"]] == [b"1"]
