@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import pika
+from pika.exceptions import AMQPError
 
 from leveret.testing.applications import Consumer, Message, Publisher, Taken, drain, parameters
 from leveret.testing.audit import Account, Audit, audit
@@ -37,11 +38,13 @@ class Site:
 
     @contextmanager
     def channel(self) -> Iterator[Any]:
-        """A channel in confirm mode."""
-        with pika.BlockingConnection(parameters(self._node.amqp_port, self._vhost)) as connection:
-            channel = connection.channel()
-            channel.confirm_delivery()
-            yield channel
+        """A channel in confirm mode; its broker may die before it ends."""
+        connection = pika.BlockingConnection(parameters(self._node.amqp_port, self._vhost))
+        channel = connection.channel()
+        channel.confirm_delivery()
+        yield channel
+        with suppress(AMQPError):
+            connection.close()
 
     def publisher(self, queues: Sequence[str], count: int = ENDLESS, *, rate: float = math.inf) -> Publisher:
         """A publisher of the next `count` messages, so many a second at most; not yet running."""
@@ -99,7 +102,12 @@ def background(*applications: Publisher | Consumer) -> Iterator[None]:
     threads = [threading.Thread(target=each.run, daemon=True) for each in applications]
     for thread in threads:
         thread.start()
-    yield
+    try:
+        yield
+    except BaseException:
+        for application in applications:
+            application.stop()
+        raise
     for thread in threads:
         thread.join(PATIENCE_S)
         assert not thread.is_alive()

@@ -6,8 +6,9 @@ The story is played once; every test looks at one side of how it ended. LEVERET_
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from leveret.testing.audit import Audit
 from leveret.testing.books import Books, count_entries
 from leveret.testing.parcels import Parcel, declare
 from leveret.testing.ports import wait_until
-from leveret.testing.standby_pair import StandbyPair
+from leveret.testing.standby_pair import PROMOTE_TIMEOUT_S, StandbyPair
 from tests.e2e.site import PATIENCE_S, Site, background, drain_all
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -145,8 +146,8 @@ def bulk() -> Iterator[Parcel]:
 def promoted(pair: StandbyPair, site: Site, drivers: list[int], disordered: int) -> Aftermath:
     """Promote, killed twice, and count."""
     covered = pair.covered(QUEUES)
-    recovery_killed = attempt(pair, lambda: pair.kill_pipeline("recover"), HALF_WAY)
-    node_killed = attempt(pair, pair.downstream.kill9, recovery_killed.recovered + HALF_WAY)
+    recovery_killed = attempt(pair, HALF_WAY, whole_node=False)
+    node_killed = attempt(pair, recovery_killed.recovered + HALF_WAY, whole_node=True)
     last = pair.promote()
     assert last.returncode == 0, last.stderr
     second = pair.promote()
@@ -163,14 +164,26 @@ def promoted(pair: StandbyPair, site: Site, drivers: list[int], disordered: int)
     )
 
 
-def attempt(pair: StandbyPair, kill: Callable[[], None], enough: int) -> Attempt:
-    """Promote, and kill something once so many messages are back; the node runs again afterwards."""
+def attempt(pair: StandbyPair, enough: int, *, whole_node: bool) -> Attempt:
+    """Promote, and kill the recovery, or the node, once so many messages are back; the node runs afterwards."""
     with ThreadPoolExecutor(1) as pool:
         promotion = pool.submit(pair.promote)
+        wait_until(lambda: pair.pipeline("recover") != [], "the recovery's process", PATIENCE_S)
+        (driver,) = pair.pipeline("recover")
         connection = pika.BlockingConnection(parameters(pair.downstream.amqp_port, VHOST))
         channel = connection.channel()
-        wait_until(lambda: back(channel, BULK) >= enough, "a half-way promotion", 120, interval_s=0)
-        kill()
+        wait_until(
+            lambda: promotion.done() or back(channel, BULK) >= enough,
+            "a half-way promotion",
+            PROMOTE_TIMEOUT_S,
+            interval_s=0,
+        )
+        assert not promotion.done(), promotion.result()
+        if whole_node:
+            pair.downstream.kill9()
+        # With its workers, which would else go on for a moment: a driver leads its process group.
+        with suppress(ProcessLookupError):
+            os.killpg(driver, signal.SIGKILL)
         ended = promotion.result()
     if pair.downstream.alive:
         connection.close()

@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from leveret.pipeline.job import SparkSettings
-from leveret.pipeline.session import SHORT_LIVED, start_session
+from leveret.pipeline.session import start_session
 
 DEADLINE_S = 90.0
 
@@ -35,7 +35,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
                 patch.setenv(name, os.environ[name])
             else:
                 patch.delenv(name, raising=False)
-        session = start_session("tests", settings, scratch, SHORT_LIVED)
+        session = start_session("tests", settings, scratch)
         yield session
         session.stop()
 

@@ -100,7 +100,7 @@ def test_vhosts_left_out_are_recovered_by_a_later_promotion(
     ("changes", "text"),
     [
         ({"credentials": {"username": "guest", "password": "wrong"}}, "authentication failure"),
-        ({"credentials": {"username": "standby", "password": "secret"}}, "not an administrator"),
+        ({"credentials": {"username": "standby", "password": "secret"}}, "access refused"),
         ({"endpoint": "127.0.0.1:1"}, "127.0.0.1:1"),
     ],
 )

@@ -18,13 +18,14 @@ from leveret.pipeline.console import Console
 from leveret.pipeline.job import LookJob, RecoverJob, TransferJob
 from leveret.pipeline.spark_error import cause_of
 
-USAGE: Final = "usage: python -m leveret.pipeline transfer|recover|look|inspect|warm, with a job in JSON on standard input"
+TASKS: Final = ("transfer", "recover", "look", "inspect", "warm")
+USAGE: Final = f"usage: python -m leveret.pipeline {'|'.join(TASKS)}, with a job in JSON on standard input"
 
 
 def main() -> None:
     """Run what the first argument names."""
     task = sys.argv[1] if len(sys.argv) == 2 else ""
-    if task not in ("transfer", "recover", "look", "inspect", "warm"):
+    if task not in TASKS:
         sys.exit(USAGE)
     console = Console()
     try:
@@ -45,8 +46,8 @@ def main() -> None:
 def run(task: str, console: Console) -> None:
     """Do the task; Spark and Arrow are imported only by those that need them."""
     if task == "warm":
-        console.read_line()
-        console.end_with_parent()
+        if console.read_line():
+            console.end_with_parent()
         console.chatter_to(Path(os.devnull))
         from leveret.pipeline.warm import make_archive
 

@@ -42,7 +42,7 @@ from leveret.pipeline.plan import (
 )
 from leveret.pipeline.progress import Inbox, report
 from leveret.pipeline.publish import Client, PlanPublisher
-from leveret.pipeline.session import SHORT_LIVED, start_session
+from leveret.pipeline.session import start_session
 from leveret.pipeline.spark_error import SparkFailed, cause_of
 from leveret.pipeline.stream_client import connect
 from leveret.pipeline.survivors import Masks, may_have_survivors, not_to_recover, write_run
@@ -128,9 +128,7 @@ class Recovery:
         scratch = self._job.root / "spark" / "recovery"
         shutil.rmtree(scratch, ignore_errors=True)
         make_directory(scratch)
-        self._spark_start = self._threads.submit(
-            start_session, "recovery", self._job.spark, scratch, SHORT_LIVED
-        )
+        self._spark_start = self._threads.submit(start_session, "recovery", self._job.spark, scratch)
 
     @cached_property
     def _spark(self) -> SparkSession:

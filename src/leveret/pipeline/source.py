@@ -1,9 +1,10 @@
 """The transfer's stream source: what Spark moves are descriptors, (vhost, first, next), not messages.
 
 An offset of the query is {vhost: offset in its outgoing log}. It starts at what the manifest has, never at
-what a checkpoint says. A vhost seen for the first time gets the offset where its upstream's log begins,
-in a micro-batch without data. Upstreams that are away, refuse or have lost what is needed make no
-progress for their vhost and are reported; the query goes on.
+what a checkpoint says, or else where the upstream's log begins; that goes into a micro-batch without
+data, which starts the workers too, so that the first one with data does not wait for them. Upstreams
+that are away, refuse or have lost what is needed make no progress for their vhost and are reported; the
+query goes on.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ TELL_INTERVAL_S: Final = 0.25
 SLICE_BYTES_MIN: Final = 8_000_000
 RECORD_BYTES: Final = 1_000
 """Until the upstream has said how long its records are."""
+_DESCRIPTORS: Final = pa.schema([("vhost", pa.string()), ("first", pa.int64()), ("next", pa.int64())])
 DESCRIPTOR: Final = "vhost string, first bigint, next bigint"
 
 Offsets = dict[str, int]
@@ -88,8 +90,8 @@ class UpstreamReader(DataSourceStreamReader):
         self._told: dict[str, tuple[dict[str, object], float]] = {}
 
     def initialOffset(self) -> Offsets:
-        """Where the manifest ends."""
-        return {vhost: self._stored(vhost) for vhost in self._job.vhosts if self._stored(vhost) >= 0}
+        """Nothing yet: a first micro-batch without data finds where each vhost begins."""
+        return {}
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """Where to transfer to next; waits up to a second for news, so that idling costs nothing."""
@@ -113,7 +115,8 @@ class UpstreamReader(DataSourceStreamReader):
             for vhost, first in start.items()
             for piece in self._sliced(vhost, first, end.get(vhost, first))
         ]
-        tasks: list[list[tuple[str, int, int]]] = [[] for _ in range(min(self._options.cores, len(slices)))]
+        wanted = self._options.cores if end.keys() - start.keys() else len(slices)
+        tasks: list[list[tuple[str, int, int]]] = [[] for _ in range(min(self._options.cores, wanted))]
         for index, piece in enumerate(slices):
             tasks[index % len(tasks)].append(piece)
         return [Slices(task) for task in tasks]
@@ -121,13 +124,15 @@ class UpstreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The descriptors of a task."""
         assert isinstance(partition, Slices)
-        vhosts, firsts, nexts = zip(*partition.slices, strict=True)
-        columns = [pa.array(vhosts, pa.string()), pa.array(firsts, pa.int64()), pa.array(nexts, pa.int64())]
-        yield pa.RecordBatch.from_arrays(columns, names=["vhost", "first", "next"])
+        rows = [dict(zip(_DESCRIPTORS.names, piece, strict=True)) for piece in partition.slices]
+        yield pa.RecordBatch.from_pylist(rows, schema=_DESCRIPTORS)
 
     def _look(self, vhost: str, start: int) -> int:
-        """The committed end of a vhost's outgoing log; `start` when that cannot be had; reports either."""
+        """Where a vhost's outgoing log ends, or, before it has a `start`, where to begin; reports trouble."""
         link = link_of(self._job, vhost)
+        is_new = start < 0
+        if is_new:
+            start = self._stored(vhost)
         try:
             stats = link.client(self._job).stats(OUTGOING_STREAM)
             first, end = stats["first_chunk_id"], stats["committed_offset"]
@@ -142,12 +147,15 @@ class UpstreamReader(DataSourceStreamReader):
             self._record_bytes[vhost] = max(1, stats["bytes"] // (end - first))
         self._tell(
             vhost,
-            state="connected",
+            # Connected is who can transfer: the workers are still to be started.
+            state="connecting" if is_new else "connected",
             endpoint=link.endpoint,
             committed=end,
             committed_ms=stats["committed_timestamp_ms"],
         )
-        return end if start >= 0 else first
+        if is_new:
+            return start if start >= 0 else first
+        return end
 
     def _check(self, vhost: str, start: int, first: int, end: int) -> None:
         if 0 <= start < first:

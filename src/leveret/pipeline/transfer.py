@@ -22,7 +22,7 @@ from leveret.pipeline.files import locked, make_directory
 from leveret.pipeline.job import TransferJob
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.progress import Event, Inbox
-from leveret.pipeline.session import LONG_LIVED, start_session
+from leveret.pipeline.session import start_session
 from leveret.pipeline.sink import StoreSink
 from leveret.pipeline.source import TransferOptions, UpstreamSource, spark_options
 from leveret.pipeline.spark_error import cause_of
@@ -46,7 +46,7 @@ def run_transfer(job: TransferJob, console: Console) -> None:
         scratch = job.root / "spark" / "transfer"
         shutil.rmtree(scratch, ignore_errors=True)
         make_directory(scratch)
-        spark = start_session("transfer", job.spark, scratch, LONG_LIVED)
+        spark = start_session("transfer", job.spark, scratch)
         spark.dataSource.register(UpstreamSource)
         spark.dataSource.register(StoreSink)
         console.say("started")
@@ -152,8 +152,7 @@ class Transfer:
         """Whether each upstream either said so, or has not answered since."""
         fresh = self._fresh_links()
         return len(fresh) == len(self._job.vhosts) and all(
-            link["state"] != "connected" or link["committed"] <= self._stored.get(link["vhost"], 0)
-            for link in fresh
+            "error" in link or link["committed"] <= self._stored.get(link["vhost"], 0) for link in fresh
         )
 
     def _fresh_links(self) -> list[dict[str, Any]]:

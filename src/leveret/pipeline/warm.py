@@ -17,13 +17,13 @@ from leveret.pipeline.files import locked
 from leveret.pipeline.java import find_java_home
 from leveret.pipeline.job import Credentials, SparkSettings, TransferJob
 from leveret.pipeline.progress import Inbox
-from leveret.pipeline.session import SHORT_LIVED, start_session
+from leveret.pipeline.session import start_session
 from leveret.pipeline.sink import StoreSink
 from leveret.pipeline.source import TransferOptions, UpstreamSource, spark_options
 
 _LOCK_TIMEOUT_S: Final = 0.1
 _EXIT_TIMEOUT_S: Final = 120.0
-_QUERY_S: Final = 2.0
+_QUERY_S: Final = 2
 
 
 def make_archive() -> Path:
@@ -41,7 +41,7 @@ def make_archive() -> Path:
             return archive
         beside, options = make_archive_options(archive)
         with locked(archive.with_suffix(".lock"), _LOCK_TIMEOUT_S, "making the class archive"):
-            spark = start_session("warm", SparkSettings(), scratch, f"{SHORT_LIVED} {options}")
+            spark = start_session("warm", SparkSettings(), scratch, options)
             _exercise(spark, scratch)
             _end_java(spark)
             # Some Javas cannot make one; an empty file keeps us from trying again and again.

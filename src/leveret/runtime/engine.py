@@ -240,10 +240,13 @@ class Engine:
                 peer.release()
 
     def write_out(self) -> None:
-        """Write what sessions have to send."""
+        """Write what sessions have to send; replies that are to be held stay until the flush has tied them."""
         outbox = self.outbox[:]
         self.outbox.clear()
         for session in outbox:
+            if isinstance(session, ClientConnection) and session.held and session in self._touched:
+                self.outbox.append(session)
+                continue
             octets = session.take_output()
             peer = self.peers.get(session)
             if peer is not None:

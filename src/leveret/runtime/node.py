@@ -169,11 +169,10 @@ class Node:
         for (name,), vhost in self.broker.definitions.by_kind["vhosts"].items():
             if STANDBY_TAG in getattr(vhost, "tags", ()):
                 own = [queue for queue in queues if queue.key[0] == name]
-                self.collector.open_vhost(name)
+                self.collector.open_tagged(name, own)
                 for queue in own:
                     if queue.replicated and queue.damage is None:
-                        await self.collector.catch_up(queue)
-                self.collector.close_missing(name, own)
+                        await self.collector.complete(queue)
 
     async def stop(self) -> None:
         """Close the doors, keep what was promised, close the files."""
@@ -214,7 +213,7 @@ class Node:
         vhosts = self.broker.definitions.by_kind["vhosts"]
         tagged = {name for (name,), vhost in vhosts.items() if STANDBY_TAG in getattr(vhost, "tags", ())}
         for name in tagged:
-            self.collector.open_vhost(name)
+            self.collector.open_tagged(name, self.broker.vhost_queues(name))
         for name in set(self.collector.logs) - tagged:
             self.collector.close_vhost(name, delete=(name,) not in vhosts)
 

@@ -21,6 +21,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -61,6 +62,7 @@ class OutgoingLog:
         self.positions: dict[_Key, int] = {}
         self._lives_file = StateFile(directory / "lives.json")
         self._lives: dict[str, int] = self._lives_file.load()
+        self._lives_saved = True
         self._last_chunk_id = -1
         self.log = Log(directory, epoch=epoch, segment_bytes_max=segment_bytes_max).open(self._recovered)
         self.offsets: dict[str, int] = {}
@@ -92,13 +94,20 @@ class OutgoingLog:
         return self.positions.get(self.key_of(queue), 0)
 
     def begin_life(self, queue: Queue) -> None:
-        """From now on the queue goes by a name that nothing here is settled under; durable at once.
+        """From now on the queue goes by a name that nothing here is settled under."""
+        self._lives[str(queue.epoch)] = self._lives.get(str(queue.epoch), 0) + 1
+        self._lives_saved = False
+
+    def end(self, key: _Key, offset: int, timestamp_ms: int) -> None:
+        """Settle everything of a life that ended at `offset`; the next life is durable before that.
 
         Raises:
             StorageError: the disk refused it.
         """
-        self._lives[str(queue.epoch)] = self._lives.get(str(queue.epoch), 0) + 1
-        self._lives_file.save(self._lives)
+        if not self._lives_saved:
+            self._lives_file.save(self._lives)
+            self._lives_saved = True
+        self.settle_below(key, offset, timestamp_ms, at=offset)
 
     # -- what a downstream is served ----------------------------------------------------------
 
@@ -205,7 +214,11 @@ class OutgoingLog:
         """Serve nothing more, and say so to who is being served."""
         self.is_closed = True
         if delete:
-            self.log.delete()
+            try:
+                self._lives_file.path.unlink(missing_ok=True)
+                self.log.delete()
+            except (OSError, StorageError) as error:
+                logger.error("outgoing_log_not_removed error=%s", error)
         else:
             self.log.close()
         self._tell()
@@ -246,18 +259,39 @@ class Collector:
         self._durable = durable
         self._following: set[Queue] = set()
         self._catching_up: dict[Queue, asyncio.Task[None]] = {}
+        self._durable_end: dict[Queue, int] = {}
+        self._unended: list[tuple[OutgoingLog, _Key, int]] = []
+        self._broken: dict[str, str] = {}
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outgoing")
 
     # -- which vhosts and queues --------------------------------------------------------------
 
     def open_vhost(self, vhost: str) -> OutgoingLog:
-        """The vhost's outgoing log, made when it is tagged for the first time."""
+        """The vhost's outgoing log, made when it is tagged for the first time.
+
+        Raises:
+            StorageError: it cannot be served; it is not tried again before the next start.
+        """
         log = self.logs.get(vhost)
         if log is None:
-            log = self.logs[vhost] = OutgoingLog(
-                self._directory / directory_name(vhost), epoch=1, segment_bytes_max=self._segment_bytes_max
-            )
+            if vhost in self._broken:
+                raise StorageError(self._broken[vhost])
+            directory = self._directory / directory_name(vhost)
+            try:
+                log = OutgoingLog(directory, epoch=1, segment_bytes_max=self._segment_bytes_max)
+            except StorageError as error:
+                logger.error("outgoing_log_down vhost=%s error=%s", vhost, error)
+                self._broken[vhost] = str(error)
+                raise
+            self.logs[vhost] = log
         return log
+
+    def open_tagged(self, vhost: str, queues: list[Queue]) -> None:
+        """Open the log of a tagged vhost with these queues; one that is damaged never stops the broker."""
+        if vhost not in self.logs:
+            with suppress(StorageError):
+                self.open_vhost(vhost)
+                self.close_missing(vhost, queues)
 
     def close_vhost(self, vhost: str, *, delete: bool) -> None:
         """The vhost is gone, or is not tagged any more."""
@@ -273,18 +307,24 @@ class Collector:
 
     async def _catch_up(self, queue: Queue) -> None:
         try:
+            await self.complete(queue)
+        finally:
+            if self._catching_up.get(queue) is asyncio.current_task():
+                del self._catching_up[queue]
+                self._durable_end.pop(queue, None)
+
+    async def complete(self, queue: Queue) -> None:
+        """As `catch_up`, but never fails: the queue's log still has everything, `resume` tries again."""
+        try:
             await self.catch_up(queue)
         except StorageError as error:
-            # The queue's log still has everything: `resume` tries again.
             logger.error("collection_stopped vhost=%s queue=%s error=%s", *queue.key, error)
-        finally:
-            self._catching_up.pop(queue, None)
 
     async def catch_up(self, queue: Queue) -> None:
         """Copy what the queue's log holds beyond the last copy, then collect live.
 
-        Only what is durable is copied: each turn takes the log's end, waits for the disk, copies up to that
-        end in small steps, and looks again. When the end has not moved there is nothing in between.
+        Only what is durable is copied: the log's end of now, once the disk has it, then in small steps all
+        that became durable meanwhile, as `collect` noted. What is not durable then, `collect` will bring.
 
         Raises:
             StorageError: a log cannot be read or written; nothing is skipped.
@@ -293,23 +333,28 @@ class Collector:
         log = self._queue_log(queue)
         key = outgoing.key_of(queue)
         position = outgoing.position_of(queue)
+        if position > log.next_offset:
+            # The queue's log lost its end with the power (durability = os) and hands those offsets out again.
+            outgoing.begin_life(queue)
+            self._end(outgoing, key, outgoing.positions.pop(key))
+            key, position = outgoing.key_of(queue), 0
         if position < log.first_offset:
             # The segments between were dropped: all they held is settled. Say so, a message of them may be out.
             outgoing.settle_below(key, log.first_offset, self._clock_ms(), at=log.first_offset - 1)
             position = log.first_offset
-        end = -1
-        while end != log.next_offset:
-            end = log.next_offset
-            await self._durable()
-            while position < end and not outgoing.is_closed:
-                for chunk in log.read(position, _COPY_BYTES, check=True):
-                    if chunk.header.next_offset > end:
-                        break
-                    outgoing.copy(queue, chunk.header, builtins.bytes(chunk.data))
-                    position = chunk.header.next_offset
-                await asyncio.sleep(0)
-        outgoing.positions.setdefault(key, position)
-        self._following.add(queue)
+        end = log.next_offset
+        await self._durable()
+        while position < max(end, self._durable_end.get(queue, 0)) and not outgoing.is_closed:
+            end = max(end, self._durable_end.get(queue, 0))
+            for chunk in log.read(position, _COPY_BYTES, check=True):
+                if chunk.header.next_offset > end:
+                    break
+                outgoing.copy(queue, chunk.header, builtins.bytes(chunk.data))
+                position = chunk.header.next_offset
+            await asyncio.sleep(0)
+        if not outgoing.is_closed:
+            outgoing.positions.setdefault(key, position)
+            self._following.add(queue)
 
     def unfollow(self, queue: Queue, *, deleted: bool = False) -> None:
         """Stop collecting; downstreams learn that nothing of the queue is to be recovered."""
@@ -324,7 +369,15 @@ class Collector:
         if outgoing.positions.pop(key, None) is not None:
             if not deleted:
                 outgoing.begin_life(queue)
-            outgoing.settle_below(key, queue.next_offset, self._clock_ms(), at=queue.next_offset)
+            self._end(outgoing, key, queue.next_offset)
+
+    def _end(self, outgoing: OutgoingLog, key: _Key, offset: int) -> None:
+        """End a life in the log, later if the disk refuses it now."""
+        try:
+            outgoing.end(key, offset, self._clock_ms())
+        except StorageError as error:
+            logger.error("end_of_queue_not_logged queue=%r error=%s", key[0], error)
+            self._unended.append((outgoing, key, offset))
 
     def close_missing(self, vhost: str, queues: list[Queue]) -> None:
         """At start: end every queue that went while nobody could say so."""
@@ -334,12 +387,13 @@ class Collector:
                 self.unfollow(queue)
         alive = {outgoing.key_of(queue) for queue in queues if queue.replicated}
         for key in [key for key in outgoing.positions if key not in alive]:
-            end = outgoing.positions.pop(key)
-            outgoing.settle_below(key, end, self._clock_ms(), at=end)
+            self._end(outgoing, key, outgoing.positions.pop(key))
 
     def collect(self, queue: Queue, header: Header, data: bytes) -> None:
         """A durable chunk of a replicated queue: copy it. Never fails the broker."""
         if queue not in self._following:
+            if queue in self._catching_up:
+                self._durable_end[queue] = header.next_offset
             return
         try:
             self.logs[queue.key[0]].copy(queue, header, data)
@@ -350,14 +404,20 @@ class Collector:
 
     def keep_from(self, queue: Queue) -> int:
         """The first offset of the queue's log that is still needed here."""
-        if not queue.replicated:
+        outgoing = self.logs.get(queue.key[0])
+        if not queue.replicated or outgoing is None:
+            # What is dropped before it could be copied was settled; `catch_up` says so.
             return queue.settled.floor
-        return self.logs[queue.key[0]].position_of(queue)
+        return outgoing.position_of(queue)
 
     def resume(self, queues: list[Queue]) -> None:
         """Begin to collect what should be and is not, such as what a full disk had stopped."""
+        unended, self._unended = self._unended, []
+        for outgoing, key, offset in unended:
+            if not outgoing.is_closed:
+                self._end(outgoing, key, offset)
         for queue in queues:
-            if queue.replicated and queue.damage is None:
+            if queue.replicated and queue.damage is None and queue.key[0] not in self._broken:
                 self.follow(queue)
 
     # -- durability and retention -------------------------------------------------------------
@@ -384,8 +444,11 @@ class Collector:
     def retain(self) -> None:
         """Drop what is beyond the configured size or age."""
         older = None if self._retain_ms is None else self._clock_ms() - self._retain_ms
-        for log in self.logs.values():
-            log.log.retain(bytes_max=self._retain_bytes_max, older_than_ms=older)
+        for vhost, log in self.logs.items():
+            try:
+                log.log.retain(bytes_max=self._retain_bytes_max, older_than_ms=older)
+            except StorageError as error:
+                logger.error("retention_failed vhost=%s error=%s", vhost, error)
 
     def close(self) -> None:
         """Sync what is left and close."""
@@ -396,8 +459,8 @@ class Collector:
 
 
 def directory_name(vhost: str) -> str:
-    """A vhost's name as a directory name that tells it from all others."""
-    quoted = quote(vhost, safe="")
+    """A vhost's name as a directory name that tells it from all others, also from `.` and `..`."""
+    quoted = quote(vhost, safe="").replace(".", "%2E") or "%"
     if len(quoted) <= 200:
         return quoted
     return "sha256-" + hashlib.sha256(vhost.encode()).hexdigest()

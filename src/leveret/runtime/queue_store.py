@@ -204,16 +204,19 @@ class QueueStore:
         """The core's Reader: messages at and after `offset`, about half a megabyte of them.
 
         Raises:
-            StorageError: the log cannot be read back.
+            StorageError: the log cannot be read back at `offset`; what is whole before damage is returned.
         """
         log = self.log(queue)
         runs: list[Run] = []
         while offset < log.next_offset and not runs:
-            for chunk in log.read(offset, READ_BYTES, check=True):
-                header = chunk.header
-                if header.type == ChunkType.USER:
-                    runs += self._runs(log, chunk, offset)
-                offset = max(offset, header.next_offset)
+            try:
+                for chunk in log.read(offset, READ_BYTES, check=True):
+                    if chunk.header.type == ChunkType.USER:
+                        runs += self._runs(log, chunk, offset)
+                    offset = max(offset, chunk.header.next_offset)
+            except StorageError:
+                if not runs:
+                    raise
         return runs
 
     def _runs(self, log: Log, chunk: Chunk, offset: int) -> list[Run]:

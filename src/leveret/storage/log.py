@@ -309,7 +309,7 @@ class Log:
 
     def _header(self, buffer: bytes, at: int, segment: Segment, chunk_id: int, position: int) -> Header:
         try:
-            header = decode_header(buffer, at)
+            header = decode_header(buffer[at : at + HEADER_BYTES])
         except ChunkError as error:
             raise self._corrupt(segment, chunk_id, position, str(error)) from None
         if header.chunk_id != chunk_id:
@@ -318,7 +318,7 @@ class Log:
 
     def _verify(self, chunk: Chunk, found: _Found) -> None:
         try:
-            verify(chunk, found.position)
+            verify(chunk)
         except ChunkError as error:
             raise self._corrupt(found.segment, chunk.header.chunk_id, found.position, str(error)) from None
 
@@ -380,17 +380,18 @@ class Log:
             segment.close()
 
     def delete(self) -> None:
-        """Close the log and remove its directory.
+        """Close the log and remove its directory, in which nothing but segments may be.
 
         Raises:
-            StorageError: the disk refused it.
+            StorageError: the disk refused it, or something else is there.
         """
         self.close()
         self._unsynced.clear()
         try:
             if self.directory.exists():
                 for path in self.directory.iterdir():
-                    path.unlink()
+                    if _segment_of(path):
+                        path.unlink()
                 self.directory.rmdir()
         except OSError as error:
             raise StorageError(f"log {self.directory}: cannot be removed: {error}") from error

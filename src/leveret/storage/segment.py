@@ -12,7 +12,6 @@ else that fails a check is damage: it is reported with its place, and nothing is
 
 from __future__ import annotations
 
-import mmap
 import os
 from array import array
 from bisect import bisect_right
@@ -21,12 +20,13 @@ from pathlib import Path
 from typing import Final
 
 from leveret.model.errors import Corrupt
-from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, Header, decode_header, verify
+from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, Header, decode_chunk, decode_header
 
 SUFFIX: Final = ".segment"
 PROVISIONAL: Final = ".new"
 """Appended to the name while the end of the segment before may not be on disk; see storage.log."""
 INDEX_EVERY_BYTES: Final = 64 * 1024
+_READ_BYTES: Final = 1024 * 1024
 _ZERO_TAIL_BYTES: Final = 64
 """A chunk with a wrong CRC counts as torn only when at least so much of its end, and all behind it, is zero."""
 
@@ -102,46 +102,52 @@ class Segment:
             Corrupt: a check fails where no torn write explains it.
         """
         length = os.fstat(self.fd()).st_size
-        if length == 0:
-            return 0
-        with mmap.mmap(self.fd(), length, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
-            while self.size < length:
-                try:
-                    chunk = self._chunk_at(view, length)
-                except ChunkError as error:
-                    if last and _is_torn(view, self.size, length):
-                        return length - self.size
-                    raise Corrupt(
-                        str(self.path.parent), self.path.name, self.next_offset, self.size, str(error)
-                    ) from None
-                with chunk.data, chunk.trailer:  # type: ignore[union-attr]  # both are memoryviews here
-                    on_chunk(chunk)
-                self.note(chunk.header)
+        window = _Window(self.fd(), length)
+        while self.size < length:
+            try:
+                chunk = self._next_chunk(window, length)
+            except ChunkError as error:
+                if last and _is_torn(window.load(self.size, length - self.size)):
+                    return length - self.size
+                raise Corrupt(
+                    str(self.path.parent), self.path.name, self.next_offset, self.size, str(error)
+                ) from None
+            on_chunk(chunk)
+            self.note(chunk.header)
         return 0
 
-    def _chunk_at(self, view: memoryview, length: int) -> Chunk:
-        header = decode_header(view, self.size)
+    def _next_chunk(self, window: _Window, length: int) -> Chunk:
+        header = decode_header(window.load(self.size, HEADER_BYTES))
         if header.chunk_id != self.next_offset:
             raise ChunkError(f"chunk id is {header.chunk_id}, expected {self.next_offset}")
-        start = self.size + HEADER_BYTES
-        middle = start + header.data_bytes
-        end = self.size + header.chunk_bytes
-        if end > length:
-            raise ChunkError(f"the file ends {end - length} octets before the chunk does")
-        data, trailer = view[start:middle], view[middle:end]
-        try:
-            chunk = Chunk(header, data, trailer)
-            verify(chunk, self.size)
-        except ChunkError:
-            data.release()
-            trailer.release()
-            raise
-        return chunk
+        missing = self.size + header.chunk_bytes - length
+        if missing > 0:
+            raise ChunkError(f"the file ends {missing} octets before the chunk does")
+        return decode_chunk(window.load(self.size, header.chunk_bytes))
 
 
-def _is_torn(view: memoryview, position: int, length: int) -> bool:
-    """Tell an interrupted append from damage; see the module's text."""
-    rest = bytes(view[position:length])
+class _Window:
+    """The part of a file that a scan looks at; read, not mapped, so that a bad sector is an error and no SIGBUS."""
+
+    def __init__(self, fd: int, length: int) -> None:
+        self._fd = fd
+        self._length = length
+        self._view = memoryview(b"")
+        self._begin = 0
+
+    def load(self, position: int, size: int) -> memoryview:
+        """What is there of `size` octets from `position` on."""
+        at = position - self._begin
+        wanted = min(size, self._length - position)
+        if at + wanted > len(self._view):
+            count = min(max(size, _READ_BYTES), self._length - position)
+            self._view, self._begin, at = memoryview(os.pread(self._fd, count, position)), position, 0
+        return self._view[at : at + size]
+
+
+def _is_torn(tail: memoryview) -> bool:
+    """Tell an interrupted append from damage, by all that follows the last whole chunk; see the module."""
+    rest = bytes(tail)
     if len(rest) < HEADER_BYTES:
         return True
     try:

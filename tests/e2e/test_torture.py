@@ -1,0 +1,176 @@
+"""Processes are killed at moments nobody chose, over and over, and the books must balance every time.
+
+Run by `make torture`. LEVERET_TORTURE_ROUNDS says how often (5), LEVERET_TORTURE_SEED repeats a run: the
+messages, the consumers' choices, who is killed and after how long. What the machine does in between is
+its own, so a seed brings back the circumstances of a failure, not always the failure.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from leveret.testing.audit import FOREVER, Audit
+from leveret.testing.broker import LeveretProcess
+from leveret.testing.parcels import declare
+from leveret.testing.standby_pair import BEACON, StandbyPair
+from tests.e2e.site import Site, background, drain_all
+
+pytestmark = [pytest.mark.torture, pytest.mark.timeout(3600)]
+
+ROUNDS: Final = int(os.environ.get("LEVERET_TORTURE_ROUNDS", "5"))
+QUEUES: Final = ("one", "two", "three")
+VHOST: Final = "orders"
+PAIR_RATE: Final = 500
+PROMOTIONS_MAX: Final = 3
+SMALL_SEGMENT_BYTES: Final = 1 << 20
+"""So that segments are rolled and dropped on the way."""
+
+
+@pytest.fixture
+def seed() -> int:
+    chosen = int(os.environ.get("LEVERET_TORTURE_SEED") or secrets.randbelow(1 << 32))
+    print(f"\nLEVERET_TORTURE_SEED={chosen} LEVERET_TORTURE_ROUNDS={ROUNDS}")
+    return chosen
+
+
+def test_a_node_killed_at_any_moment_keeps_what_it_confirmed_and_nothing_it_settled(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    with LeveretProcess(config={"segment_bytes_max": str(SMALL_SEGMENT_BYTES)}) as node:
+        site = Site(node, "/", tmp_path, seed)
+        with site.channel() as channel:
+            declare(channel, QUEUES)
+        for round_ in range(ROUNDS):
+            consumers = [site.consumer(QUEUES) for _ in range(chance.randint(0, 2))]
+            begun = site.confirmed()
+            with background(site.publisher(QUEUES), *consumers):
+                site.wait_confirmed(begun + 1)
+                time.sleep(chance.uniform(0.0, 1.5))
+                end(node, chance)
+            node.start()
+            if chance.random() < 0.2:
+                purge(node, site, chance.choice(QUEUES))
+            found = drain_all(node, "/", QUEUES, keep=True)
+            result = site.audit(found, dict.fromkeys(QUEUES, FOREVER))
+            print(f"round {round_ + 1}: {told(result)}")
+            assert result.balances, result
+            assert sum(consumer.disordered for consumer in consumers) == 0
+
+
+def end(node: LeveretProcess, chance: random.Random) -> None:
+    """Mostly by kill -9, now and then in order."""
+    if chance.random() < 0.85:
+        node.kill9()
+    else:
+        node.stop()
+
+
+def purge(node: LeveretProcess, site: Site, queue: str) -> None:
+    """Purge a queue, and kill -9 the node as soon as it has answered."""
+    with site.channel() as channel:
+        channel.queue_purge(queue)
+        node.kill9()
+    site.forget(queue)
+    node.start()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_a_pair_whose_processes_are_killed_recovers_what_it_must_and_nothing_else(
+    tmp_path: Path, seed: int, round_: int
+) -> None:
+    chance = random.Random(f"{seed} {round_}")
+    with StandbyPair(VHOST, tmp_path) as pair:
+        site = Site(pair.upstream, VHOST, tmp_path, chance.randrange(1 << 32))
+        pair.start()
+        pair.replicate("osr", "^.*")
+        with site.channel() as channel:
+            declare(channel, QUEUES)
+        pair.follow()
+        pair.wait_transferred()
+        pair.wait_queues([*QUEUES, BEACON])
+        story = chance.choices(["upstream", "driver", "downstream"], k=chance.randint(1, 4))
+        live(pair, site, chance, story)
+        story += promote(pair, chance)
+        covered = pair.covered(QUEUES)
+        result = site.audit(drain_all(pair.downstream, VHOST, QUEUES, keep=False), covered)
+    print(f"round {round_ + 1}: killed {', '.join(story)}: {told(result)}")
+    assert result.balances, result
+
+
+def live(pair: StandbyPair, site: Site, chance: random.Random, story: list[str]) -> None:
+    """Publish and consume, and kill one after the other; at last the upstream."""
+    with ExitStack() as stack:
+        apply(stack, site)
+        for victim in story:
+            time.sleep(chance.uniform(0.2, 5.0))
+            if victim == "driver":
+                pair.kill_pipeline("transfer")
+            elif victim == "downstream":
+                pair.downstream.kill9()
+                pair.downstream.start()
+            else:
+                pair.upstream.kill9()
+                stack.close()
+                pair.restart_upstream()
+                apply(stack, site)
+        if chance.random() < 0.7:
+            pair.wait_transferred()
+        time.sleep(chance.uniform(0.2, 5.0))
+        pair.upstream.kill9()
+
+
+def apply(stack: ExitStack, site: Site) -> None:
+    """Let a publisher and a consumer work until the upstream is killed."""
+    stack.enter_context(background(site.publisher(QUEUES, rate=PAIR_RATE), site.consumer(QUEUES)))
+
+
+def promote(pair: StandbyPair, chance: random.Random) -> Iterator[str]:
+    """Promote until it succeeds, killing the recovery or the node at first; tells who was killed."""
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(PROMOTIONS_MAX):
+            victim = chance.choice(["recovery", "promoted node", "nobody"])
+            promotion = pool.submit(pair.promote)
+            if victim == "nobody":
+                break
+            kill_promoting(pair, chance, promotion, victim)
+            yield victim
+        else:
+            promotion = pool.submit(pair.promote)
+        ended = promotion.result()
+    assert ended.returncode == 0, ended.stderr
+
+
+def kill_promoting(pair: StandbyPair, chance: random.Random, promotion: Future[Any], victim: str) -> None:
+    """Kill some seconds into a promotion, unless it has ended by then."""
+    with suppress(TimeoutError):
+        promotion.result(chance.uniform(0.0, 15.0))
+    if victim == "recovery":
+        pair.kill_pipeline("recover")
+        promotion.result()
+    else:
+        pair.downstream.kill9()
+        promotion.result()
+        pair.downstream.start()
+
+
+def told(result: Audit) -> str:
+    """What the books say, in a line."""
+    total = result.total
+    return (
+        f"confirmed {total.confirmed}, acked {total.acked}, found {total.recovered}, "
+        f"lost {total.lost} (within the lag of {result.lag_messages}: {total.lost - total.lost_unlawfully}), "
+        f"resurrected {total.resurrected}, duplicated {total.duplicated}, disordered {total.disordered}, "
+        f"altered {total.altered}"
+    )

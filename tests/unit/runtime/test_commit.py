@@ -1,0 +1,280 @@
+"""runtime.commit: a promise is kept after a sync that began after what it promises, in order, or never."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leveret.runtime import commit as commit_module
+from leveret.runtime.commit import GroupCommit
+from leveret.storage.log import Log, sync_descriptors
+from tests.unit.runtime.site import scratch, until
+
+
+class Disk:
+    """fdatasync that a test lets go one at a time; knows what is durable when a promise is kept."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+        self.log = Log(directory, epoch=1).open()
+        self.failures: list[BaseException] = []
+        self.error: OSError | None = None
+        self.syncing = 0
+        self._gate = threading.Semaphore(0)
+        monkeypatch.setattr(commit_module, "sync_descriptors", self._sync)
+
+    def commit(self, *, fsync: bool = True) -> GroupCommit:
+        return GroupCommit(fsync=fsync, on_failure=self.failures.append)
+
+    def append(self, commit: GroupCommit) -> int:
+        """Append a record; returns the end that a promise about it needs."""
+        self.log.append(0, 1, 1, b"x", 0)
+        commit.appended(self.log)
+        return self.log.next_offset
+
+    def let_go(self) -> None:
+        self._gate.release()
+
+    def _sync(self, descriptors: list[int]) -> None:
+        self.syncing += 1
+        assert self._gate.acquire(timeout=10)
+        if self.error is not None:
+            sync_descriptors(descriptors)
+            raise self.error
+        sync_descriptors(descriptors)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Disk:
+    return Disk(monkeypatch, tmp_path / "log")
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await scenario()
+
+    asyncio.run(main())
+
+
+def test_a_promise_waits_for_the_sync(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("a"))
+        commit.begin()
+        await until(lambda: disk.syncing == 1)
+        assert kept == []
+        disk.let_go()
+        await until(lambda: kept)
+        assert (kept, commit.rounds) == (["a"], 1)
+        commit.close()
+
+    run(scenario)
+
+
+def test_a_promise_is_not_kept_by_a_round_that_began_before_its_append(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("a"))
+        commit.begin()
+        await until(lambda: disk.syncing == 1)
+        for name in ("b", "c"):
+            disk.append(commit)
+            commit.when_durable(lambda name=name: kept.append(name))  # type: ignore[misc]
+            commit.begin()
+        disk.let_go()
+        await until(lambda: disk.syncing == 2)
+        assert (kept, commit.rounds) == (["a"], 1)
+        disk.let_go()
+        await until(lambda: len(kept) == 3)
+        assert (kept, commit.rounds) == (["a", "b", "c"], 2)
+        commit.close()
+
+    run(scenario)
+
+
+def test_a_promise_about_nothing_new_is_kept_at_once_but_not_before_a_round_under_way(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+        commit.when_durable(lambda: kept.append("nothing"))
+        commit.begin()
+        assert kept == ["nothing"]
+        disk.append(commit)
+        commit.begin()
+        commit.when_durable(lambda: kept.append("behind"))
+        commit.begin()
+        await until(lambda: disk.syncing == 1)
+        assert kept == ["nothing"]
+        disk.let_go()
+        await until(lambda: len(kept) == 2)
+        assert disk.syncing == 1
+        commit.close()
+
+    run(scenario)
+
+
+def test_a_promise_may_append_and_promise_again(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+
+        def first() -> None:
+            kept.append("a")
+            disk.append(commit)
+            commit.when_durable(lambda: kept.append("b"))
+            commit.begin()
+
+        disk.append(commit)
+        commit.when_durable(first)
+        commit.begin()
+        disk.let_go()
+        await until(lambda: disk.syncing == 2)
+        assert kept == ["a"]
+        disk.let_go()
+        await until(lambda: kept == ["a", "b"])
+        commit.close()
+
+    run(scenario)
+
+
+def test_after_a_failed_sync_no_promise_is_ever_kept(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("a"))
+        commit.begin()
+        await until(lambda: disk.syncing == 1)
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("b"))
+        disk.error = OSError(5, "Input/output error")
+        disk.let_go()
+        await until(lambda: disk.failures)
+        assert disk.failures == [disk.error]
+        disk.error = None
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("c"))
+        commit.begin()
+        disk.let_go()
+        commit.close()
+        await asyncio.sleep(0)
+        assert (kept, disk.syncing, len(disk.failures)) == ([], 1, 1)
+
+    run(scenario)
+
+
+def test_a_log_that_cannot_be_synced_at_all_is_a_failure_too(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("a"))
+
+        def refuse(fd: int) -> int:
+            raise OSError(24, "Too many open files")
+
+        monkeypatch.setattr(os, "dup", refuse)
+        commit.begin()
+        (failure,) = disk.failures
+        assert "Too many open files" in str(failure)
+        commit.begin()
+        assert (kept, disk.syncing, len(disk.failures)) == ([], 0, 1)
+        commit.close()
+
+    run(scenario)
+
+
+def test_without_fsync_promises_are_kept_at_once(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(fsync=False), list[str]()
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("a"))
+        commit.begin()
+        assert (kept, disk.syncing) == (["a"], 0)
+        commit.close()
+
+    run(scenario)
+
+
+def test_settle_waits_until_everything_so_far_is_durable(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit = disk.commit()
+        await commit.settle()
+        disk.append(commit)
+        waiting = asyncio.ensure_future(commit.settle())
+        await until(lambda: disk.syncing == 1)
+        assert not waiting.done()
+        disk.let_go()
+        await asyncio.wait_for(waiting, 10)
+        commit.close()
+
+    run(scenario)
+
+
+def test_a_synced_segment_gets_its_final_name(disk: Disk, tmp_path: Path) -> None:
+    disk.log.segment_bytes_max = 1
+
+    async def scenario() -> None:
+        commit = disk.commit()
+        disk.append(commit)
+        disk.append(commit)
+        assert [path.suffix for path in sorted((tmp_path / "log").iterdir())] == [".segment", ".new"]
+        disk.let_go()
+        await commit.settle()
+        assert [path.suffix for path in sorted((tmp_path / "log").iterdir())] == [".segment", ".segment"]
+        commit.close()
+
+    run(scenario)
+
+
+STEP = st.sampled_from(["append", "promise", "begin", "let go"])
+
+
+@settings(max_examples=60)
+@given(st.lists(STEP, max_size=30))
+def test_whatever_the_order_promises_are_kept_in_order_and_never_before_their_sync(steps: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch, scratch() as directory:
+        disk = Disk(monkeypatch, directory / "log")
+        durable = [0]
+        sync = disk._sync
+
+        def noted(descriptors: list[int]) -> None:
+            end = disk.log.next_offset
+            sync(descriptors)
+            durable.append(end)
+
+        monkeypatch.setattr(commit_module, "sync_descriptors", noted)
+
+        async def scenario() -> None:
+            commit, made, kept = disk.commit(), 0, list[int]()
+
+            def keep(number: int, needs: int) -> None:
+                assert durable[-1] >= needs
+                kept.append(number)
+
+            for step in steps:
+                if step == "append":
+                    disk.append(commit)
+                elif step == "promise":
+                    number, needs = made, disk.log.next_offset
+                    made += 1
+                    commit.when_durable(lambda number=number, needs=needs: keep(number, needs))  # type: ignore[misc]
+                elif step == "begin":
+                    commit.begin()
+                    await asyncio.sleep(0)
+                else:
+                    disk.let_go()
+                    await asyncio.sleep(0.001)
+            for _ in steps:
+                disk.let_go()
+            await asyncio.wait_for(commit.settle(), 10)
+            assert kept == list(range(made))
+            commit.close()
+
+        run(scenario)

@@ -1,0 +1,394 @@
+"""runtime.outgoing: whatever happens to its queues, an outgoing log tells a standby exactly what they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leveret.model import definitions as d
+from leveret.model.errors import NotFound, StorageError
+from leveret.runtime import outgoing as outgoing_module
+from leveret.runtime.outgoing import OutgoingLog, directory_name
+from leveret.storage.log import Log
+from leveret.wire.chunk import ChunkType, decode_chunk
+from tests.unit.runtime.site import HEAD, POLICY, TAGGED, Site, origin, scratch, until
+
+QUEUES = ["q1", "q2", "other"]
+OFF = d.Delete("policies", ("v", "p"))
+
+
+def queue(name: str) -> d.Queue:
+    return d.Queue(name=name, vhost="v")
+
+
+async def replicating(directory: Path, durability: str = "fsync") -> Site:
+    """A site whose queue q is replicated."""
+    site = Site(directory, durability)
+    await site.start()
+    await site.apply(d.Put(TAGGED), d.Put(queue("q")), d.Put(POLICY))
+    return site
+
+
+STEP = st.one_of(
+    st.tuples(st.just("publish"), st.sampled_from(QUEUES), st.integers(1, 12)),
+    st.tuples(st.just("ack"), st.sampled_from(QUEUES), st.integers(1, 12)),
+    st.tuples(st.just("requeue"), st.sampled_from(QUEUES), st.integers(1, 5)),
+    st.tuples(st.sampled_from(["purge", "delete", "declare"]), st.sampled_from(QUEUES), st.just(0)),
+    st.tuples(
+        st.sampled_from(["policy on", "policy off", "tag on", "tag off", "kill"]), st.just(""), st.just(0)
+    ),
+)
+
+
+async def play(site: Site, what: str, name: str, count: int) -> None:
+    changes: dict[str, d.Change] = {
+        "policy on": d.Put(POLICY),
+        "policy off": OFF,
+        "tag on": d.Put(TAGGED),
+        "tag off": d.Put(d.Vhost(name="v")),
+        "declare": d.Put(queue(name)),
+        "delete": d.Delete("queues", ("v", name)),
+    }
+    if what in changes:
+        await site.apply(changes[what])
+    elif what == "kill":
+        await site.restart()
+    elif ("v", name) not in site.node.broker.queues:
+        return
+    elif what == "publish":
+        await site.publish(count, name)
+    elif what == "ack":
+        await site.ack(count, name)
+    elif what == "requeue":
+        for run in site.queue(name).take(count)[0] if site.queue(name).ready_count else []:
+            site.queue(name).requeue(run.first, len(run.bodies))
+    elif what == "purge":
+        site.node.purge("v", name)
+        await site.settle()
+
+
+@settings(max_examples=60)
+@given(st.lists(STEP, max_size=25))
+def test_a_standby_would_recover_what_the_replicated_queues_hold_and_nothing_else(
+    steps: list[tuple[str, str, int]],
+) -> None:
+    async def scenario(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        await site.apply(d.Put(TAGGED), d.Put(POLICY), *(d.Put(queue(name)) for name in QUEUES))
+        for step in [*steps, ("tag on", "", 0)]:
+            await play(site, *step)
+            if "v" in site.node.collector.logs:
+                held = {
+                    one.key[1]: site.contents(one.key[1])
+                    for one in site.node.broker.vhost_queues("v")
+                    if one.replicated and one.message_count
+                }
+                assert site.replicated() == held
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_an_outgoing_chunk_is_its_queues_chunk_under_a_name_of_its_own() -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory)
+        await site.publish(3)
+        await site.ack(2)
+        chunks = list(site.node.collector.logs["v"].log.read(0, 1 << 20))
+        originals = list(site.node._queues.log(site.queue()).read(0, 1 << 20))
+        assert [chunk.header.type for chunk in chunks] == [ChunkType.USER, ChunkType.TRACKING]
+        for chunk, original in zip(chunks, originals, strict=True):
+            assert bytes(chunk.data) == bytes(original.data)
+            same = ("type", "entries", "records", "timestamp_ms", "crc", "data_bytes")
+            assert [getattr(chunk.header, name) for name in same] == [
+                getattr(original.header, name) for name in same
+            ]
+            assert origin(chunk.trailer) == ((b"q", site.queue().epoch), original.header.chunk_id)
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_a_queue_with_a_past_is_copied_whole_when_its_policy_comes() -> None:
+    async def scenario(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        await site.apply(d.Put(TAGGED), d.Put(queue("q")))
+        for _ in range(8):
+            await site.publish(6)
+        await site.ack(20)
+        assert site.node._queues.log(site.queue()).first_offset > 0
+        await site.apply(d.Put(POLICY))
+        assert site.replicated() == {"q": site.contents()}
+        assert len(site.contents()) == 28
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_a_queue_that_is_published_to_without_a_pause_is_caught_up_with() -> None:
+    async def scenario(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        await site.apply(d.Put(TAGGED), d.Put(queue("q")))
+        await site.publish(500)
+        site.node.broker.apply(d.Put(POLICY))
+        site.node._follow_tags()
+        collector, held = site.node.collector, site.queue()
+        for number in range(3000):
+            held.gather(HEAD, [b"%08d" % number])
+            site.node.broker.dirty[held] = None
+            site.node.engine.flush()
+            await asyncio.sleep(0)
+            if held in collector._following:
+                break
+        assert held in collector._following
+        await site.publish(3)
+        assert site.replicated() == {"q": site.contents()}
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+# -- after a restart --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", ["the last chunk", "everything"])
+def test_what_the_outgoing_log_lost_is_completed_from_the_queues_at_start(lost: str) -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory)
+        for _ in range(5):
+            await site.publish(6)
+        await site.ack(8)
+        await site.kill()
+        own = directory / "outgoing" / "v"
+        if lost == "everything":
+            shutil.rmtree(own)
+        else:
+            last = sorted(own.glob("*.segment*"))[-1]
+            last.write_bytes(last.read_bytes()[:-1])
+        await site.start()
+        assert len(site.contents()) == 22
+        assert site.replicated() == {"q": site.contents()}
+        before = site.node.collector.logs["v"].log.next_offset
+        await site.restart()
+        assert site.node.collector.logs["v"].log.next_offset == before
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_a_queue_deleted_while_nobody_could_say_so_is_ended_at_start() -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory)
+        await site.publish(4)
+        await site.kill()
+        shutil.copytree(directory / "outgoing", directory / "copy")
+        await site.start()
+        await site.apply(d.Delete("queues", ("v", "q")))
+        await site.kill()
+        shutil.rmtree(directory / "outgoing")
+        (directory / "copy").rename(directory / "outgoing")
+        await site.start()
+        assert site.replicated() == {}
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_a_queue_log_that_lost_its_end_with_the_power_begins_a_new_life() -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, durability="os")
+        kept = await site.publish(3)
+        await site.kill()
+        (log,) = (directory / "queues").iterdir()
+        (segment,) = log.iterdir()
+        end = segment.stat().st_size
+        await site.start()
+        await site.publish(5)
+        await site.kill()
+        with segment.open("r+b") as file:
+            file.truncate(end)
+        await site.start()
+        after = await site.publish(2)
+        assert site.contents() == [*kept, *after]
+        assert site.replicated() == {"q": [*kept, *after]}
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_a_damaged_outgoing_log_costs_the_standby_and_not_the_broker() -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory)
+        for _ in range(8):
+            await site.publish(6)
+        await site.kill()
+        first = min((directory / "outgoing" / "v").glob("*.segment"))
+        octets = bytearray(first.read_bytes())
+        octets[60] ^= 1
+        first.write_bytes(octets)
+        await site.start()
+        assert "v" not in site.node.collector.logs
+        await site.publish(2)
+        await site.ack(40)
+        assert len(site.contents()) == 10
+        assert site.node.upstream_metrics() == []
+        assert first.read_bytes() == octets
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+# -- a disk that refuses ----------------------------------------------------------------------
+
+
+class FullDisk:
+    """Lets no outgoing log grow while it is full."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_full = False
+        append = Log.append
+
+        def refuse(log: Log, *args: object, **more: object) -> object:
+            if self.is_full and log.directory.parent.name == "outgoing":
+                raise StorageError("no space left")
+            return append(log, *args, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Log, "append", refuse)
+
+
+def test_a_full_disk_stops_collection_and_no_broker_and_it_is_taken_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = FullDisk(monkeypatch)
+
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory)
+        await site.apply(d.Put(queue("q2")), d.Put(queue("q3")))
+        await site.publish(2)
+        await site.publish(2, "q2")
+        await site.publish(2, "q3")
+        disk.is_full = True
+        await site.publish(10)
+        await site.ack(11)
+        await site.apply(d.Delete("queues", ("v", "q2")))
+        await site.apply(d.Put(d.Policy(vhost="v", name="p", pattern="^q$", definition=POLICY.definition)))
+        assert not site.node.failed.is_set()
+        disk.is_full = False
+        site.node.collector.resume(list(site.node.broker.queues.values()))
+        await site.settle()
+        assert site.replicated() == {"q": site.contents()}
+        assert len(site.contents()) == 1
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+# -- what is served ---------------------------------------------------------------------------
+
+
+def test_only_what_is_durable_is_served_and_readers_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory)
+        log = site.node.collector.logs["v"]
+        assert (log.read(0, 1 << 20), log.committed_offset, log.last_chunk_id) == ([], 0, -1)
+        told: list[int] = []
+        stop = log.on_commit(lambda: told.append(log.committed_offset))
+        site.node._tasks[0].cancel()
+        await site.publish(2)
+        assert log.log.next_offset == 2
+        assert log.read(0, 1 << 20) == []
+        runner = asyncio.get_running_loop().create_task(site.node.collector.run())
+        await until(lambda: log.committed_offset == 2)
+        assert told == [2]
+        stop()
+        await site.publish(3)
+        await until(lambda: log.committed_offset == 5)
+        assert told == [2]
+        chunks = [decode_chunk(octets).header for octets in log.read(0, 1 << 20)]
+        assert [(header.chunk_id, header.records) for header in chunks] == [(0, 2), (2, 3)]
+        assert log.last_chunk_id == 2
+        assert [decode_chunk(octets).header.chunk_id for octets in log.read(3, 1)] == [2]
+        assert log.read(5, 1) == []
+        runner.cancel()
+        await site.kill()
+
+    monkeypatch.setattr(outgoing_module, "FLUSH_INTERVAL_S", 0.001)
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_a_closed_log_says_so_to_its_readers() -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory)
+        log = site.node.collector.logs["v"]
+        told: list[bool] = []
+        log.on_commit(lambda: told.append(log.is_closed))
+        await site.apply(d.Delete("vhosts", ("v",)))
+        assert told == [True]
+        with pytest.raises(NotFound, match="outgoing log is closed"):
+            log.read(0, 1)
+        assert not (directory / "outgoing" / "v").exists()
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_the_committed_end_survives_a_restart() -> None:
+    with scratch() as directory:
+        log = OutgoingLog(directory / "v", epoch=1, segment_bytes_max=100)
+        for number in range(5):
+            log.settle_below((b"q", 1), 3, 1000 + number, at=number)
+        log.log.close()
+        log = OutgoingLog(directory / "v", epoch=1, segment_bytes_max=100)
+        assert (log.first_offset, log.committed_offset, log.last_chunk_id) == (0, 5, 4)
+        assert log.last_timestamp_ms == 1004
+        assert len(log.read(0, 1 << 20)) == 5
+        assert log.bytes == sum(len(octets) for octets in log.read(0, 1 << 20))
+        assert log.offset_at(0) == 0
+        assert log.offset_at(9999) == 5
+        log.log.close()
+
+
+def test_retention_drops_the_oldest_and_a_queue_is_not_copied_twice_for_it() -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory)
+        for _ in range(10):
+            await site.publish(4)
+        collector, log = site.node.collector, site.node.collector.logs["v"]
+        await until(lambda: log.committed_offset == log.log.next_offset)
+        collector._retain_bytes_max = 1000
+        collector.retain()
+        assert 0 < log.first_offset < 40
+        assert log.bytes <= 1000
+        await site.restart()
+        assert site.node.collector.logs["v"].log.next_offset == 40
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_vhost_names_become_directory_names_that_differ() -> None:
+    names = ["/", "a/b", "a%2Fb", ".", "..", "ä", "x" * 300, "x" * 301, ""]
+    made = [directory_name(name) for name in names]
+    assert len(set(made)) == len(names)
+    assert not {"", ".", ".."} & set(made)
+    assert all("/" not in name and len(name) <= 255 for name in made)
