@@ -44,6 +44,7 @@ class Broker:
     Attributes:
         definitions: every entity but exclusive queues and their bindings.
         changes: what the definitions log must take next; the runtime empties it.
+        changes_in_flight: above 0 while changes were taken but are not durable yet; the runtime counts.
         dirty: queues that gathered, settled or may dispatch since the last flush; the runtime empties it.
         deleted: queues whose log must go once `changes` is durable; the runtime empties it.
         replication_changes: queues whose `replicated` changed; the runtime empties it.
@@ -57,6 +58,7 @@ class Broker:
         self.queues: dict[tuple[str, ...], Queue] = {}
         self.changes: list[d.Change] = []
         self.dirty: dict[Queue, None] = {}
+        self.changes_in_flight = 0
         self.deleted: list[Queue] = []
         self.replication_changes: list[Queue] = []
         self.connections: set[Connection] = set()

@@ -95,6 +95,7 @@ class AmqpPeer(asyncio.Protocol):
         """
         transport.pause_reading()
         if self._engine.is_overloaded():
+            self._set_reading(False)
             self._engine.when_relieved(self._resume_reading)
         else:
             asyncio.get_running_loop().call_soon(self._resume_reading)
@@ -169,7 +170,12 @@ class AmqpPeer(asyncio.Protocol):
 
     def _resume_reading(self) -> None:
         if self._transport is not None:
+            self._set_reading(True)
             self._transport.resume_reading()
+
+    def _set_reading(self, reading: bool) -> None:
+        if self._session is not None:
+            self._session.set_reading(reading, self._listener.clock_ms())
 
     def tick(self, now_ms: int) -> None:
         """Heartbeats and timeouts."""

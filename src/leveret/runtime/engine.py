@@ -124,8 +124,8 @@ class Engine:
         for queue in dirty:
             self._flush_queue(queue)
         self._follow_replication()
-        definitions_changed = self._append_definitions()
-        self._promise(definitions_changed)
+        self._append_definitions()
+        self._promise()
         self.write_out()
         self._commit.begin()
 
@@ -165,10 +165,10 @@ class Engine:
             else:
                 self._collector.unfollow(queue)
 
-    def _append_definitions(self) -> bool:
+    def _append_definitions(self) -> None:
         broker = self._broker
         if not broker.changes and not broker.deleted:
-            return False
+            return
         changes, broker.changes = broker.changes, []
         try:
             self._definitions.append(changes)
@@ -176,13 +176,17 @@ class Engine:
             logger.error("definitions_not_logged error=%s", error)
             broker.changes = changes + broker.changes
             asyncio.get_running_loop().call_later(1.0, self.touch)
-            return False
+            return
+        broker.changes_in_flight += 1
+        self._commit.when_durable(self._definitions_durable)
         deleted, broker.deleted = broker.deleted, []
         if deleted:
             for queue in deleted:
                 self._collector.unfollow(queue, deleted=True)
             self._commit.when_durable(lambda: self._remove_logs(deleted))
-        return True
+
+    def _definitions_durable(self) -> None:
+        self._broker.changes_in_flight -= 1
 
     def _remove_logs(self, deleted: list[Queue]) -> None:
         for queue in deleted:
@@ -191,9 +195,14 @@ class Engine:
             except StorageError as error:
                 logger.error("log_not_removed vhost=%s queue=%s error=%s", *queue.key, error)
 
-    def _promise(self, definitions_changed: bool) -> None:
-        """Tie confirms, copies to outgoing logs and held replies to the next fdatasync."""
+    def _promise(self) -> None:
+        """Tie confirms, copies to outgoing logs and held replies to the next fdatasync.
+
+        While the definitions log refuses what is to be logged, nothing persistent is confirmed: the message may
+        be in a queue that a restart would not know.
+        """
         commit = self._commit
+        unlogged = bool(self._broker.changes)
         waiting: list[tuple[Channel, Batch]] = []
         touched, self._touched = self._touched, {}
         for session in touched:
@@ -202,7 +211,8 @@ class Engine:
                 batch = channel.confirms.close_batch() if channel.confirms else None
                 if batch is None:
                     continue
-                if self._failed and not self._failed.isdisjoint(batch.queues):
+                refused = unlogged and batch.needs_sync
+                if refused or (self._failed and not self._failed.isdisjoint(batch.queues)):
                     channel.confirm(batch, ok=False)
                 elif batch.needs_sync:
                     waiting.append((channel, batch))
@@ -215,7 +225,7 @@ class Engine:
             self.unsynced_bytes += appended
             commit.when_durable(lambda: self._durable(waiting, copies, appended))
         self._holding += [session for session in touched if session.held]
-        if definitions_changed and self._holding:
+        if self._holding and not unlogged:
             held, self._holding = self._holding, []
             commit.when_durable(lambda: self._release(held))
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from leveret.core.access import check_password, is_allowed, permission_of
 from leveret.core.broker import Broker
-from leveret.core.queue import Queue
+from leveret.core.queue import Head, Queue
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.definitions import User
 from leveret.model.errors import AccessRefused, AuthenticationFailed, NotFound, StorageError
@@ -204,10 +204,16 @@ class RecoveryIngest:
         if queue.gathered:
             # Others' messages first, by themselves: ours and their sequence must share one chunk.
             self._engine.append_now(queue)
+        runs: list[tuple[Head, list[bytes]]] = []
         for sequence, head, body in new:
             if sequence > last:
-                queue.gather(head, [body])
                 last = sequence
+                if runs and runs[-1][0] is head:
+                    runs[-1][1].append(body)
+                else:
+                    runs.append((head, [body]))
+        for head, bodies in runs:
+            queue.gather(head, bodies)
         if last > queue.sequences.get(name, 0):
             queue.advance_sequence(name, last)
             self._broker.dirty[queue] = None

@@ -39,7 +39,7 @@ READ_BYTES: Final = 512 * 1024
 CHUNK_BYTES_MAX: Final = 16 * 1024 * 1024
 
 OnAppend = Callable[[Queue, Header, bytes], None]
-"""(queue, header, data) of a chunk that was just appended to a replicated queue's log."""
+"""(queue, header, data) of a chunk that was just appended to a queue's log."""
 
 
 class QueueStore:
@@ -184,8 +184,7 @@ class QueueStore:
         header = log.append(kind, records, records, data, self._clock_ms(), trailer)
         if queue.definition.durable:
             self._commit.appended(log)
-        if queue.replicated:
-            self.on_append(queue, header, data)
+        self.on_append(queue, header, data)
         return header
 
     def _trailer(self, queue: Queue, log: Log, new: dict[bytes, int]) -> bytes:

@@ -46,6 +46,7 @@ class ClientConnection:
         confirming: channels with publishes since the last flush, in order.
         held: whether `out` must wait until the definitions log is durable.
         is_paused: whether the socket takes no more for now.
+        is_reading: whether the socket is read from; a peer we do not listen to is not silent.
         is_throttled: whether deliveries stopped because `out` was full; `resume` lets them go on.
     """
 
@@ -69,6 +70,7 @@ class ClientConnection:
         self.held = False
         self.is_paused = False
         self.is_throttled = False
+        self.is_reading = True
         self.received_bytes = 0
         self.sent_bytes = 0
         self.access = Access(host.broker, "", "")
@@ -294,6 +296,11 @@ class ClientConnection:
         self.broker.connections.add(self)
         self._reply(commands.Connection.OpenOk())
 
+    def set_reading(self, reading: bool, now_ms: int) -> None:
+        """The socket is read from again, or is not for a while: then the peer's silence is ours."""
+        self.is_reading = reading
+        self._received_at_ms = now_ms
+
     def takes_deliveries(self) -> bool:
         """Whether consumers may be sent more now: the socket takes it and not too much waits for the next write."""
         if self.out_bytes >= OUT_BYTES_MAX:
@@ -386,7 +393,7 @@ class ClientConnection:
             return
         if not self.heartbeat_ms:
             return
-        if now_ms - self._received_at_ms > 2 * self.heartbeat_ms:
+        if self.is_reading and now_ms - self._received_at_ms > 2 * self.heartbeat_ms:
             self._end()
             return
         if self.sent_bytes != self._idle_mark:

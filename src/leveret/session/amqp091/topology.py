@@ -52,7 +52,8 @@ def _vhost(channel: Channel) -> str:
 
 def _hold(channel: Channel) -> None:
     """Replies wait for the definitions log, so a declared entity survives what comes after its reply."""
-    if channel.connection.broker.changes:
+    broker = channel.connection.broker
+    if broker.changes or broker.changes_in_flight:
         channel.connection.held = True
 
 
