@@ -65,11 +65,11 @@ class Site:
         self.publisher(queues, count).run()
         assert self.confirmed() == before + count
 
-    def consumer(self, queues: Sequence[str]) -> Consumer:
-        """A consumer; not yet running."""
-        return Consumer(
-            self._node.amqp_port, self._vhost, queues, self._new_books(), self._seed + len(self._books)
-        )
+    def consumer(self, queues: Sequence[str], *, rate: float = math.inf) -> Consumer:
+        """A consumer that takes on so many a second at most; not yet running."""
+        books = self._new_books()
+        seed = self._seed + len(self._books)
+        return Consumer(self._node.amqp_port, self._vhost, queues, books, seed, rate=rate)
 
     def _new_books(self) -> Books:
         self._books.append(Books(self._folder / f"books-{len(self._books)}"))

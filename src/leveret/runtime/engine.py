@@ -250,11 +250,15 @@ class Engine:
                 peer.release()
 
     def write_out(self) -> None:
-        """Write what sessions have to send; replies that are to be held stay until the flush has tied them."""
+        """Write what sessions have to send.
+
+        Between flushes a session that was read from waits for the next one: its replies must not overtake what
+        came before them (settlements that are not logged, declarations that are not tied to the disk).
+        """
         outbox = self.outbox[:]
         self.outbox.clear()
         for session in outbox:
-            if isinstance(session, ClientConnection) and session.held and session in self._touched:
+            if isinstance(session, ClientConnection) and session in self._touched:
                 self.outbox.append(session)
                 continue
             octets = session.take_output()

@@ -20,8 +20,8 @@ from pika.exceptions import AMQPError
 from leveret.testing.books import Book, Books
 
 WINDOW: Final = 2000
-BATCH: Final = 250
-HELD_MAX: Final = 1500
+BATCH: Final = 100
+HELD_MAX: Final = 500
 _POLL_S: Final = 0.2
 _TURN_S: Final = 0.02
 

@@ -169,6 +169,7 @@ class StandbyPair:
             channel.confirm_delivery()
             channel.queue_declare(BEACON, durable=True)
             channel.basic_publish("", BEACON, b"", pika.BasicProperties(delivery_mode=2))
+            channel.basic_get(BEACON, auto_ack=True)
         wait_until(lambda: self._newest_ms() >= since_ms, "the beacon at the standby", FOLLOW_TIMEOUT_S)
         wait_until(
             lambda: self.covered([BEACON])[BEACON] >= since_ms, "the beacon in the manifest", FOLLOW_TIMEOUT_S

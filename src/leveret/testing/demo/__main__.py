@@ -6,14 +6,13 @@ import argparse
 import random
 import secrets
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from leveret.testing.applications import now_ms
+from leveret.testing.audit import Account, Audit, audit
 from leveret.testing.demo import report
-from leveret.testing.demo.audit import Audit, audit
-from leveret.testing.demo.clients import drain
 from leveret.testing.demo.flights import QUEUES, TOTAL, flights
-from leveret.testing.demo.sites import Sites, now_ms
+from leveret.testing.demo.sites import Sites
 
 SHARE: Final = 60_000
 
@@ -62,25 +61,11 @@ def _run(sites: Sites, count: int, chance: random.Random, seed: int) -> Audit:
     with report.progress("recovered", None) as bar:
         summary = sites.promote(bar)
     report.say(summary.partition("\n")[2].rstrip())
-    transferred, covered_ms = sites.transferred()
+    covered = sites.pair.covered(QUEUES)
     report.step("6/6 fresh consumers drain the downstream")
-    with ThreadPoolExecutor(len(QUEUES)) as pool:
-        drained = dict(
-            zip(
-                QUEUES,
-                pool.map(lambda queue: drain(sites.downstream.amqp_port, sites.vhost, queue), QUEUES),
-                strict=True,
-            )
-        )
-    return audit(
-        published,
-        sites.confirmed_book,
-        sites.acked_book,
-        drained,
-        transferred,
-        killed_ms=killed_ms,
-        covered_ms=covered_ms,
-    )
+    result = audit(published, Account.read(sites.books), sites.drain(), covered, sites.pair.transferred())
+    result.lag_ms = max(0, killed_ms - min(covered.values()))
+    return result
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import pika
+
 TOTAL: Final = 336_776
 EXCHANGE: Final = "flights"
 ORIGINS: Final = ("EWR", "JFK", "LGA")
@@ -40,6 +42,26 @@ class Flight(NamedTuple):
     number: int
     routing_key: str
     body: bytes
+
+    @property
+    def exchange(self) -> str:
+        """The topic exchange of all flights."""
+        return EXCHANGE
+
+    @property
+    def queue(self) -> str:
+        """The queue it must end up in."""
+        return queue_of(self.routing_key)
+
+    @property
+    def properties(self) -> pika.BasicProperties:
+        """What identifies it, and headers of its own."""
+        return pika.BasicProperties(
+            content_type="application/json",
+            delivery_mode=2,
+            message_id=str(self.number),
+            headers={"carrier": self.routing_key.partition(".")[2], "number": self.number},
+        )
 
 
 def queue_of(routing_key: str) -> str:

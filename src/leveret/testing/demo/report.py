@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from leveret.testing.demo.audit import Audit
+from leveret.testing.audit import Audit
 
 _console: Final = Console(highlight=False, soft_wrap=True)
 _began: Final = time.monotonic()
@@ -46,22 +46,19 @@ def show(result: Audit) -> None:
         column.justify = "right"
     for line in result.lines:
         table.add_row(line.queue, *(f"{getattr(line, name):,}" for name in _COLUMNS))
-    totals = (sum(getattr(line, name) for line in result.lines) for name in _COLUMNS)
-    table.add_row("all", *(f"{total:,}" for total in totals), style="bold")
+    table.add_row("all", *(f"{getattr(result.total, name):,}" for name in _COLUMNS), style="bold")
     _console.print(table)
     say(
         f"lag at the kill: {result.lag_messages:,} messages, {result.lag_ms:,} ms; "
         "only what was confirmed within it can be lost"
     )
-    again = sum(line.acked_in_lag for line in result.lines)
-    if again:
+    if again := result.total.acked_in_lag:
         say(
             f"{again:,} messages were acked within the lag and are delivered once more: "
             "their acks went down with the upstream"
         )
     for name, meaning in _FAULTS.items():
-        count = sum(getattr(line, name) for line in result.lines)
-        if count:
+        if count := getattr(result.total, name):
             say(f"FAULT: {count:,} {meaning}")
     say("the books balance" if result.balances else "THE BOOKS DO NOT BALANCE")
 
