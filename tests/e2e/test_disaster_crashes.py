@@ -30,9 +30,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 VHOST: Final = "orders"
 QUEUES: Final = ("one", "two", "three")
-BULK: Final = ("bulk-1", "bulk-2", "bulk-3", "bulk-4")
+BULK: Final = tuple(f"bulk-{number}" for number in range(1, 13))
 BULK_MESSAGES: Final = 6000
-BULK_BODY: Final = b"x" * 400
+BULK_BODY: Final = b"x" * 1000
 RATE: Final = 500
 CONSUMED: Final = 0.6
 """Of what is published, so that something is left to recover."""
