@@ -19,6 +19,8 @@ from leveret.core.policies import (
     policy_for_queue,
 )
 from leveret.core.queue import Queue, Reader
+from leveret.core.queue_settings import queue_settings
+from leveret.core.queue_types import make_queue
 from leveret.core.routing import ROUTERS, Headers
 from leveret.core.topology import PREDECLARED, ExchangeState, Topology
 from leveret.core.validation import check_exchange_arguments, check_queue_arguments, equivalent, queue_type
@@ -256,7 +258,7 @@ class Broker:
             equivalent(wanted, held.definition, ("durable", "auto_delete"), ("x-queue-type",))
             return held
         check_queue_arguments(wanted)
-        queue = Queue(self._with_epoch(wanted), self._read)
+        queue = make_queue(self._with_epoch(wanted), self._read)
         queue.owner = owner
         self.queues[queue.key] = queue
         topology.queue_names.add(queue.definition.name)
@@ -388,6 +390,8 @@ class Broker:
         vhost, name = queue.key
         policy = policy_for_queue(policies, vhost, name, queue_type(queue.definition.arguments))
         queue.policy = policy.name if policy else None
+        definition = policy.definition if policy else {}
+        queue.configure(queue_settings(queue.definition.arguments, definition, {}))
         tagged = STANDBY_TAG in getattr(self.definitions.by_kind["vhosts"].get((vhost,)), "tags", ())
         asked = policy is not None and policy.definition.get(REPLICATE) is True
         replicated = tagged and asked and queue.definition.durable and queue.owner is None

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 from leveret.core.offsets import OffsetSet
+from leveret.core.queue_settings import QueueSettings
 from leveret.model.definitions import Queue as QueueDefinition
 
 WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -98,6 +99,7 @@ class Queue:
         self.owner: object | None = None
         self.replicated = False
         self.policy: str | None = None
+        self.settings = QueueSettings()
         self.next_offset = 0
         self.cursor = 0
         self.settled = OffsetSet()
@@ -117,6 +119,10 @@ class Queue:
         self._window_bytes = 0
         self._turn = 0
         self._reread: list[Run] = []
+
+    def configure(self, settings: QueueSettings) -> None:
+        """Take effective settings, at declaration and when a policy changed them."""
+        self.settings = settings
 
     # -- what is there ------------------------------------------------------------------------
 

@@ -1,0 +1,56 @@
+"""Counts of messages that only ever rise; whoever shows rates samples them.
+
+The names are those of RabbitMQ's `message_stats`. A queue counts what came into it and what left it,
+a channel what its client did, an exchange what was published to it and routed from it, the broker all.
+"""
+
+from __future__ import annotations
+
+
+class Counters:
+    """How often each thing happened to a message.
+
+    Attributes:
+        publish: published (channel, queue, broker).
+        publish_in: arrived at an exchange.
+        publish_out: copies that an exchange put into queues.
+        confirm: confirmed to publishers, nacked ones too.
+        return_unroutable: mandatory messages returned.
+        drop_unroutable: other messages that went to no queue.
+        deliver: delivered to consumers that acknowledge.
+        deliver_no_ack: delivered to consumers that do not.
+        get: fetched with basic.get, to be acknowledged.
+        get_no_ack: fetched with basic.get, without.
+        get_empty: basic.get on an empty queue.
+        redeliver: of the deliveries and gets, those that were not the message's first.
+        ack: acknowledged.
+    """
+
+    __slots__ = (
+        "ack",
+        "confirm",
+        "deliver",
+        "deliver_no_ack",
+        "drop_unroutable",
+        "get",
+        "get_empty",
+        "get_no_ack",
+        "publish",
+        "publish_in",
+        "publish_out",
+        "redeliver",
+        "return_unroutable",
+    )
+
+    def __init__(self) -> None:
+        """All zero."""
+        self.publish = self.publish_in = self.publish_out = self.confirm = 0
+        self.return_unroutable = self.drop_unroutable = 0
+        self.deliver = self.deliver_no_ack = self.redeliver = 0
+        self.get = self.get_no_ack = self.get_empty = 0
+        self.ack = 0
+
+    @property
+    def deliver_get(self) -> int:
+        """All that went to clients, either way."""
+        return self.deliver + self.deliver_no_ack + self.get + self.get_no_ack
