@@ -41,8 +41,9 @@ format: setup  ## write the format that `make check` asks for
 bench: setup-test  ## throughput and lag, beside RabbitMQ
 	@.venv/bin/python -m bench $(BENCH_ARGS)
 
-conformance: setup-test  ## what stock RabbitMQ clients expect
+conformance: setup-test  ## what stock RabbitMQ clients expect, then the suites that others wrote
 	@$(PYTEST) $(WORKERS) tests/conformance -m conformance $(TEST_ARGS)
+	@.venv/bin/python -m tests.suites $(SUITE_ARGS)
 
 torture: setup-test  ## kill and restart, over and over
 	@$(PYTEST) $(WORKERS) -m torture --timeout 1800 $(TEST_ARGS)

@@ -53,7 +53,7 @@ def test_it_declares_lists_and_deletes(admin: Admin) -> None:
         'definition={"remote-dc-replicate": true}',
         "apply-to=queues",
     )
-    admin("declare", "parameter", "component=c", "name=n", 'value={"a": 1}')
+    admin("declare", "parameter", "component=vhost-limits", "name=limits", 'value={"max-queues": 9}')
     assert {each["name"] for each in listed(admin, "vhosts")} == {"/", "v"}
     [queue] = listed(admin, "queues")
     assert (queue["name"], queue["policy"], queue["messages"]) == ("q", "p", 0)

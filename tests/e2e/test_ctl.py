@@ -300,7 +300,7 @@ def test_a_port_in_use_ends_a_start_with_one_line(node: LeveretProcess, tmp_path
     config = tmp_path / "leveret.conf"
     config.write_text(
         f"listeners.tcp = none\nstream.listeners.tcp = none\nmanagement.tcp.port = {node.management_port}\n"
-        "log.level = none\n"
+        "log.default.level = none\n"
     )
     argv = [sys.executable, "-m", "leveret.cli.server", "serve", "--data-dir", str(tmp_path / "data")]
     ended = subprocess.run([*argv, "--config", str(config)], capture_output=True, text=True, timeout=30)

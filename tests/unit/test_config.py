@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.config import SETTINGS, Address, Config, build, gather, load, render, unknown_variables
+from leveret.config.example import example, lines_of
+from leveret.config.foreign import is_foreign_key
 from leveret.config.kinds import Bytes, Duration, Listener
 from leveret.config.reference import reference
-from leveret.config.syntax import parse_lines, render_line
+from leveret.config.settings import check_known
+from leveret.config.syntax import Given, parse_lines, render_line
 from leveret.core.schema import LOCAL_KINDS as SCHEMA_LOCAL_KINDS
 from leveret.model.errors import ConfigError
 
@@ -117,10 +121,30 @@ def test_an_unknown_kind_of_local_names_those_that_are_known(tmp_path: Path) -> 
     assert "global_parameters" in message
 
 
-def test_settings_of_tls_are_refused_rather_than_ignored(tmp_path: Path) -> None:
-    assert "unknown setting" in error_of(
-        tmp_path, "standby.replication.downstream.ssl_options.verify = verify_peer"
-    )
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("cluster_formation.peer_discovery_backend = k8s", "a node is no member of a cluster"),
+        ("mqtt.listeners.tcp.default = 1883", "MQTT is not served"),
+        ("hipe_compile = true", "it is RabbitMQ's, and Leveret does not serve it"),
+        ("log.syslog.ip = 10.0.0.1", "it is RabbitMQ's, and Leveret does not serve it"),
+        ("raft.wal_max_size_bytes = 1", "it is RabbitMQ's, and Leveret does not serve it"),
+        ("definitions.local.pth = /d", "did you mean 'definitions.local.path'?"),
+        ("standby.replication.downstream.ssl_options.verify = verify_peer", "unknown setting"),
+    ],
+)
+def test_a_key_of_rabbitmq_that_is_not_served_is_refused_as_such(
+    tmp_path: Path, line: str, advice: str
+) -> None:
+    message = error_of(tmp_path, line)
+    assert f"leveret.conf:1: unknown setting '{line.partition(' ')[0]}'" in message
+    assert advice in message
+
+
+def test_a_key_that_is_served_is_known_though_rabbitmq_has_it_too() -> None:
+    served = {one.key.replace("$name", (*one.names, "a")[0]): Given("", "") for one in SETTINGS}
+    assert any(is_foreign_key(key) for key in served)
+    check_known(served, SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +163,10 @@ def test_settings_of_tls_are_refused_rather_than_ignored(tmp_path: Path) -> None
         ("listeners.tcp = 5672", "none, or lines listeners.tcp.$name = VALUE"),
         ("loopback_users.guest = perhaps", "true or false"),
         ("standby.replication.downstream.data_dir = data", "an absolute path, or none"),
+        ("log.console.level = loud", "one of debug, info"),
+        ("log.file = logs/leveret.log", "a file's name, its absolute path, or false"),
+        ("log.file.rotation.date = daily", "$D0 (midnight)"),
+        ("definitions.import_backend = https", "one of local_filesystem, none"),
         ("no equals sign", "not a setting of the form 'key = value'"),
         ("heartbeat =", "not a setting of the form 'key = value'"),
     ],
@@ -182,7 +210,7 @@ def test_the_environment_wins_over_the_file_and_overrides_over_both(tmp_path: Pa
 
 def test_an_error_from_the_environment_names_the_variable() -> None:
     with pytest.raises(ConfigError, match="LEVERET_HEARTBEAT: heartbeat = 'x' is not valid"):
-        build(gather(None, environ={"LEVERET_HEARTBEAT": "x"}))
+        build(gather(environ={"LEVERET_HEARTBEAT": "x"}))
 
 
 def test_variables_that_look_like_settings_and_are_none_are_found() -> None:
@@ -206,7 +234,7 @@ def test_every_setting_is_declared_once_and_explained() -> None:
 
 
 def test_the_kinds_of_locals_are_those_the_schema_sync_knows() -> None:
-    [locals_] = [one for one in SETTINGS if one.names]
+    [locals_] = [one for one in SETTINGS if one.prefix.endswith(".locals")]
     assert locals_.names == SCHEMA_LOCAL_KINDS
 
 
@@ -242,4 +270,87 @@ def test_a_listener_that_is_shown_is_read_back(ip: object, port: int) -> None:
 
 @given(st.text(st.characters(exclude_characters="'", exclude_categories=["Cc", "Cs"])))
 def test_any_value_without_a_single_quote_can_be_written(value: str) -> None:
-    assert parse_lines(render_line("a.key", value), "f")["a.key"].text == value
+    assert parse_lines(render_line("a.key", value), "f", str)["a.key"].text == value
+
+
+@given(st.text(st.sampled_from("ab.=# '$(<)\\\n\té"), max_size=60))
+def test_any_text_is_settings_or_an_error_that_names_a_line(text: str) -> None:
+    problem = ""
+    try:
+        parse_lines(text, "f", str)
+    except ConfigError as error:
+        problem = str(error)
+    assert re.match(r"f:[0-9]+: |$", problem)
+
+
+def test_a_key_may_have_a_dot_that_does_not_divide_it(tmp_path: Path) -> None:
+    access = load(conf(tmp_path, r"loopback_users.j\.doe = true")).access
+    assert access.loopback_users == {"j.doe"}
+
+
+def test_a_value_may_be_the_first_line_of_a_file_beside(tmp_path: Path) -> None:
+    (tmp_path / "pass").write_text("s3# cret\n")
+    assert load(conf(tmp_path, "default_pass = $(<pass)")).access.default_pass == "s3# cret"
+    message = error_of(tmp_path, "heartbeat = 1\ndefault_pass = $(<nowhere)")
+    assert message.startswith(
+        f"{tmp_path / 'leveret.conf'}:2: default_pass: {tmp_path / 'nowhere'}: cannot be read"
+    )
+
+
+def test_a_value_is_not_taken_from_another_key(tmp_path: Path) -> None:
+    assert "write it out" in error_of(tmp_path, "cluster_name = $(nodename)")
+
+
+def test_the_files_of_a_directory_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    directory = tmp_path / "conf.d"
+    directory.mkdir()
+    (directory / "20.conf").write_text("heartbeat = 20\nchannel_max = 20")
+    (directory / "10.conf").write_text("heartbeat = 10\nframe_max = 10000")
+    (directory / "30.conf.off").write_text("heartbeat = 30")
+    amqp = build(gather(conf(tmp_path, "channel_max = 1\nheartbeat = 1"), directory)).amqp
+    assert (amqp.heartbeat_s, amqp.frame_max_bytes, amqp.channel_max) == (20, 10000, 20)
+
+
+def test_none_on_a_later_line_takes_back_what_came_before(tmp_path: Path) -> None:
+    given = gather(conf(tmp_path, "listeners.tcp.1 = 127.0.0.1:1"), environ={"LEVERET_LISTENERS_TCP": "none"})
+    assert build(given).listeners.amqp == ()
+
+
+def test_a_secret_is_not_taken_from_the_command_line() -> None:
+    with pytest.raises(ConfigError, match=r"--set: default_pass is a secret.*LEVERET_DEFAULT_PASS") as caught:
+        gather(overrides={"default_pass": "s3cret"})
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "file", "stdio"), [("-", None, "stdout"), ("/var/log/l.log", Path("/var/log/l.log"), "stderr")]
+)
+def test_the_variable_of_the_logs_is_a_file_or_standard_output(
+    place: str, file: Path | None, stdio: str
+) -> None:
+    log = build(gather(environ={"LEVERET_LOGS": place})).log
+    assert (log.file.name, log.console.stdio) == (file, stdio)
+    assert unknown_variables({"LEVERET_LOGS": place}, frozenset()) == []
+
+
+def test_no_two_settings_share_a_variable() -> None:
+    variables = ["LEVERET_" + one.prefix.upper().replace(".", "_") for one in SETTINGS]
+    assert len(variables) == len(set(variables))
+    for one, variable in zip(SETTINGS, variables, strict=True):
+        if not one.is_family:
+            assert one.key in gather(environ={variable: one.default})
+
+
+def test_the_first_users_permissions_and_tags_are_rabbitmqs_keys(tmp_path: Path) -> None:
+    text = "default_user_tags.management = true\ndefault_permissions.write = ^app"
+    access = load(conf(tmp_path, text)).access
+    assert access.default_tags == {"management"}
+    assert (access.default_configure, access.default_write, access.default_read) == (".*", "^app", ".*")
+
+
+def test_the_example_file_is_that_of_the_settings_and_can_be_read(tmp_path: Path) -> None:
+    text = (PROJECT / "packaging" / "leveret.conf.example").read_text()
+    assert text == example()
+    assert load(conf(tmp_path, text)) == Config()
+    assert load(conf(tmp_path, re.sub(r"(?m)^#(?! )", "", text))) == Config()
+    assert all("#" + line in text for one in SETTINGS for line in lines_of(one))

@@ -22,7 +22,6 @@ CONTROL_SOCKET: Final = "control.sock"
 CONNECT_TIMEOUT_S: Final = 5.0
 TIMEOUT_S: Final = 60.0
 
-_QUICK: Final = httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
 _PATIENT: Final = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
 
 _EXITS: Final[dict[int, int]] = {
@@ -44,6 +43,10 @@ class NotThere(CtlError):
     """What the command names does not exist."""
 
 
+class TimedOut(CtlError):
+    """The node is there, but its answer does not come."""
+
+
 class Unreachable(CtlError):
     """Nobody answers where the node should be."""
 
@@ -54,10 +57,11 @@ class Unreachable(CtlError):
 class Api:
     """One node's HTTP API."""
 
-    def __init__(self, client: httpx.Client, place: str) -> None:
-        """`place` names the node in errors."""
+    def __init__(self, client: httpx.Client, place: str, timeout_s: float | None = None) -> None:
+        """`place` names the node in errors; an answer may take `timeout_s`, a minute by default."""
         self._client = client
         self._place = place
+        self._quick = httpx.Timeout(timeout_s or TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
 
     def get(self, *parts: str) -> Any:
         """The JSON document at a path.
@@ -70,6 +74,14 @@ class Api:
     def get_slowly(self, *parts: str) -> Any:
         """As `get`, for what may take as long as there is data."""
         return _document(self._send("GET", parts, timeout=_PATIENT))
+
+    def get_within(self, timeout_s: float, *parts: str) -> Any:
+        """As `get`, for what must come in time.
+
+        Raises:
+            TimedOut: it did not.
+        """
+        return _document(self._send("GET", parts, timeout=httpx.Timeout(timeout_s)))
 
     def get_or_none(self, *parts: str) -> Any:
         """As `get`; None if it is not there."""
@@ -98,6 +110,10 @@ class Api:
         """Remove."""
         self._send("DELETE", parts, query=query)
 
+    def delete_because(self, reason: str, *parts: str) -> None:
+        """Remove, and tell whom it concerns why."""
+        self._send("DELETE", parts, headers={"x-reason": reason})
+
     def stream(self, *parts: str, body: object) -> Iterator[dict[str, Any]]:
         """Act, however long it takes; the JSON objects of the answer as they come, one a line."""
         data = msgspec.json.encode(body)
@@ -118,12 +134,18 @@ class Api:
         *,
         body: bytes = b"",
         query: dict[str, str] | None = None,
-        timeout: httpx.Timeout = _QUICK,
+        timeout: httpx.Timeout | None = None,
+        headers: dict[str, str] | None = None,
     ) -> httpx.Response:
-        headers = {"content-type": "application/json"} if body else {}
+        sent = {**({"content-type": "application/json"} if body else {}), **(headers or {})}
         with self._reaching():
             response = self._client.request(
-                method, _path(parts), content=body, params=query, headers=headers, timeout=timeout
+                method,
+                _path(parts),
+                content=body,
+                params=query,
+                headers=sent,
+                timeout=timeout or self._quick,
             )
         _check(response)
         return response
@@ -133,21 +155,23 @@ class Api:
         try:
             yield
         except httpx.TimeoutException:
-            raise Unreachable(f"{self._place} does not answer in time") from None
+            raise TimedOut(exits.RETRY, f"{self._place} does not answer in time") from None
         except httpx.HTTPError as error:
             raise Unreachable(f"cannot reach {self._place}: {error}; is the node running?") from None
 
 
 @contextmanager
-def connect(data_dir: Path | None, url: str | None) -> Iterator[Api]:
+def connect(data_dir: Path | None, url: str | None, timeout_s: float | None = None) -> Iterator[Api]:
     """The API of the node that is named by its data directory or its URL; the URL wins.
+
+    An answer that takes longer than `timeout_s` is not waited for.
 
     Raises:
         CtlError: neither is given, or the directory is not a node's.
     """
     if url is not None:
         with _client(url) as client:
-            yield Api(client, client.base_url.host)
+            yield Api(client, client.base_url.host, timeout_s)
         return
     if data_dir is None:
         raise CtlError(
@@ -156,7 +180,7 @@ def connect(data_dir: Path | None, url: str | None) -> Iterator[Api]:
     with _short_path(data_dir) as path:
         transport = httpx.HTTPTransport(uds=path)
         with httpx.Client(transport=transport, base_url="http://node") as client:
-            yield Api(client, f"the node of {data_dir}")
+            yield Api(client, f"the node of {data_dir}", timeout_s)
 
 
 def _client(url: str) -> httpx.Client:

@@ -1,12 +1,12 @@
 """How a command of `leveretctl` is written, and how it becomes one of typer's.
 
-    @command('Deleting user "{username}" ...')
+    @command('Deleting user "{username}" ...', "delete_user alice")
     def delete_user(ctl: Session, username: Annotated[str, Argument(help="...")]) -> None:
         \"\"\"Delete a user.\"\"\"
         ctl.api.delete("users", username)
 
-The function's name is the command's, its docstring the help. The banner is printed before it runs; it
-reads arguments, calls the API and returns a `Value`.
+The function's name is the command's, its docstring the help, the second text the help's example. The banner
+is printed before it runs; it reads arguments, calls the API and returns a `Value`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import typer
 
-from leveret.cli.api import Api
+from leveret.cli import exits
+from leveret.cli.api import Api, CtlError
 from leveret.cli.formatters import FOR_PEOPLE, FORMATTERS
 from leveret.cli.values import Value
 
@@ -33,6 +35,9 @@ class Session:
 
     Attributes:
         open: connects to the node; `api` does so when it is first used, for as long as `stack` is open.
+        wanted_node: the node's name as the operator gave it; any other node is refused.
+        vhost_given: whether there was a `-p`.
+        timeout_s: what `--timeout` says; None leaves it to the command.
     """
 
     open: Callable[[], AbstractContextManager[Api]]
@@ -41,18 +46,44 @@ class Session:
     formatter: str = "table"
     quiet: bool = False
     headers: bool = True
+    wanted_node: str | None = None
+    vhost_given: bool = False
+    timeout_s: int | None = None
+    data_dir: Path | None = None
     _api: Api | None = None
+    _node: str | None = None
 
     @property
     def api(self) -> Api:
-        """The node's API."""
+        """The node's API.
+
+        Raises:
+            CtlError: nobody answers there, or another node than was asked for.
+        """
         if self._api is None:
             self._api = self.stack.enter_context(self.open())
+            if self.wanted_node is not None and self.wanted_node != self.node:
+                raise CtlError(
+                    exits.UNAVAILABLE,
+                    f"unable to reach node {self.wanted_node}: the node that answers is {self.node}",
+                )
         return self._api
+
+    @property
+    def node(self) -> str:
+        """The node's name."""
+        if self._node is None:
+            self._node = str(self.api.get("overview")["node"])
+        return self._node
+
+    @property
+    def for_people(self) -> bool:
+        """Whether the answer is read by a person, not by a program."""
+        return self.formatter in FOR_PEOPLE
 
     def announce(self, banner: str) -> None:
         """Tell a person what is being done."""
-        if banner and not self.quiet and self.formatter in FOR_PEOPLE:
+        if banner and not self.quiet and self.for_people:
             print(banner, flush=True)
 
     def show(self, value: Value) -> None:
@@ -67,6 +98,7 @@ class Command:
 
     action: Action
     banner: str
+    example: str = ""
 
     @property
     def name(self) -> str:
@@ -78,13 +110,24 @@ class Command:
         """The docstring."""
         return inspect.getdoc(self.action) or ""
 
+    @property
+    def epilog(self) -> str:
+        """What stands below the help."""
+        return f"Example: leveretctl {self.example}" if self.example else ""
+
+    def _announced(self, session: Session, arguments: dict[str, Any]) -> str:
+        """The banner with its fields; the node is asked for its name only if it is shown."""
+        shown = {name: _shown(value) for name, value in arguments.items()}
+        if "{node}" in self.banner and session.for_people and not session.quiet:
+            shown["node"] = session.node
+        return self.banner.format_map({"vhost": session.vhost, "node": "", **shown})
+
     def as_callback(self) -> Callable[..., None]:
         """A function with typer's context in place of the session, for typer to call."""
 
         def callback(**arguments: Any) -> None:
             session: Session = arguments.pop("context").obj
-            shown = {name: _shown(value) for name, value in arguments.items()}
-            session.announce(self.banner.format(vhost=session.vhost, **shown))
+            session.announce(self._announced(session, arguments))
             session.show(self.action(session, **arguments))
 
         signature = inspect.signature(self.action, eval_str=True)
@@ -103,6 +146,6 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def command(banner: str = "") -> Callable[[Action], Command]:
-    """Make a command of a function; the banner's fields are its arguments and `vhost`."""
-    return lambda action: Command(action, banner)
+def command(banner: str = "", example: str = "") -> Callable[[Action], Command]:
+    """Make a command of a function; the banner's fields are its arguments, `vhost` and `node`."""
+    return lambda action: Command(action, banner, example)

@@ -11,6 +11,7 @@ command starts quickly.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from contextlib import ExitStack
 from functools import partial
@@ -23,73 +24,18 @@ import leveret
 from leveret.cli import exits
 from leveret.cli.api import CtlError, connect
 from leveret.cli.command import Command, Session
+from leveret.cli.families import FAMILIES, NAMES
 from leveret.cli.formatters import FORMATTERS
+from leveret.cli.names import vhosts
+from leveret.cli.not_served import NOT_SERVED
 from leveret.cli.program import run
 
-FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "nodes": ("Nodes", ("status", "await_startup")),
-    "users": (
-        "Users",
-        ("add_user", "authenticate_user", "change_password", "delete_user", "list_users", "set_user_tags"),
-    ),
-    "permissions": (
-        "Permissions",
-        ("clear_permissions", "list_permissions", "list_user_permissions", "set_permissions"),
-    ),
-    "vhosts": ("Virtual hosts", ("add_vhost", "delete_vhost", "list_vhosts", "set_vhost_tags")),
-    "policies": ("Policies", ("clear_policy", "list_policies", "set_policy")),
-    "parameters": (
-        "Runtime parameters",
-        (
-            "clear_global_parameter",
-            "clear_parameter",
-            "list_global_parameters",
-            "list_parameters",
-            "set_global_parameter",
-            "set_parameter",
-        ),
-    ),
-    "queues": ("Queues", ("delete_queue", "list_queues", "purge_queue")),
-    "listings": (
-        "Monitoring",
-        ("list_bindings", "list_channels", "list_connections", "list_consumers", "list_exchanges"),
-    ),
-    "definitions": ("Definitions", ("export_definitions", "import_definitions")),
-    "schema_replication": (
-        "Schema replication",
-        (
-            "add_schema_replication_user",
-            "disable_schema_replication",
-            "enable_schema_replication",
-            "restart_schema_replication",
-            "schema_replication_status",
-            "set_schema_replication_mode",
-            "set_schema_replication_upstream_endpoints",
-        ),
-    ),
-    "standby_replication": (
-        "Standby replication",
-        (
-            "connect_standby_replication_downstream",
-            "delete_all_data_on_standby_replication_cluster",
-            "disconnect_standby_replication_downstream",
-            "display_disk_space_used_by_standby_replication_data",
-            "display_standby_promotion_summary",
-            "inspect_local_data_available_for_standby_replication_recovery",
-            "inspect_standby_downstream_metrics",
-            "inspect_standby_upstream_metrics",
-            "list_vhosts_available_for_standby_replication_recovery",
-            "promote_standby_replication_downstream",
-            "set_standby_replication_mode",
-            "set_standby_replication_upstream_endpoints",
-            "standby_replication_status",
-        ),
-    ),
+_VALUE_OPTIONS: Final = {
+    *("--data-dir", "--url", "--vhost", "-p", "--formatter", "--node", "-n", "--timeout", "-t"),
 }
-"""Which file of `cli/commands` has which commands, and what `--help` calls them."""
-
-_VALUE_OPTIONS: Final = {"--data-dir", "--url", "--vhost", "-p", "--formatter"}
-_FLAGS: Final = {"--quiet", "-q", "--silent", "-s", "--no-table-headers"}
+_FLAGS: Final = {"--quiet", "-q", "--silent", "-s", "--no-table-headers", "--longnames", "-l"}
+_HELP: Final = {"help_option_names": ["--help", "-h", "-?"]}
+_COMPLETE: Final = "_LEVERETCTL_COMPLETE"
 
 
 def _print_version(wanted: bool) -> None:
@@ -118,7 +64,23 @@ def _options(
             help="http://USER:PASSWORD@HOST:PORT of a node; best given in LEVERET_URL, unseen by others.",
         ),
     ] = None,
-    vhost: Annotated[str, typer.Option("--vhost", "-p", help="Virtual host the command is about.")] = "/",
+    vhost: Annotated[
+        str | None,
+        typer.Option(
+            "--vhost", "-p", help="Virtual host the command is about; / by default.", autocompletion=vhosts
+        ),
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option("--node", "-n", help="The node's name; no other node is spoken to."),
+    ] = None,
+    longnames: Annotated[
+        bool,
+        typer.Option("--longnames", "-l", help="Taken as rabbitmqctl takes it; names are what they are."),
+    ] = False,
+    timeout: Annotated[
+        int | None, typer.Option("--timeout", "-t", min=0, help="Seconds to wait for an answer.")
+    ] = None,
     formatter: Annotated[
         str | None, typer.Option(callback=_known_formatter, help=f"One of {', '.join(FORMATTERS)}.")
     ] = None,
@@ -132,9 +94,13 @@ def _options(
     """Operate a Leveret node."""
     stack = context.with_resource(ExitStack())
     context.obj = Session(
-        open=partial(connect, data_dir, url),
+        open=partial(connect, data_dir, url, timeout),
         stack=stack,
-        vhost=vhost,
+        vhost="/" if vhost is None else vhost,
+        vhost_given=vhost is not None,
+        wanted_node=node,
+        timeout_s=timeout,
+        data_dir=data_dir,
         formatter=formatter or ("pretty_table" if sys.stdout.isatty() else "table"),
         quiet=quiet or silent,
         headers=not (silent or no_table_headers),
@@ -167,13 +133,20 @@ def load_family(family: str) -> dict[str, Command]:
 
 def build_app(wanted: str | None) -> typer.Typer:
     """The application with the family of one command, or with all of them if there is no such command."""
-    app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+    app = typer.Typer(
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings=_HELP,
+        add_completion=_COMPLETE in os.environ,
+    )
     app.callback()(_options)
     families = [family for family, (_, names) in FAMILIES.items() if wanted in names] or list(FAMILIES)
     for family in families:
         title, _ = FAMILIES[family]
         for name, one in load_family(family).items():
-            app.command(name, help=one.help, rich_help_panel=title)(one.as_callback())
+            app.command(
+                name, help=one.help, epilog=one.epilog, rich_help_panel=title, context_settings=_HELP
+            )(one.as_callback())
     return app
 
 
@@ -186,13 +159,28 @@ def _describe(error: Exception) -> tuple[int, str] | None:
     return None
 
 
+def wanted_command(arguments: list[str]) -> str | None:
+    """The command among arguments whose common options stand first; None if there is none."""
+    index = 0
+    while index < len(arguments) and arguments[index].startswith("-"):
+        index += 2 if arguments[index] in _VALUE_OPTIONS else 1
+    return arguments[index] if index < len(arguments) else None
+
+
 def main() -> None:
     """Entry point of the command."""
     arguments = common_options_first(sys.argv[1:])
-    if arguments[:1] == ["help"]:
-        arguments = [*arguments[1:], "--help"]
-    known = {name for _, names in FAMILIES.values() for name in names}
-    wanted = next((argument for argument in arguments if argument in known), None)
+    wanted = wanted_command(arguments)
+    if wanted == "help":
+        arguments.remove("help")
+        wanted = wanted_command(arguments)
+        arguments.append("--help")
+    if _COMPLETE in os.environ:
+        completed = os.environ.get("_TYPER_COMPLETE_ARGS", os.environ.get("COMP_WORDS", "")).split()
+        wanted = next((word for word in completed if word in NAMES), None)
+    if wanted in NOT_SERVED:
+        print(f"leveretctl: '{wanted}' is not served: {NOT_SERVED[wanted]}", file=sys.stderr)
+        sys.exit(exits.USAGE)
     sys.exit(run(build_app(wanted), "leveretctl", _describe, arguments))
 
 

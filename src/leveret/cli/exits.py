@@ -15,3 +15,5 @@ INPUT_OUTPUT: Final = 74
 RETRY: Final = 75
 NO_PERMISSION: Final = 77
 CONFIG: Final = 78
+FORCED: Final = 143
+"""128 and SIGTERM: a node that was told twice."""

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from leveret.cli.values import Message, Report, Table, Text, Value
+from leveret.cli.terms import cell
+from leveret.cli.values import Message, Report, Sections, Table, Text, Value
 
 FOR_PEOPLE: Final = ("table", "pretty_table")
 
@@ -23,9 +24,11 @@ def as_table(value: Value, *, headers: bool) -> str:
     match value:
         case Table(columns, rows, headless):
             head = [list(columns)] if headers and rows and not headless else []
-            return "".join("\t".join(map(_cell, row)) + "\n" for row in [*head, *rows])
+            return "".join("\t".join(map(cell, row)) + "\n" for row in [*head, *rows])
         case Report(lines, _, table):
             return _lines(lines) + as_table(table, headers=headers)
+        case Sections(parts):
+            return "\n".join(_section(title, lines) for title, lines in parts)
         case Message(text) | Text(text):
             return text + "\n"
         case None:
@@ -44,7 +47,7 @@ def as_pretty_table(value: Value, *, headers: bool) -> str:
 
     pretty = RichTable(*map(str, value.columns), show_header=headers and not value.headless)
     for row in value.rows:
-        pretty.add_row(*(RichText(_cell(cell)) for cell in row))
+        pretty.add_row(*(RichText(cell(each)) for each in row))
     out = io.StringIO()
     Console(file=out, force_terminal=sys.stdout.isatty()).print(pretty)
     return out.getvalue()
@@ -55,7 +58,7 @@ def as_json(value: Value, *, headers: bool) -> str:
     match value:
         case Table(columns, rows):
             document: Any = [dict(zip(columns, row, strict=True)) for row in rows]
-        case Report(_, document):
+        case Report(_, document) | Sections(_, document):
             pass
         case Message(text, fields):
             document = dict(fields) or {"message": text}
@@ -73,6 +76,8 @@ def as_csv(value: Value, *, headers: bool) -> str:
             return _csv([list(columns), *rows] if headers else rows)
         case Report(lines, _, table):
             return as_csv(table, headers=headers) if table is not None else _csv(lines)
+        case Sections(parts):
+            return _csv([[title, line] for title, lines in parts for line in lines])
         case Message(text, fields):
             return _csv([list(fields), list(fields.values())] if fields else [[text]])
         case _:
@@ -89,26 +94,14 @@ FORMATTERS: Final[dict[str, Callable[..., str]]] = {
 
 def _csv(rows: Any) -> str:
     out = io.StringIO()
-    csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows([map(_cell, row) for row in rows])
+    csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows([map(cell, row) for row in rows])
     return out.getvalue()
 
 
+def _section(title: str, lines: Any) -> str:
+    bold, plain = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
+    return f"{bold}{title}{plain}\n\n" + "".join(f"{line}\n" for line in lines)
+
+
 def _lines(lines: Any) -> str:
-    return "".join(f"{name}: {_cell(value)}\n" for name, value in lines)
-
-
-def _cell(value: object) -> str:
-    """A value on one line: `[a, b]` for words, JSON for what has structure."""
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "true" if value else "false"
-        case str():
-            return value.replace("\t", "\\t").replace("\n", "\\n")
-        case [*words] if all(isinstance(word, str) for word in words):
-            return f"[{', '.join(map(str, words))}]"
-        case dict() | list():
-            return msgspec.json.encode(value).decode()
-        case _:
-            return str(value)
+    return "".join(f"{name}: {cell(value)}\n" for name, value in lines)

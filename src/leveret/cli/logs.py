@@ -1,36 +1,189 @@
-"""The node's log: one line an event on standard error, `key=value`.
+"""The node's log: where events go, from which severity on, and files that are put aside.
 
-    2026-11-21T05:13:09.042Z level=info from=runtime.node started queues=3
-
-A traceback is one value on the same line, so that a line is always an event.
+One event is one line (`cli/log_lines`). The console, a file, or both; each event has to pass its output's level
+and the level of its category.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
-from datetime import UTC, datetime
-from typing import Final
+import os
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Final, TextIO
 
-_LEVELS: Final = {"none": logging.CRITICAL + 1}
+from leveret.cli.log_lines import JsonLine, KeyValueLine
+from leveret.config.logging import FileLog, Log
+from leveret.config.rotation import Rotation
+from leveret.model.errors import ConfigError
+
+_NUMBERS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "notice": logging.INFO + 5,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+    "alert": logging.CRITICAL + 1,
+    "emergency": logging.CRITICAL + 2,
+    "none": logging.CRITICAL + 3,
+}
+_DEFAULT: Final = "default"
+_FORMATTERS: Final = {"plaintext": KeyValueLine, "json": JsonLine}
+_CATEGORIES: Final = {
+    "connection": ("leveret.runtime.amqp_listener", "leveret.runtime.connection", "leveret.runtime.stream_"),
+    "queue": ("leveret.runtime.queue", "leveret.runtime.engine", "leveret.runtime.commit"),
+    "replication": ("leveret.runtime.schema_", "leveret.runtime.standby", "leveret.runtime.outgoing"),
+}
+"""Beginnings of the names of the loggers of each category."""
 
 
-class OneLine(logging.Formatter):
-    """Formats a record as time, level, room and the message, on one line."""
+class Threshold(logging.Filter):
+    """Lets an event through from its category's level on, or else from that of the output or the default."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        """One line without a line feed."""
-        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        room = record.name.removeprefix("leveret.")
-        message = record.getMessage().replace("\n", "\\n")
-        line = f"{when.removesuffix('+00:00')}Z level={record.levelname.lower()} from={room} {message}"
-        if record.exc_info:
-            line += f" traceback={json.dumps(self.formatException(record.exc_info))}"
-        return line
+    def __init__(self, output_level: str, log: Log) -> None:
+        """`output_level` is what the output's own setting says."""
+        super().__init__()
+        own = None if output_level == _DEFAULT else _NUMBERS[output_level]
+        self._otherwise = _NUMBERS[log.levels.default] if own is None else own
+        self._categories = [
+            (beginnings, max(_NUMBERS[level], own or 0))
+            for category, beginnings in _CATEGORIES.items()
+            if (level := str(getattr(log.levels, category))) != _DEFAULT
+        ]
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the event is told."""
+        for beginnings, least in self._categories:
+            if record.name.startswith(beginnings):
+                return record.levelno >= least
+        return record.levelno >= self._otherwise
+
+    @property
+    def least(self) -> int:
+        """The least severity of any category that gets through."""
+        return min([self._otherwise, *(least for _, least in self._categories)])
 
 
-def start_logging(level: str) -> None:
-    """Log everything from `level` on to standard error."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(OneLine())
-    logging.basicConfig(level=_LEVELS.get(level, level.upper()), handlers=[handler], force=True)
+class LogFile(logging.Handler):
+    """A file of events that is put aside by size or time and can be opened anew at any moment.
+
+    A disk that refuses lines costs lines, never the node: the first line after that says how many.
+    """
+
+    def __init__(self, path: Path, settings: FileLog) -> None:
+        """Open the file, which is made with mode 0600 if need be.
+
+        Raises:
+            ConfigError: it can not be opened.
+        """
+        super().__init__()
+        self.path = path
+        self._bytes_max = settings.rotation_bytes
+        self._keep = settings.rotation_count
+        self._when: Rotation | None = settings.rotation_date
+        self._lost = 0
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = self._open()
+        except OSError as error:
+            raise ConfigError(f"log.file: cannot open {path}: {error.strerror}") from error
+        self._next = self._following()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line, putting the file aside first if it is time."""
+        line = self.format(record) + "\n"
+        try:
+            if self._is_full(len(line)) or self._is_due(record.created):
+                self._put_aside()
+            if self._lost:
+                self._file.write(f"log_lines_lost count={self._lost}\n")
+            self._file.write(line)
+            self._file.flush()
+            self._lost = 0
+        except OSError:
+            self._lost += 1
+            self._reopened()
+
+    def reopen(self) -> None:
+        """Go on in a new file where somebody moved the old one away."""
+        with self.lock or contextlib.nullcontext():
+            self._reopened()
+
+    def close(self) -> None:
+        """Close the file."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        super().close()
+
+    def _open(self) -> TextIO:
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return open(descriptor, "a", encoding="utf-8", errors="backslashreplace")
+
+    def _reopened(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(OSError):
+            self._file = self._open()
+
+    def _is_full(self, more: int) -> bool:
+        size = self._file.tell()
+        return bool(self._bytes_max) and size > 0 and size + more > self._bytes_max
+
+    def _is_due(self, now: float) -> bool:
+        return self._next is not None and now >= self._next
+
+    def _following(self) -> float | None:
+        return self._when.after(datetime.fromtimestamp(time.time())).timestamp() if self._when else None
+
+    def _put_aside(self) -> None:
+        """`log` becomes `log.0`, `log.0` becomes `log.1`; the oldest goes."""
+        self._file.close()
+        numbered = [self.path.with_name(f"{self.path.name}.{number}") for number in range(self._keep)]
+        for older, newer in zip(reversed(numbered), [*reversed(numbered[:-1]), self.path], strict=True):
+            if newer.exists():
+                newer.replace(older)
+        if not numbered:
+            self.path.unlink(missing_ok=True)
+        self._file = self._open()
+        self._next = self._following()
+
+
+class Logs:
+    """The outputs of a node's log."""
+
+    def __init__(self, log: Log, data_dir: Path) -> None:
+        """Open what the settings name and send all events there.
+
+        Raises:
+            ConfigError: the log file can not be opened.
+        """
+        self._file: LogFile | None = None
+        outputs: list[tuple[logging.Handler, str, str]] = []
+        if log.console.enabled:
+            stream = sys.stdout if log.console.stdio == "stdout" else sys.stderr
+            outputs.append((logging.StreamHandler(stream), log.console.level, log.console.formatter))
+        if log.file.name is not None:
+            self._file = LogFile((log.directory or data_dir / "log") / log.file.name, log.file)
+            outputs.append((self._file, log.file.level, log.file.formatter))
+        least = _NUMBERS["none"]
+        for handler, level, formatter in outputs:
+            threshold = Threshold(level, log)
+            handler.setFormatter(_FORMATTERS[formatter]())
+            handler.addFilter(threshold)
+            least = min(least, threshold.least)
+        handlers = [handler for handler, _, _ in outputs] or [logging.NullHandler()]
+        logging.basicConfig(level=least, handlers=handlers, force=True)
+
+    @property
+    def places(self) -> list[str]:
+        """The log files."""
+        return [] if self._file is None else [str(self._file.path)]
+
+    def reopen(self) -> None:
+        """Go on in a new file where the old one was moved away, as logrotate does it."""
+        if self._file is not None:
+            self._file.reopen()

@@ -2,8 +2,8 @@
 
     leveret serve --data-dir D [--config F]
 
-The node says `leveret ready ...` on standard output once its doors are open, logs to standard error,
-and ends in order on SIGTERM or SIGINT.
+The node says `leveret ready ...` on standard output, and READY=1 to systemd, once its doors are open; logs to
+standard error or a file; ends in order on SIGTERM or SIGINT, and at once on a second one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -21,8 +22,9 @@ import typer
 import leveret
 from leveret.cli import exits
 from leveret.cli.data_dir import DataDirBusy, DataDirError, claimed
-from leveret.cli.logs import start_logging
+from leveret.cli.logs import Logs
 from leveret.cli.program import run
+from leveret.cli.service import ServiceManager, pid_file
 from leveret.config import Config, build, gather, render, unknown_variables
 from leveret.model.errors import ConfigError, LeveretError, StorageError
 
@@ -30,9 +32,9 @@ if TYPE_CHECKING:
     from leveret.management.server import ManagementServer
     from leveret.runtime.node import Node
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("leveret.cli.server")
 
-OWN_VARIABLES: Final = frozenset({"LEVERET_DATA_DIR", "LEVERET_CONFIG", "LEVERET_URL"})
+OWN_VARIABLES: Final = frozenset({"LEVERET_DATA_DIR", "LEVERET_CONFIG_FILE", "LEVERET_URL"})
 
 app = typer.Typer(
     add_completion=False,
@@ -67,55 +69,99 @@ def serve(
         ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(envvar="LEVERET_CONFIG", help="Settings, in the form of rabbitmq.conf.")
+        list[Path] | None,
+        typer.Option(
+            envvar="LEVERET_CONFIG_FILE",
+            help="Settings, in the form of rabbitmq.conf: a file, or a directory whose *.conf files are read in the "
+            "order of their names. Several are read in turn, and later ones win.",
+        ),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting that wins over files and environment."),
     ] = None,
     print_config: Annotated[
         bool,
         typer.Option("--print-config", help="Print all settings and where each comes from; start nothing."),
     ] = False,
 ) -> int:
-    """Run a node until SIGTERM or SIGINT."""
-    given = gather(config, environ=os.environ)
+    """Run a node until SIGTERM or SIGINT; SIGHUP opens its log file anew."""
+    given = gather(*(config or ()), environ=os.environ, overrides=_pairs(overrides or ()))
     settings = build(given)
     if print_config:
         typer.echo(render(given), nl=False)
         return exits.OK
     if data_dir is None:
         raise typer.BadParameter("name one, or set LEVERET_DATA_DIR", param_hint="--data-dir")
-    start_logging(settings.log.level)
-    for name in unknown_variables(os.environ, OWN_VARIABLES):
-        logger.warning("unknown_variable name=%s action=ignored", name)
-    with claimed(data_dir.absolute()) as claim:
-        return _run_node(settings, claim)
+    with claimed(data_dir.absolute()) as claim, pid_file(settings.process.pid_file):
+        logs = Logs(settings.log, claim)
+        for name in unknown_variables(os.environ, OWN_VARIABLES):
+            logger.warning("unknown_variable name=%s action=ignored", name)
+        return _run_node(settings, claim, logs)
 
 
-def _run_node(config: Config, data_dir: Path) -> int:
+def _pairs(overrides: Sequence[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in overrides]
+    for key, equals, _ in pairs:
+        if not equals:
+            raise typer.BadParameter(f"'{key}' is not of the form KEY=VALUE", param_hint="--set")
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _run_node(config: Config, data_dir: Path, logs: Logs) -> int:
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config, data_dir))
+        return runner.run(_serve(config, data_dir, logs))
 
 
-async def _serve(config: Config, data_dir: Path) -> int:
+async def _serve(config: Config, data_dir: Path, logs: Logs) -> int:
     """Start, wait for a signal or a failed disk, stop; return the exit status."""
     from leveret.management.server import ManagementServer
     from leveret.runtime.node import Node
 
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = _on_signals(config, logs)
+    service = ServiceManager(os.environ)
+    service.status("recovering queues")
+    logger.info("starting version=%s data_dir=%s", leveret.__version__, data_dir)
     node = Node(config, data_dir)
     management = ManagementServer(node, config)
     try:
         await node.start()
         await management.start()
-        print(_ready_line(node, management), flush=True)
+        line = _ready_line(node, management)
+        print(line, flush=True)
+        logger.info("ready queues=%d", len(node.broker.queues))
+        service.ready(line.removeprefix("leveret "))
         await _first(stop, node.failed)
+        service.stopping()
         logger.info("stopping reason=%s", "disk_failed" if node.failed.is_set() else "signal")
     finally:
         await management.stop()
         await node.stop()
+    logger.info("stopped")
     return exits.INPUT_OUTPUT if node.failed.is_set() else exits.OK
+
+
+def _on_signals(config: Config, logs: Logs) -> asyncio.Event:
+    """Set the event that is returned on a first SIGTERM or SIGINT, and end the process on a second."""
+    stop = asyncio.Event()
+
+    def end() -> None:
+        if not stop.is_set():
+            stop.set()
+            return
+        logger.warning("stop_forced reason=second_signal what was confirmed is on disk")
+        if config.process.pid_file is not None:
+            config.process.pid_file.unlink(missing_ok=True)
+        logging.shutdown()
+        os._exit(exits.FORCED)
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    loop.add_signal_handler(signal.SIGHUP, logs.reopen)
+    return stop
 
 
 async def _first(*events: asyncio.Event) -> None:

@@ -18,7 +18,7 @@ class Table:
     @classmethod
     def of(cls, columns: Sequence[str], items: Iterable[Mapping[str, Any]]) -> Self:
         """The table of these fields of JSON objects; a field that is not there is empty."""
-        return cls(columns, [[item.get(column) for column in columns] for item in items])
+        return cls(columns, [[_or_empty(item.get(column)) for column in columns] for item in items])
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +45,17 @@ class Text:
     text: str
 
 
-Value = Table | Message | Report | Text | None
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """Lines under headings for a person; other formats get `document`."""
+
+    parts: Sequence[tuple[str, Sequence[str]]]
+    document: Any
+
+
+Value = Table | Message | Report | Sections | Text | None
+
+
+def _or_empty(value: Any) -> Any:
+    """RabbitMQ shows what is not known as an empty text, in JSON too."""
+    return "" if value is None else value

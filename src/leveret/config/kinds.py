@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 NONE: Final = "none"
+INFINITY: Final = "infinity"
 
 T = TypeVar("T")
 
@@ -73,8 +74,9 @@ class HostText:
 
 @dataclass(frozen=True, slots=True)
 class OptionalText:
-    """Text that may be left out."""
+    """Text that may be left out; a secret is never shown."""
 
+    secret: bool = False
     allowed: str = "some text, or none"
 
     def parse(self, text: str) -> str | None:
@@ -107,6 +109,49 @@ class Integer:
     def show(self, value: int) -> str:
         """Its digits."""
         return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A whole number that something may not exceed, or no limit at all."""
+
+    least: int = 0
+
+    @property
+    def allowed(self) -> str:
+        """The least, and the word for no limit."""
+        return f"a whole number of at least {self.least}, or {INFINITY}"
+
+    def parse(self, text: str) -> int | None:
+        """The number; None for no limit."""
+        if text == INFINITY:
+            return None
+        if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < self.least:
+            raise ValueError
+        return int(text)
+
+    def show(self, value: int | None) -> str:
+        """Its digits, or the word."""
+        return INFINITY if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalRatio:
+    """A part of something as a decimal fraction, 0 or more."""
+
+    allowed: str = "a fraction such as 0.4, or none"
+
+    def parse(self, text: str) -> float | None:
+        """The fraction; None for `none`."""
+        if text == NONE:
+            return None
+        if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,9})?", text):
+            raise ValueError
+        return float(text)
+
+    def show(self, value: float | None) -> str:
+        """The fraction, or `none`."""
+        return NONE if value is None else f"{value:.9f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +238,26 @@ class Bytes:
         return str(value)
 
 
+@dataclass(frozen=True, slots=True)
+class OptionalBytes:
+    """A size in bytes that may be left out."""
+
+    size: Bytes
+
+    @property
+    def allowed(self) -> str:
+        """As of the size."""
+        return f"{self.size.allowed}, or {NONE}"
+
+    def parse(self, text: str) -> int | None:
+        """The number of bytes; None for `none`."""
+        return None if text == NONE else self.size.parse(text)
+
+    def show(self, value: int | None) -> str:
+        """The size, or `none`."""
+        return NONE if value is None else self.size.show(value)
+
+
 _MS_PER: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION_PART: Final = re.compile(r"([0-9]+)(ms|s|m|h|d|w)")
 
@@ -266,8 +331,8 @@ class Regex:
 
 
 @dataclass(frozen=True, slots=True)
-class Directory:
-    """A directory on this machine; none leaves the choice to the node."""
+class LocalPath:
+    """A file or directory on this machine; none for none, or for the node's choice."""
 
     allowed: str = "an absolute path, or none"
 
@@ -285,6 +350,26 @@ class Directory:
         return NONE if value is None else str(value)
 
 
+@dataclass(frozen=True, slots=True)
+class FileName:
+    """A file's name or path; a name alone leaves the directory to somebody else."""
+
+    allowed: str = "a file's name, its absolute path, or false"
+
+    def parse(self, text: str) -> Path | None:
+        """The path; None for `false`."""
+        if text == "false":
+            return None
+        path = Path(text)
+        if text in ("", "true", NONE) or (not path.is_absolute() and path.name != text):
+            raise ValueError
+        return path
+
+    def show(self, value: Path | None) -> str:
+        """The path, or `false`."""
+        return "false" if value is None else str(value)
+
+
 class Address(NamedTuple):
     """Where a listener binds: an IP address and a TCP port (0 lets the system choose)."""
 
@@ -297,6 +382,38 @@ class Address(NamedTuple):
 
 LOOPBACK: Final = "127.0.0.1"
 _PORT: Final = Integer(0, 65535)
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalPort:
+    """A TCP port that may be left out."""
+
+    allowed: str = f"{_PORT.allowed}, or {NONE}"
+
+    def parse(self, text: str) -> int | None:
+        """The port; None for `none`."""
+        return None if text == NONE else _PORT.parse(text)
+
+    def show(self, value: int | None) -> str:
+        """The port, or `none`."""
+        return NONE if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class UrlPath:
+    """The path of a URL."""
+
+    allowed: str = "a path such as /metrics"
+
+    def parse(self, text: str) -> str:
+        """The path, without a slash at its end."""
+        if not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+/?", text):
+            raise ValueError
+        return text.rstrip("/")
+
+    def show(self, value: str) -> str:
+        """The path."""
+        return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
-from leveret.config.kinds import NONE, Kind, Text
+from leveret.config.foreign import foreign_advice, is_foreign_key
+from leveret.config.kinds import NONE, Kind, OptionalText, Text
 from leveret.config.syntax import Given
 from leveret.model.errors import ConfigError
 
 _METADATA: Final = "leveret.setting"
+_PREFIX: Final = "leveret.prefix"
 _FREE: Final = ".$name"
+_SIMILAR: Final = 0.6
+_ALIKE: Final = 0.88
+"""How near a known key must be to be what was meant, where RabbitMQ has settings of that family."""
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -55,7 +60,7 @@ class Setting:
     @property
     def is_secret(self) -> bool:
         """Whether the value is never shown."""
-        return isinstance(self.kind, Text) and self.kind.secret
+        return isinstance(self.kind, Text | OptionalText) and self.kind.secret
 
     @property
     def allowed(self) -> str:
@@ -96,6 +101,8 @@ class Setting:
                 members[str(self.name_in(key))] = self._parse(key, text)
             elif text.text != NONE:
                 raise _malformed(key, text, f"none, or lines {self.key} = VALUE", secret=self.is_secret)
+            else:
+                members.clear()
         return members
 
     def standard(self) -> object:
@@ -140,22 +147,47 @@ def _field(declared: Setting) -> object:
     )
 
 
-def settings_of(tree: type[Any]) -> Iterator[Setting]:
+def branch(tree: type[Tree], prefix: str) -> Tree:
+    """Declare a tree that several doors have, each with keys of its own: `prefix`, a dot, the tree's key."""
+    return dataclasses.field(default_factory=tree, metadata={_PREFIX: prefix + "."})
+
+
+def settings_of(tree: type[Any], prefix: str = "") -> Iterator[Setting]:
     """All settings declared in a tree of dataclasses, in order."""
     for field in dataclasses.fields(tree):
-        declared = field.metadata.get(_METADATA)
+        declared = _declared(field, prefix)
         if declared is not None:
             yield declared
         else:
-            yield from settings_of(_branch(field))
+            yield from settings_of(_branch(field), prefix + field.metadata.get(_PREFIX, ""))
 
 
-def read_tree(tree: type[Tree], given: Mapping[str, Given]) -> Tree:
+def declared_values(tree: Any, prefix: str = "") -> Iterator[tuple[Setting, Any]]:
+    """All settings declared in a tree that was read, each with its value there, in order."""
+    for field in dataclasses.fields(tree):
+        value, declared = getattr(tree, field.name), _declared(field, prefix)
+        if declared is not None:
+            yield declared, value
+        else:
+            yield from declared_values(value, prefix + field.metadata.get(_PREFIX, ""))
+
+
+def _declared(field: dataclasses.Field[Any], prefix: str) -> Setting | None:
+    """What a field declares, under its whole key; None for a tree of settings."""
+    declared: Setting | None = field.metadata.get(_METADATA)
+    return dataclasses.replace(declared, key=prefix + declared.key) if declared and prefix else declared
+
+
+def read_tree(tree: type[Tree], given: Mapping[str, Given], prefix: str = "") -> Tree:
     """Build the tree from what was given; see `Setting.read`."""
     values: dict[str, object] = {}
     for field in dataclasses.fields(cast(Any, tree)):
-        declared: Setting | None = field.metadata.get(_METADATA)
-        values[field.name] = read_tree(_branch(field), given) if declared is None else declared.read(given)
+        declared = _declared(field, prefix)
+        if declared is None:
+            below = prefix + field.metadata.get(_PREFIX, "")
+            values[field.name] = read_tree(_branch(field), given, below)
+        else:
+            values[field.name] = declared.read(given)
     return tree(**values)
 
 
@@ -179,12 +211,18 @@ def _advice(key: str, known: list[Setting]) -> str:
     for declared in known:
         if declared.names and key.startswith(declared.prefix + "."):
             return f"; after {declared.prefix}. comes one of {', '.join(declared.names)}"
+    foreign = foreign_advice(key)
+    near = _nearest(key, known, _ALIKE if foreign else _SIMILAR)
+    if near is not None and not is_foreign_key(key):
+        return f"; did you mean '{near}'?"
+    return f"; {foreign or '`leveret serve --print-config` prints all settings'}"
+
+
+def _nearest(key: str, known: list[Setting], cutoff: float) -> str | None:
     candidates: dict[str, str] = {}
     for declared in known:
         last = key.rpartition(".")[2]
         written = f"{declared.prefix}.{last}" if declared.is_family else declared.key
         candidates[written] = declared.key
-    near = difflib.get_close_matches(key, candidates, n=1, cutoff=0.6)
-    if near:
-        return f"; did you mean '{candidates[near[0]]}'?"
-    return "; `leveret serve --print-config` prints all settings"
+    near = difflib.get_close_matches(key, candidates, n=1, cutoff=cutoff)
+    return candidates[near[0]] if near else None

@@ -1,8 +1,10 @@
-"""The lines of a configuration file, in RabbitMQ's sysctl-like form.
+r"""The lines of a configuration file, in RabbitMQ's sysctl-like form.
 
     # a comment
     key.of.words = value                # a comment may follow
     default_pass = 'in # single quotes' # then nothing in it is special
+    default_pass = $(<secrets/pass)     # the first line of a file; a relative path begins beside this one
+    loopback_users.j\.doe = true        # a dot that does not divide the key
 
 A key is words of letters, digits, `_` and `-`, joined by dots. Of a key that is given twice the last
 line counts, as in RabbitMQ.
@@ -11,16 +13,19 @@ line counts, as in RabbitMQ.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from leveret.model.errors import ConfigError
 
 _LINE: Final = re.compile(
-    r"""\s* (?P<key> [A-Za-z0-9_-]+ (\.[A-Za-z0-9_-]+)* ) \s* = \s*
+    r"""\s* (?P<key> (?:[A-Za-z0-9_-]|\\\.)+ (\.(?:[A-Za-z0-9_-]|\\\.)+)* ) \s* = \s*
         (?: '(?P<quoted>[^']*)' | (?P<plain>[^'\#\s][^\#]*?) ) \s* (?:\#.*)?""",
     re.VERBOSE,
 )
-_NEEDS_QUOTES: Final = re.compile(r"^\s|\s$|[#']|^$")
+_FROM_FILE: Final = re.compile(r"\$\(<(?P<path>[^)]+)\)")
+_FROM_KEY: Final = re.compile(r"\$\([A-Za-z0-9_.-]+\)")
+_NEEDS_QUOTES: Final = re.compile(r"^\s|\s$|[#']|^$|^\$\(")
 
 
 class Given(NamedTuple):
@@ -30,8 +35,8 @@ class Given(NamedTuple):
     origin: str
 
 
-def parse_lines(text: str, name: str) -> dict[str, Given]:
-    """Read a file's text; `name` is the file's, for errors.
+def parse_lines(text: str, name: str, read: Callable[[str], str]) -> dict[str, Given]:
+    """Read a file's text; `name` is the file's, for errors, and `read` gives the text of a file it names.
 
     Raises:
         ConfigError: a line is no setting; names the line and shows only its key, as its value may be secret.
@@ -47,9 +52,24 @@ def parse_lines(text: str, name: str) -> dict[str, Given]:
                 f"{name}:{number}: '{start}' is not a setting of the form 'key = value' "
                 "(a value with # goes into single quotes)"
             )
-        value = match["plain"] if match["quoted"] is None else match["quoted"]
-        given[match["key"]] = Given(value, f"{name}:{number}")
+        key = match["key"].replace("\\.", ".")
+        value = match["quoted"]
+        if value is None:
+            value = _plain_value(match["plain"], f"{name}:{number}: {key}", read)
+        given[key] = Given(value, f"{name}:{number}")
     return given
+
+
+def _plain_value(text: str, place: str, read: Callable[[str], str]) -> str:
+    if _FROM_KEY.fullmatch(text):
+        raise ConfigError(f"{place}: a value is not taken from another key: write it out")
+    from_file = _FROM_FILE.fullmatch(text)
+    if from_file is None:
+        return text
+    try:
+        return read(from_file["path"]).split("\n", 1)[0].rstrip("\r")
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from None
 
 
 def render_line(key: str, value: str) -> str:

@@ -9,35 +9,33 @@ permission may have become untrue.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
-from leveret.core.policies import (
-    ALTERNATE_EXCHANGE,
-    REPLICATE,
-    check_policy,
-    policy_for_exchange,
-    policy_for_queue,
-)
+from leveret.core.churn import Churn
+from leveret.core.counters import Counters
+from leveret.core.direct_reply import DirectReply
+from leveret.core.limits import Connection, Connections, check_queue_limit
+from leveret.core.parameters import check_parameter, check_user_limits
+from leveret.core.policies import NOTHING_APPLIES, Applied
+from leveret.core.policy_validation import REPLICATE, check_policy
 from leveret.core.queue import Queue, Reader
+from leveret.core.queue_arguments import ARGUMENTS, check_queue_arguments, with_default_type
 from leveret.core.queue_settings import queue_settings
 from leveret.core.queue_types import make_queue
 from leveret.core.routing import ROUTERS, Headers
+from leveret.core.schema import OPERATOR_POLICY
 from leveret.core.topology import PREDECLARED, ExchangeState, Topology
-from leveret.core.validation import check_exchange_arguments, check_queue_arguments, equivalent, queue_type
+from leveret.core.validation import (
+    ALTERNATE_EXCHANGE,
+    check_binding,
+    check_exchange_arguments,
+    check_name,
+    equivalent,
+    queue_type,
+)
 from leveret.model import definitions as d
 from leveret.model.errors import InvalidCommand, NotFound, PreconditionFailed
 
 STANDBY_TAG = "standby_replication"
-
-
-class Connection(Protocol):
-    """A client's connection, as the broker needs to know it."""
-
-    vhost: str | None
-    user: str | None
-
-    def force_close(self, reason: str) -> None:
-        """End the connection, telling the client why."""
 
 
 class Broker:
@@ -50,7 +48,11 @@ class Broker:
         dirty: queues that gathered, settled or may dispatch since the last flush; the runtime empties it.
         deleted: queues whose log must go once `changes` is durable; the runtime empties it.
         replication_changes: queues whose `replicated` changed; the runtime empties it.
+        counters: messages of the whole node.
+        direct_replies: by routing key, who takes replies without a queue.
         connections: who is connected now.
+        churn: how often connections, channels and queues came and went.
+        departed: what queues counted that are deleted, by queue type.
     """
 
     def __init__(self, read: Reader) -> None:
@@ -63,7 +65,11 @@ class Broker:
         self.changes_in_flight = 0
         self.deleted: list[Queue] = []
         self.replication_changes: list[Queue] = []
-        self.connections: set[Connection] = set()
+        self.connections = Connections()
+        self.churn = Churn()
+        self.counters = Counters()
+        self.direct_replies: dict[str, DirectReply] = {}
+        self.departed: dict[str, Counters] = {}
         self.version = 0
         self.last_epoch = 0
         self._read = read
@@ -93,10 +99,8 @@ class Broker:
 
     def _put(self, entity: d.AnyEntity) -> None:
         match entity:
-            case d.Vhost(name=name):
-                self.topologies.setdefault(name, Topology(name))
-                self._record(d.Put(entity))
-                self._refresh_policies(name)
+            case d.Vhost():
+                self._put_vhost(entity)
             case d.Exchange():
                 self._put_exchange(entity)
             case d.Queue():
@@ -106,8 +110,7 @@ class Broker:
             case d.Policy():
                 self.topology(entity.vhost)
                 check_policy(entity)
-                self._record(d.Put(entity))
-                self._refresh_policies(entity.vhost)
+                self._put_policy(entity)
             case d.Permission() | d.TopicPermission():
                 self.topology(entity.vhost)
                 if (entity.user,) not in self.definitions.by_kind["users"]:
@@ -115,8 +118,15 @@ class Broker:
                 self._record(d.Put(entity))
             case d.Parameter():
                 self.topology(entity.vhost)
+                check_parameter(entity)
+                if entity.component == OPERATOR_POLICY:
+                    self._put_policy(entity)
+                else:
+                    self._record(d.Put(entity))
+            case d.User():
+                check_user_limits(entity.limits)
                 self._record(d.Put(entity))
-            case d.User() | d.GlobalParameter():
+            case d.GlobalParameter():
                 self._record(d.Put(entity))
 
     def _delete(self, kind: str, key: tuple[str, ...]) -> None:
@@ -132,9 +142,10 @@ class Broker:
                 self.delete_queue(self.queues[key])
             case d.Binding():
                 self.unbind(entity)
-            case d.Policy(vhost=vhost):
-                self._record(d.Delete(kind, key))
-                self._refresh_policies(vhost)
+            case d.Policy():
+                self._delete_policy(entity)
+            case d.Parameter(component=component) if component == OPERATOR_POLICY:
+                self._delete_policy(entity)
             case d.User(name=name):
                 for other in ("permissions", "topic_permissions"):
                     for held in [k for k in self.definitions.by_kind[other] if k[1] == name]:
@@ -163,7 +174,18 @@ class Broker:
 
     def vhost_queues(self, vhost: str) -> list[Queue]:
         """All queues of a vhost, exclusive ones too."""
-        return [queue for key, queue in self.queues.items() if key[0] == vhost]
+        topology = self.topologies.get(vhost)
+        return list(topology.queues.values()) if topology is not None else []
+
+    def _put_vhost(self, vhost: d.Vhost) -> None:
+        """Make a vhost, or change what is said of it; its tags decide whether its queues are replicated."""
+        check_name("vhost", vhost.name)
+        if vhost.default_queue_type not in ARGUMENTS:
+            raise InvalidCommand(f"unsupported queue type '{vhost.default_queue_type}'")
+        topology = self.topologies.setdefault(vhost.name, Topology(vhost.name))
+        self._record(d.Put(vhost))
+        for queue in topology.queues.values():
+            self._refresh_replicated(queue, self.policies_of_queue(queue))
 
     def _delete_vhost(self, name: str) -> None:
         self._close_connections(lambda c: c.vhost == name, f"vhost '{name}' is deleted")
@@ -197,14 +219,15 @@ class Broker:
                 wanted,
                 held.definition,
                 ("type", "durable", "auto_delete", "internal"),
-                ("alternate-exchange",),
+                (ALTERNATE_EXCHANGE,),
             )
             return
+        check_name("exchange", wanted.name)
         if wanted.type not in ROUTERS:
             raise InvalidCommand(f"unknown exchange type '{wanted.type}'")
         check_exchange_arguments(wanted)
         state = topology.exchanges[wanted.name] = ExchangeState(wanted)
-        _set_alternate(state, policy_for_exchange(self._policies(), wanted.vhost, wanted.name))
+        state.apply_policies(topology.policies.for_exchange(wanted.name))
         self._record(d.Put(wanted), durable=wanted.durable)
 
     def declare_exchange(self, wanted: d.Exchange) -> None:
@@ -255,16 +278,20 @@ class Broker:
         held = self.queues.get(wanted.key)
         if held is not None:
             _check_health(held)
-            equivalent(wanted, held.definition, ("durable", "auto_delete"), ("x-queue-type",))
+            kind = queue_type(held.definition.arguments)
+            equivalent(wanted, held.definition, ("durable", "auto_delete"), ARGUMENTS[kind])
             return held
-        check_queue_arguments(wanted)
+        check_name("queue", wanted.name)
+        check_queue_arguments(wanted, exclusive=owner is not None)
         queue = make_queue(self._with_epoch(wanted), self._read)
         queue.owner = owner
         self.queues[queue.key] = queue
-        topology.queue_names.add(queue.definition.name)
+        topology.queues[queue.definition.name] = queue
         if owner is None:
             self._record(d.Put(queue.definition), durable=queue.definition.durable)
-        self._refresh_queue(queue, self._policies())
+        self._apply_policies(
+            queue, topology.policies.for_queue(queue.definition.name, queue_type(wanted.arguments))
+        )
         return queue
 
     def _with_epoch(self, wanted: d.Queue) -> d.Queue:
@@ -290,11 +317,25 @@ class Broker:
     def declare_queue(self, wanted: d.Queue, owner: object | None = None) -> Queue:
         """Declare a queue, exclusively for `owner` if given, or check that the one there is equivalent.
 
+        A queue without `x-queue-type` gets the vhost's default type. Unlike `apply`, which may repeat what
+        stands already, this holds to the vhost's limit of queues.
+
         Raises:
-            Refusal: other properties, or arguments that are not valid.
+            Refusal: other properties, arguments that are not valid, or one queue too many.
         """
         self.version += 1
-        return self._put_queue(wanted, owner)
+        vhost = self.definitions.by_kind["vhosts"].get((wanted.vhost,))
+        if isinstance(vhost, d.Vhost):
+            wanted = with_default_type(wanted, vhost.default_queue_type, exclusive=owner is not None)
+        if wanted.key not in self.queues:
+            check_queue_arguments(wanted, exclusive=owner is not None)
+            count = len(self.topology(wanted.vhost).queues)
+            check_queue_limit(self.definitions, wanted.vhost, wanted.name, count)
+        self.churn.queue_declared += 1
+        count = len(self.queues)
+        queue = self._put_queue(wanted, owner)
+        self.churn.queue_created += len(self.queues) - count
+        return queue
 
     def delete_queue(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue with its bindings; return how many ready messages went with it.
@@ -313,7 +354,11 @@ class Broker:
         for binding in topology.bindings_into("queue", name):
             self.unbind(binding)
         del self.queues[queue.key]
-        topology.queue_names.discard(name)
+        self.churn.queue_deleted += 1
+        kind = queue_type(queue.definition.arguments)
+        self.departed.setdefault(kind, Counters()).add(queue.counters)
+        del topology.queues[name]
+        topology.queue_policies.pop(name, None)
         self.dirty.pop(queue, None)
         self.deleted.append(queue)
         if queue.owner is None:
@@ -327,7 +372,7 @@ class Broker:
 
     def _put_binding(self, binding: d.Binding) -> None:
         topology = self.topology(binding.vhost)
-        self.exchange(binding.vhost, binding.source)
+        source = self.exchange(binding.vhost, binding.source)
         if binding.destination_type == "queue":
             queue = self.queue(binding.vhost, binding.destination)
             durable, exclusive = queue.definition.durable, queue.owner is not None
@@ -335,8 +380,9 @@ class Broker:
             durable, exclusive = self.exchange(binding.vhost, binding.destination).durable, False
         if topology.has_binding(binding):
             return
+        check_binding(binding, source.type)
         topology.bind(binding)
-        durable = durable and topology.exchanges[binding.source].definition.durable
+        durable = durable and source.durable
         if not exclusive:
             self._record(d.Put(binding), durable=durable)
 
@@ -374,38 +420,68 @@ class Broker:
 
     # -- policies -----------------------------------------------------------------------------
 
-    def _policies(self) -> list[d.Policy]:
-        return [
-            policy for policy in self.definitions.by_kind["policies"].values() if isinstance(policy, d.Policy)
-        ]
+    def policies_of_queue(self, queue: Queue) -> Applied:
+        """The policy and the operator policy that apply to a queue, and what they say together."""
+        vhost, name = queue.key
+        return self.topology(vhost).queue_policies.get(name, NOTHING_APPLIES)
+
+    def policies_of_exchange(self, vhost: str, name: str) -> Applied:
+        """The policy and the operator policy that apply to an exchange, and what they say together.
+
+        Raises:
+            NotFound: there is no such exchange.
+        """
+        self.exchange(vhost, name)
+        return self.topologies[vhost].exchanges[name].applied
+
+    def _put_policy(self, entity: d.Policy | d.Parameter) -> None:
+        self.topologies[entity.vhost].policies.put(entity)
+        self._record(d.Put(entity))
+        self._refresh_policies(entity.vhost)
+
+    def _delete_policy(self, entity: d.Policy | d.Parameter) -> None:
+        self.topologies[entity.vhost].policies.remove(entity)
+        self._record(d.Delete(entity.kind, entity.key))
+        self._refresh_policies(entity.vhost)
 
     def _refresh_policies(self, vhost: str) -> None:
-        policies = self._policies()
-        for queue in self.vhost_queues(vhost):
-            self._refresh_queue(queue, policies)
-        for state in self.topology(vhost).exchanges.values():
-            _set_alternate(state, policy_for_exchange(policies, vhost, state.definition.name))
+        """Let every queue and exchange have what applies to it now; those for whom that is the same are left."""
+        topology = self.topologies[vhost]
+        for name, queue in topology.queues.items():
+            applied = topology.policies.for_queue(name, queue_type(queue.definition.arguments))
+            if applied != topology.queue_policies.get(name, NOTHING_APPLIES):
+                self._apply_policies(queue, applied)
+        for name, state in topology.exchanges.items():
+            state.apply_policies(topology.policies.for_exchange(name))
 
-    def _refresh_queue(self, queue: Queue, policies: list[d.Policy]) -> None:
+    def _apply_policies(self, queue: Queue, applied: Applied) -> None:
         vhost, name = queue.key
-        policy = policy_for_queue(policies, vhost, name, queue_type(queue.definition.arguments))
-        queue.policy = policy.name if policy else None
-        definition = policy.definition if policy else {}
-        queue.configure(queue_settings(queue.definition.arguments, definition, {}))
-        tagged = STANDBY_TAG in getattr(self.definitions.by_kind["vhosts"].get((vhost,)), "tags", ())
-        asked = policy is not None and policy.definition.get(REPLICATE) is True
-        replicated = tagged and asked and queue.definition.durable and queue.owner is None
+        held = self.topologies[vhost].queue_policies
+        if applied is NOTHING_APPLIES:
+            held.pop(name, None)
+        else:
+            held[name] = applied
+        queue.policy = applied.policy
+        settings = queue_settings(queue.definition.arguments, applied.definition)
+        if settings != queue.settings:
+            queue.configure(settings)
+            self.dirty[queue] = None
+        self._refresh_replicated(queue, applied)
+
+    def _refresh_replicated(self, queue: Queue, applied: Applied) -> None:
+        asked = applied.definition.get(REPLICATE) is True
+        replicated = (
+            asked and queue.definition.durable and queue.owner is None and self._is_tagged(queue.key[0])
+        )
         if replicated != queue.replicated:
             queue.replicated = replicated
             self.replication_changes.append(queue)
+
+    def _is_tagged(self, vhost: str) -> bool:
+        return STANDBY_TAG in getattr(self.definitions.by_kind["vhosts"].get((vhost,)), "tags", ())
 
 
 def _check_health(queue: Queue) -> None:
     if queue.damage is not None:
         vhost, name = queue.key
         raise NotFound(f"queue '{name}' in vhost '{vhost}' is down: {queue.damage}")
-
-
-def _set_alternate(state: ExchangeState, policy: d.Policy | None) -> None:
-    own: str | None = state.definition.arguments.get(ALTERNATE_EXCHANGE)
-    state.alternate = own or (policy.definition.get(ALTERNATE_EXCHANGE) if policy else None)

@@ -10,14 +10,15 @@ from collections import deque
 
 
 class Batch:
-    """The publishes of one flush, up to and including `last`."""
+    """The publishes of one flush, up to and including `last`; `refused` ones went to no queue."""
 
-    __slots__ = ("last", "outcome", "queues")
+    __slots__ = ("last", "outcome", "queues", "refused")
 
     def __init__(self) -> None:
         """An open batch."""
         self.last = 0
         self.outcome: bool | None = None
+        self.refused = False
         self.queues: dict[object, bool] = {}
         """Queues that took something from it, and whether anything needs the disk."""
 
@@ -28,15 +29,16 @@ class Batch:
 
 
 class Confirms:
-    """Numbers publishes and turns settled batches into confirms."""
+    """Numbers publishes and turns settled batches into confirms; `confirmed` of the `published` were."""
 
-    __slots__ = ("_open", "_settled", "_waiting", "published")
+    __slots__ = ("_closed", "_open", "_waiting", "confirmed", "published")
 
     def __init__(self) -> None:
         """Nothing published yet."""
         self.published = 0
-        self._settled = 0
+        self.confirmed = 0
         self._open: Batch | None = None
+        self._closed: list[Batch] = []
         self._waiting: deque[Batch] = deque()
 
     def publish(self, count: int) -> Batch:
@@ -49,10 +51,23 @@ class Confirms:
         batch.last = self.published
         return batch
 
-    def close_batch(self) -> Batch | None:
-        """End the batch of this flush, None when nothing was published."""
-        batch, self._open = self._open, None
-        return batch
+    def refuse(self) -> None:
+        """Number one publish that a full queue refused: a batch of its own, to be nacked in its turn."""
+        self._close()
+        batch = self.publish(1)
+        batch.refused = True
+        self._close()
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._closed.append(self._open)
+            self._open = None
+
+    def close_batches(self) -> list[Batch]:
+        """End this flush: the batches of it, in order."""
+        self._close()
+        closed, self._closed = self._closed, []
+        return closed
 
     def settled(self, batch: Batch, ok: bool) -> list[tuple[int, bool, bool]]:
         """A batch's outcome is known; return the confirms to send as (tag, multiple, positive), in order."""
@@ -67,6 +82,6 @@ class Confirms:
             if confirms and confirms[-1][2] == positive:
                 confirms[-1] = (batch.last, True, positive)
             else:
-                confirms.append((batch.last, batch.last - self._settled > 1, positive))
-            self._settled = batch.last
+                confirms.append((batch.last, batch.last - self.confirmed > 1, positive))
+            self.confirmed = batch.last
         return confirms

@@ -12,8 +12,9 @@ class Counters:
 
     Attributes:
         publish: published (channel, queue, broker).
+        publish_confirm: of those, the ones that are to be confirmed (broker).
         publish_in: arrived at an exchange.
-        publish_out: copies that an exchange put into queues.
+        publish_out: copies put into queues (exchange, broker).
         confirm: confirmed to publishers, nacked ones too.
         return_unroutable: mandatory messages returned.
         drop_unroutable: other messages that went to no queue.
@@ -36,6 +37,7 @@ class Counters:
         "get_empty",
         "get_no_ack",
         "publish",
+        "publish_confirm",
         "publish_in",
         "publish_out",
         "redeliver",
@@ -44,7 +46,7 @@ class Counters:
 
     def __init__(self) -> None:
         """All zero."""
-        self.publish = self.publish_in = self.publish_out = self.confirm = 0
+        self.publish = self.publish_confirm = self.publish_in = self.publish_out = self.confirm = 0
         self.return_unroutable = self.drop_unroutable = 0
         self.deliver = self.deliver_no_ack = self.redeliver = 0
         self.get = self.get_no_ack = self.get_empty = 0
@@ -54,3 +56,8 @@ class Counters:
     def deliver_get(self) -> int:
         """All that went to clients, either way."""
         return self.deliver + self.deliver_no_ack + self.get + self.get_no_ack
+
+    def add(self, other: Counters) -> None:
+        """Take over what something counted that is no more."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))

@@ -1,73 +1,157 @@
-"""Which policy applies to a queue, and what it may say.
+"""Which policy and which operator policy apply to a queue or exchange, and what they say together.
 
-One policy applies at a time: among those that match by name and kind, the one with the highest
-priority (of equals, the first by name). Validation and its texts are RabbitMQ's.
+Of each sort one applies at a time: among those that match by name and kind the one with the highest
+priority (of equals, the first by name). A policy with a key that a queue's type does not have does
+not match that queue at all. Where both say something, numbers become the smaller of the two and
+anything else is the operator's word. All of this is RabbitMQ's; validation is in `policy_validation`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
-from leveret.core.access import is_pattern
-from leveret.model.definitions import Policy
-from leveret.model.errors import InvalidCommand
+from leveret.core.validation import ALTERNATE_EXCHANGE, CLASSIC, QUORUM, STREAM
+from leveret.model.definitions import Parameter, Policy
 
-APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
-_QUEUES: Final = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
-REPLICATE: Final = "remote-dc-replicate"
-ALTERNATE_EXCHANGE: Final = "alternate-exchange"
+_EVERYWHERE: Final = "all"
+_EXCHANGES: Final = "exchanges"
+_QUEUES: Final = {
+    CLASSIC: frozenset({_EVERYWHERE, "queues", "classic_queues"}),
+    QUORUM: frozenset({_EVERYWHERE, "queues", "quorum_queues"}),
+    STREAM: frozenset({_EVERYWHERE, "queues", "streams"}),
+}
+_OF_STREAMS: Final = {"max-age", "stream-max-segment-size-bytes", "initial-cluster-size"}
+_OF_QUORUM: Final = {"dead-letter-strategy", "target-group-size"}
+_IN_MEMORY: Final = {"max-in-memory-length", "max-in-memory-bytes"}
+_NOT_FOR: Final = {
+    CLASSIC: frozenset({*_OF_STREAMS, *_OF_QUORUM, *_IN_MEMORY, "queue-leader-locator", "delivery-limit"}),
+    QUORUM: frozenset({*_OF_STREAMS, "queue-mode", "queue-master-locator"}),
+    STREAM: frozenset(
+        {
+            *_OF_QUORUM,
+            *_IN_MEMORY,
+            "expires",
+            "message-ttl",
+            "dead-letter-exchange",
+            "dead-letter-routing-key",
+            "max-length",
+            "overflow",
+            "queue-mode",
+            "delivery-limit",
+            "queue-master-locator",
+        }
+    ),
+}
+"""Keys with which a policy does not apply to queues of the type."""
 
 
-def check_policy(policy: Policy) -> None:
-    """Refuse a policy whose pattern, kind or keys make no sense.
+class Applied(NamedTuple):
+    """What applies to one queue or exchange: the names, None for none, and both definitions as one."""
 
-    Raises:
-        InvalidCommand: in RabbitMQ's words.
-    """
-    if not is_pattern(policy.pattern):
-        raise InvalidCommand(f"Validation failed\n\n{policy.pattern!r} is not a regular expression\n")
-    if policy.apply_to not in APPLY_TO:
-        raise InvalidCommand(
-            f"Validation failed\n\napply-to must be one of {', '.join(APPLY_TO)}, got {policy.apply_to}\n"
-        )
-    if not policy.definition:
-        raise InvalidCommand("Validation failed\n\nno policy provided\n")
-    for key, value in policy.definition.items():
-        _check_key(key, value)
+    policy: str | None
+    operator_policy: str | None
+    definition: Mapping[str, Any]
 
 
-def _check_key(key: str, value: Any) -> None:
-    if key == REPLICATE:
-        if not isinstance(value, bool):
-            raise InvalidCommand(
-                f"Validation failed\n\n{value!r} is not a valid value for {REPLICATE}: true or false\n"
+NOTHING_APPLIES: Final = Applied(None, None, {})
+
+
+class _Rule:
+    """One policy, ready to be asked."""
+
+    __slots__ = ("definition", "kinds", "name", "pattern", "rank")
+
+    def __init__(self, name: str, pattern: str, apply_to: str, definition: Any, priority: float) -> None:
+        self.name = name
+        self.pattern = re.compile(pattern)
+        self.definition: Mapping[str, Any] = definition
+        self.rank = (-priority, name)
+        self.kinds = {
+            kind
+            for kind, covered in _QUEUES.items()
+            if apply_to in covered and _NOT_FOR[kind].isdisjoint(definition)
+        }
+        if apply_to in (_EVERYWHERE, _EXCHANGES):
+            self.kinds.add(_EXCHANGES)
+
+
+class VhostPolicies:
+    """The policies and operator policies of one vhost, in the order in which they are tried."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        self._policies: list[_Rule] = []
+        self._operator_policies: list[_Rule] = []
+        self._merged: dict[tuple[str | None, str | None], Applied] = {}
+
+    def put(self, entity: Policy | Parameter) -> None:
+        """Take a policy, or an operator policy as the runtime parameter that it is; it is valid."""
+        self.remove(entity)
+        if isinstance(entity, Policy):
+            rule = _Rule(
+                entity.name, entity.pattern, entity.apply_to, entity.definition, float(entity.priority)
             )
-    elif key == ALTERNATE_EXCHANGE:
-        if not isinstance(value, str):
-            raise InvalidCommand(f"Validation failed\n\n{value!r} is not a valid alternate exchange name\n")
-    else:
-        raise InvalidCommand(f"Validation failed\n\n[{key}] are not recognised policy settings\n")
+        else:
+            value = entity.value
+            apply_to = value.get("apply-to", _EVERYWHERE)
+            rule = _Rule(entity.name, value["pattern"], apply_to, value["definition"], value["priority"])
+        rules = self._rules(entity)
+        rules.append(rule)
+        rules.sort(key=lambda each: each.rank)
+
+    def remove(self, entity: Policy | Parameter) -> None:
+        """Forget it; harmless if it is not there."""
+        rules = self._rules(entity)
+        rules[:] = [each for each in rules if each.name != entity.name]
+        self._merged.clear()
+
+    def for_queue(self, name: str, queue_type: str) -> Applied:
+        """What applies to a queue."""
+        return self._applied(name, queue_type)
+
+    def for_exchange(self, name: str) -> Applied:
+        """What applies to an exchange."""
+        return self._applied(name, _EXCHANGES)
+
+    def _rules(self, entity: Policy | Parameter) -> list[_Rule]:
+        return self._policies if isinstance(entity, Policy) else self._operator_policies
+
+    def _applied(self, name: str, kind: str) -> Applied:
+        policy = _first(self._policies, name, kind)
+        operator = _first(self._operator_policies, name, kind)
+        if policy is None and operator is None:
+            return NOTHING_APPLIES
+        names = (policy.name if policy else None, operator.name if operator else None)
+        found = self._merged.get(names)
+        if found is None:
+            merged = merge_definitions(
+                policy.definition if policy else {}, operator.definition if operator else {}
+            )
+            found = self._merged[names] = Applied(*names, merged)
+        return found
 
 
-def policy_for_queue(policies: Iterable[Policy], vhost: str, name: str, queue_type: str) -> Policy | None:
-    """The policy that applies to a queue."""
-    kinds = {"all", "queues", _QUEUES.get(queue_type, "classic_queues")}
-    return _best(policies, vhost, name, kinds)
+def _first(rules: Iterable[_Rule], name: str, kind: str) -> _Rule | None:
+    for rule in rules:
+        if kind in rule.kinds and rule.pattern.search(name):
+            return rule
+    return None
 
 
-def policy_for_exchange(policies: Iterable[Policy], vhost: str, name: str) -> Policy | None:
-    """The policy that applies to an exchange."""
-    return _best(policies, vhost, name, {"all", "exchanges"})
+def merge_definitions(policy: Mapping[str, Any], operator: Mapping[str, Any]) -> dict[str, Any]:
+    """Both definitions as one, by key: the smaller number, else what the operator says."""
+    merged = {**policy, **operator}
+    for key in policy.keys() & operator.keys():
+        if key == "target-group-size":
+            merged[key] = max(policy[key], operator[key])
+        elif key != "queue-version" and not isinstance(operator[key], bool | str):
+            merged[key] = min(policy[key], operator[key])
+    return dict(sorted(merged.items()))
 
 
-def _best(policies: Iterable[Policy], vhost: str, name: str, kinds: set[str]) -> Policy | None:
-    matching = (
-        policy
-        for policy in policies
-        if policy.vhost == vhost and policy.apply_to in kinds and re.search(policy.pattern, name)
-    )
-    return max(
-        sorted(matching, key=lambda policy: policy.name), key=lambda policy: policy.priority, default=None
-    )
+def alternate_exchange(arguments: Mapping[str, Any], applied: Applied) -> str | None:
+    """Where an exchange sends what it cannot route: its own argument goes before any policy."""
+    own: str | None = arguments.get(ALTERNATE_EXCHANGE)
+    return own if own is not None else applied.definition.get(ALTERNATE_EXCHANGE)

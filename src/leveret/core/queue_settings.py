@@ -1,15 +1,22 @@
 """What a queue does by itself, worked out from its arguments and policies.
 
 A queue's effective settings come from three places: the arguments of its declaration, the policy that
-applies to it and the operator policy that applies to it. For numbers the smallest wins, for anything
-else the argument wins over the policy, the operator policy over both (RabbitMQ's rules).
+applies to it and the operator policy that applies to it. What the two policies say together is worked
+out first (`policies`). Of the argument and that, the smaller number wins, and for anything else the
+argument; but a stream's policy wins always, a quorum queue's for its overflow and its expiry. These are
+RabbitMQ's rules.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Final
+
 import msgspec
 
+from leveret.core.validation import QUORUM, STREAM, queue_type
 from leveret.model.definitions import Arguments
+from leveret.model.stream import interval_ms
 
 DROP_HEAD = "drop-head"
 REJECT_PUBLISH = "reject-publish"
@@ -44,7 +51,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes_max: int | None = None
 
 
-_KEYS = {
+_KEYS: Final = {
     "message_ttl_ms": "message-ttl",
     "expires_ms": "expires",
     "max_length": "max-length",
@@ -53,19 +60,30 @@ _KEYS = {
     "dead_letter_exchange": "dead-letter-exchange",
     "dead_letter_routing_key": "dead-letter-routing-key",
     "delivery_limit": "delivery-limit",
+    "max_age_ms": "max-age",
     "segment_bytes_max": "stream-max-segment-size-bytes",
 }
+_POLICY_FIRST_IN_QUORUM: Final = ("overflow", "expires")
 
 
-def queue_settings(arguments: Arguments, policy: Arguments, operator_policy: Arguments) -> QueueSettings:
-    """The effective settings of a queue from its declaration's arguments and its two policies' definitions."""
+def queue_settings(arguments: Arguments, policies: Mapping[str, Any]) -> QueueSettings:
+    """The effective settings of a queue from its declaration's arguments and what its policies say together."""
+    kind = queue_type(arguments)
     values = {}
     for field, key in _KEYS.items():
-        given = [
-            source[name]
-            for source, name in ((operator_policy, key), (arguments, f"x-{key}"), (policy, key))
-            if name in source
-        ]
-        if given:
-            values[field] = min(given) if isinstance(given[0], int) else given[0]
+        argument, policy = arguments.get(f"x-{key}"), policies.get(key)
+        if argument is not None or policy is not None:
+            values[field] = _effective(kind, key, argument, policy)
+    if "max_age_ms" in values:
+        values["max_age_ms"] = interval_ms(values["max_age_ms"])
+    if values.get("delivery_limit", 0) < 0:
+        values["delivery_limit"] = None
     return QueueSettings(**values)
+
+
+def _effective(kind: str, key: str, argument: Any, policy: Any) -> Any:
+    if argument is None or policy is None:
+        return policy if argument is None else argument
+    if kind == STREAM or (kind == QUORUM and key in _POLICY_FIRST_IN_QUORUM):
+        return policy
+    return argument if isinstance(argument, str) else min(argument, policy)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from leveret.core.priority_queue import PriorityQueue
 from leveret.core.queue import Queue, Reader
+from leveret.core.quorum_queue import QuorumQueue
+from leveret.core.stream import Stream
 from leveret.model.definitions import Queue as QueueDefinition
 
 
 def make_queue(definition: QueueDefinition, read: Reader) -> Queue:
     """An empty queue of the kind that the definition asks for."""
+    arguments = definition.arguments
+    if arguments.get("x-queue-type") == "stream":
+        return Stream(definition, read)
+    if arguments.get("x-queue-type") == "quorum":
+        return QuorumQueue(definition, read)
+    if arguments.get("x-max-priority"):
+        return PriorityQueue(definition, read)
     return Queue(definition, read)

@@ -7,12 +7,19 @@ words for topic, plain lists for fanout and headers (AMQP 0-9-1 section 3.1.3).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Protocol, TypeAlias
 
+from leveret.core.validation import same_value
 from leveret.model.definitions import Binding
 
 Headers = Callable[[], dict[str, Any]]
 """Decodes a message's headers when somebody asks; most exchanges never do."""
+
+
+_Bindings: TypeAlias = dict[tuple[str, ...], Binding]
+"""By their keys, in the order they came: taking one of thousands out looks at no other."""
 
 
 class Router(Protocol):
@@ -33,19 +40,22 @@ class Direct:
 
     def __init__(self) -> None:
         """No bindings."""
-        self._by_key: dict[str, list[Binding]] = {}
+        self._by_key: dict[str, _Bindings] = {}
 
     def add(self, binding: Binding) -> None:
         """See Router."""
-        self._by_key.setdefault(binding.routing_key, []).append(binding)
+        self._by_key.setdefault(binding.routing_key, {})[binding.key] = binding
 
     def remove(self, binding: Binding) -> None:
         """See Router."""
-        self._by_key[binding.routing_key].remove(binding)
+        same_key = self._by_key[binding.routing_key]
+        del same_key[binding.key]
+        if not same_key:
+            del self._by_key[binding.routing_key]
 
     def match(self, routing_key: str, headers: Headers) -> Iterable[Binding]:
         """See Router."""
-        return self._by_key.get(routing_key, ())
+        return self._by_key.get(routing_key, {}).values()
 
 
 class Fanout:
@@ -53,19 +63,19 @@ class Fanout:
 
     def __init__(self) -> None:
         """No bindings."""
-        self._bindings: list[Binding] = []
+        self._bindings: _Bindings = {}
 
     def add(self, binding: Binding) -> None:
         """See Router."""
-        self._bindings.append(binding)
+        self._bindings[binding.key] = binding
 
     def remove(self, binding: Binding) -> None:
         """See Router."""
-        self._bindings.remove(binding)
+        del self._bindings[binding.key]
 
     def match(self, routing_key: str, headers: Headers) -> Iterable[Binding]:
         """See Router."""
-        return self._bindings
+        return self._bindings.values()
 
 
 class Topic:
@@ -82,7 +92,7 @@ class Topic:
             if word not in node.next:
                 node.next[word] = _Word(repeats=word == "#")
             node = node.next[word]
-        node.bindings.append(binding)
+        node.bindings[binding.key] = binding
 
     def remove(self, binding: Binding) -> None:
         """See Router."""
@@ -90,7 +100,7 @@ class Topic:
         words = _words(binding.routing_key)
         for word in words:
             path.append(path[-1].next[word])
-        path[-1].bindings.remove(binding)
+        del path[-1].bindings[binding.key]
         for parent, word, node in zip(reversed(path[:-1]), reversed(words), reversed(path), strict=False):
             if node.bindings or node.next:
                 break
@@ -109,7 +119,7 @@ class Topic:
                     if child is not None and not child.repeats:
                         after[child] = None
             nodes = _with_empty_many(after)
-        return [binding for node in nodes for binding in node.bindings]
+        return [binding for node in nodes for binding in node.bindings.values()]
 
 
 def _words(key: str) -> list[str]:
@@ -124,7 +134,7 @@ class _Word:
 
     def __init__(self, *, repeats: bool = False) -> None:
         self.next: dict[str, _Word] = {}
-        self.bindings: list[Binding] = []
+        self.bindings: _Bindings = {}
         self.repeats = repeats
 
 
@@ -147,32 +157,48 @@ class HeadersMatch:
 
     def __init__(self) -> None:
         """No bindings."""
-        self._bindings: list[Binding] = []
+        self._bindings: _Bindings = {}
 
     def add(self, binding: Binding) -> None:
         """See Router."""
-        self._bindings.append(binding)
+        self._bindings[binding.key] = binding
 
     def remove(self, binding: Binding) -> None:
         """See Router."""
-        self._bindings.remove(binding)
+        del self._bindings[binding.key]
 
     def match(self, routing_key: str, headers: Headers) -> Iterable[Binding]:
         """See Router."""
         held = headers()
-        return [binding for binding in self._bindings if headers_match(binding.arguments, held)]
+        return [binding for binding in self._bindings.values() if headers_match(binding.arguments, held)]
 
 
 def headers_match(arguments: dict[str, Any], headers: dict[str, Any]) -> bool:
     """One headers binding's rule.
 
-    Keys that begin with `x-` count only in the `-with-x` modes; a void value asks for presence alone.
+    Keys that begin with `x-` count only in the `-with-x` modes; a void value asks for presence alone. A
+    value is the same only in its own type: neither 1.0 nor true nor "1" is 1.
     """
     mode = arguments.get("x-match", "all")
-    with_x = mode.endswith("-with-x")
-    wanted = {k: v for k, v in arguments.items() if k != "x-match" and (with_x or not k.startswith("x-"))}
-    found = (key in headers and (value is None or headers[key] == value) for key, value in wanted.items())
-    return any(found) if mode.startswith("any") else all(found)
+    with_x = mode in ("all-with-x", "any-with-x")
+    found = (
+        key in headers and (value is None or same_value(_as_defined(headers[key]), value))
+        for key, value in arguments.items()
+        if key != "x-match" and (with_x or not key.startswith("x-"))
+    )
+    return any(found) if mode in ("any", "any-with-x") else all(found)
+
+
+def _as_defined(value: Any) -> Any:
+    """A header as the arguments of a definition would hold it."""
+    match value:
+        case bytes() | bytearray():
+            return bytes(value).decode("utf-8", "replace")
+        case datetime():
+            return int(value.timestamp())
+        case Decimal():
+            return float(value)
+    return value
 
 
 ROUTERS: dict[str, type[Direct] | type[Fanout] | type[Topic] | type[HeadersMatch]] = {

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import KeysView
+from typing import TYPE_CHECKING, Final
 
+from leveret.core.counters import Counters
+from leveret.core.policies import NOTHING_APPLIES, Applied, VhostPolicies, alternate_exchange
 from leveret.core.routing import ROUTERS, Headers, Router
 from leveret.model.definitions import Binding, Exchange
+
+if TYPE_CHECKING:
+    from leveret.core.queue import Queue
 
 DEFAULT_EXCHANGE: Final = ""
 PREDECLARED: Final = {
@@ -22,30 +28,49 @@ PREDECLARED: Final = {
 class ExchangeState:
     """An exchange with what is bound to it."""
 
-    __slots__ = ("alternate", "bindings", "definition", "router")
+    __slots__ = ("alternate", "applied", "bindings", "counters", "definition", "router")
 
     def __init__(self, definition: Exchange) -> None:
         """No bindings yet."""
         self.definition = definition
         self.router: Router = ROUTERS[definition.type]()
         self.bindings: dict[tuple[str, ...], Binding] = {}
-        self.alternate: str | None = definition.arguments.get("alternate-exchange")
+        self.counters = Counters()
+        self.applied = NOTHING_APPLIES
+        self.alternate = alternate_exchange(definition.arguments, NOTHING_APPLIES)
+
+    def apply_policies(self, applied: Applied) -> None:
+        """Take the policies that apply to the exchange from now on."""
+        self.applied = applied
+        self.alternate = alternate_exchange(self.definition.arguments, applied)
 
 
 class Topology:
-    """One vhost's exchanges by name, and all bindings by their destination."""
+    """One vhost's exchanges by name, and all bindings by their destination.
+
+    Attributes:
+        queues: the vhost's queues by name, exclusive ones too, the oldest first.
+        queue_policies: what applies to those of them to which a policy applies.
+    """
 
     def __init__(self, vhost: str) -> None:
         """The predeclared exchanges, and no bindings."""
         self.vhost = vhost
         self.exchanges: dict[str, ExchangeState] = {}
-        self.queue_names: set[str] = set()
+        self.policies = VhostPolicies()
+        self.queues: dict[str, Queue] = {}
+        self.queue_policies: dict[str, Applied] = {}
         self._into: dict[tuple[str, str], dict[tuple[str, ...], Binding]] = {}
         for name, kind in PREDECLARED.items():
             internal = name == "amq.rabbitmq.trace"
             self.exchanges[name] = ExchangeState(
                 Exchange(name=name, vhost=vhost, type=kind, internal=internal)
             )
+
+    @property
+    def queue_names(self) -> KeysView[str]:
+        """The names of the vhost's queues."""
+        return self.queues.keys()
 
     def bindings(self) -> list[Binding]:
         """All bindings, those of the default exchange left out."""
@@ -82,7 +107,7 @@ class Topology:
     def route(self, exchange: str, routing_key: str, headers: Headers) -> list[str]:
         """Names of the queues that get the message, each once; alternate exchanges are tried when none does."""
         if exchange == DEFAULT_EXCHANGE:
-            return [routing_key] if routing_key in self.queue_names else []
+            return [routing_key] if routing_key in self.queues else []
         queues: dict[str, None] = {}
         seen = {exchange}
         waiting = [exchange]

@@ -1,65 +1,101 @@
-"""Declarations: which arguments mean something, and when two declarations are the same.
+"""Declarations: when two of them are the same, and what an exchange and a binding may say.
 
-Arguments that RabbitMQ gives a meaning and Leveret does not serve yet are refused by name: a queue
-that silently ignored `x-message-ttl` would be worse than none.
+What a queue's arguments may say is in `queue_arguments`. Definitions hold arguments as JSON's types,
+so a refusal names the AMQP type that a client would have used for the value.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from leveret.model.definitions import Arguments, Exchange, Queue
-from leveret.model.errors import PreconditionFailed
+from leveret.core.erlang_terms import term
+from leveret.model.definitions import Arguments, Binding, Exchange, Queue
+from leveret.model.errors import InvalidCommand, PreconditionFailed
 
-_QUEUE_TYPES: Final = ("classic", "quorum")
-_NOT_SERVED: Final = frozenset(
-    {
-        "x-expires",
-        "x-message-ttl",
-        "x-max-length",
-        "x-max-length-bytes",
-        "x-overflow",
-        "x-dead-letter-exchange",
-        "x-dead-letter-routing-key",
-        "x-max-priority",
-        "x-single-active-consumer",
-        "x-delivery-limit",
-        "x-max-age",
-    }
-)
+NAME_BYTES_MAX: Final = 255
+"""What fits AMQP's short string."""
+ALTERNATE_EXCHANGE: Final = "alternate-exchange"
+CLASSIC: Final = "classic"
+QUORUM: Final = "quorum"
+STREAM: Final = "stream"
+_MATCH_MODES: Final = ("all", "any", "all-with-x", "any-with-x")
+_INT_MAX: Final = 2**31
 
 
 def queue_type(arguments: Arguments) -> str:
     """`x-queue-type`, classic when absent."""
-    return str(arguments.get("x-queue-type", "classic"))
+    return str(arguments.get("x-queue-type", CLASSIC))
 
 
-def check_queue_arguments(queue: Queue) -> None:
-    """Refuse arguments that are not valid or not served.
+def field_type(value: object) -> str:
+    """The AMQP type of an argument's value, by RabbitMQ's name for it."""
+    match value:
+        case None:
+            return "void"
+        case bool():
+            return "bool"
+        case int():
+            return "signedint" if -_INT_MAX <= value < _INT_MAX else "long"
+        case float():
+            return "double"
+        case list() | tuple():
+            return "array"
+        case dict():
+            return "table"
+        case _:
+            return "longstr"
+
+
+def check_name(kind: str, name: str) -> None:
+    """Refuse what AMQP cannot name.
 
     Raises:
-        PreconditionFailed: names the argument, the queue and what is allowed.
+        InvalidCommand: it is longer than a short string.
     """
-    where = f"queue '{queue.name}' in vhost '{queue.vhost}'"
-    kind = queue_type(queue.arguments)
-    if kind not in _QUEUE_TYPES:
-        raise PreconditionFailed(
-            f"invalid arg 'x-queue-type' for {where}: \"unsupported queue type '{kind}'\""
-        )
-    for name in sorted(_NOT_SERVED & queue.arguments.keys()):
-        raise PreconditionFailed(f"invalid arg '{name}' for {where}: not served by this version")
+    if len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
+        raise InvalidCommand(f"{kind} name is longer than {NAME_BYTES_MAX} octets: '{name[:40]}...'")
 
 
 def check_exchange_arguments(exchange: Exchange) -> None:
     """Refuse an alternate exchange that is no name.
 
     Raises:
-        PreconditionFailed: names the argument and the exchange.
+        PreconditionFailed: names the argument and the exchange, in RabbitMQ's words.
     """
-    alternate = exchange.arguments.get("alternate-exchange")
-    if alternate is not None and not isinstance(alternate, str):
+    check_exchange_argument(
+        exchange.arguments,
+        ALTERNATE_EXCHANGE,
+        f"exchange '{exchange.name}' in vhost '{exchange.vhost}'",
+    )
+
+
+def check_exchange_argument(arguments: Arguments, name: str, where: str) -> None:
+    """Refuse an argument that names an exchange and is no name.
+
+    Raises:
+        PreconditionFailed: names the argument and `where` it stands, in RabbitMQ's words.
+    """
+    if name in arguments and not isinstance(arguments[name], str):
+        kind = field_type(arguments[name])
+        raise PreconditionFailed(f"invalid type '{kind}' for arg '{name}' in {where}")
+
+
+def check_binding(binding: Binding, exchange_type: str) -> None:
+    """Refuse a binding that its source could not match by.
+
+    Raises:
+        PreconditionFailed: a headers exchange does not know the value of `x-match`.
+    """
+    if exchange_type != "headers" or "x-match" not in binding.arguments:
+        return
+    mode = binding.arguments["x-match"]
+    if not isinstance(mode, str):
         raise PreconditionFailed(
-            f"invalid arg 'alternate-exchange' for exchange '{exchange.name}' in vhost '{exchange.vhost}': not a string"
+            f"Invalid x-match field type {field_type(mode)} (value {term(mode)}); expected longstr"
+        )
+    if mode not in _MATCH_MODES:
+        raise PreconditionFailed(
+            f"Invalid x-match field value {term(mode)}; expected all, any, all-with-x, or any-with-x"
         )
 
 
@@ -68,35 +104,48 @@ def equivalent(
 ) -> None:
     """Check a redeclaration against what exists, field by field, then argument by argument.
 
+    Numbers are equal whatever their AMQP type; a queue without `x-queue-type` is a classic one.
+
     Raises:
         PreconditionFailed: in RabbitMQ's words, for the first difference.
     """
-    kind = "queue" if isinstance(wanted, Queue) else "exchange"
-    where = f"for {kind} '{wanted.name}' in vhost '{wanted.vhost}'"
     for field in fields:
         asked, is_now = getattr(wanted, field), getattr(held, field)
         if asked != is_now:
-            raise PreconditionFailed(
-                f"inequivalent arg '{field}' {where}: received '{_text(asked)}' but current is '{_text(is_now)}'"
-            )
+            raise _inequivalent(wanted, field, _plain(asked), _plain(is_now))
     for name in arguments:
-        asked, is_now = wanted.arguments.get(name), held.arguments.get(name)
-        if asked != is_now and not (name == "x-queue-type" and {asked, is_now} == {None, "classic"}):
-            raise PreconditionFailed(
-                f"inequivalent arg '{name}' {where}: received {_value(asked)} but current is {_value(is_now)}"
-            )
+        asked, is_now = wanted.arguments.get(name, _NONE), held.arguments.get(name, _NONE)
+        if same_value(asked, is_now) or (name == "x-queue-type" and {asked, is_now} == {_NONE, CLASSIC}):
+            continue
+        shown = _typed if asked is _NONE or is_now is _NONE else _plain
+        raise _inequivalent(wanted, name, shown(asked), shown(is_now))
 
 
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+_NONE: Final = object()
 
 
-def _value(value: Any) -> str:
-    """An argument as RabbitMQ prints it in a refusal."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return f"the value '{_text(value)}' of type 'bool'"
-    if isinstance(value, int):
-        return f"the value '{value}' of type 'signedint'"
-    return f"the value '{value}' of type 'longstr'"
+def same_value(one: Any, other: Any) -> bool:
+    """Whether two arguments or headers are the same: other than in Python, true is not 1 and 1.0 is not 1."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_value(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same_value, one, other))
+    return type(one) is type(other) and bool(one == other)
+
+
+def _inequivalent(wanted: Exchange | Queue, name: str, asked: str, is_now: str) -> PreconditionFailed:
+    kind = "queue" if isinstance(wanted, Queue) else "exchange"
+    return PreconditionFailed(
+        f"inequivalent arg '{name}' for {kind} '{wanted.name}' in vhost '{wanted.vhost}': "
+        f"received {asked} but current is {is_now}"
+    )
+
+
+def _plain(value: Any) -> str:
+    """A value as RabbitMQ prints it beside another one."""
+    return f"'{value if isinstance(value, str) else term(value)}'"
+
+
+def _typed(value: Any) -> str:
+    """A value as RabbitMQ prints it where the other side has none."""
+    return "none" if value is _NONE else f"the value {_plain(value)} of type '{field_type(value)}'"

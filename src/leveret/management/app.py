@@ -13,6 +13,7 @@ from leveret.management import metrics
 from leveret.management.auth import OPERATOR_SCOPE
 from leveret.management.call import internal_error, not_found
 from leveret.management.node import ManagedNode
+from leveret.management.rates_ticker import rates_of
 from leveret.management.resources import (
     bindings,
     channels,
@@ -23,6 +24,7 @@ from leveret.management.resources import (
     global_parameters,
     health,
     nodes,
+    operations,
     overview,
     parameters,
     permissions,
@@ -55,6 +57,7 @@ RESOURCES: Final = (
     consumers,
     definitions,
     health,
+    operations,
     schema_replication,
     standby_replication,
     metrics,
@@ -88,6 +91,7 @@ def build_app(node: ManagedNode) -> Starlette:
     )
     app.router.redirect_slashes = False
     app.state.node = node
+    app.state.rates = rates_of(node)
     return app
 
 

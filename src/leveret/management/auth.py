@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import ipaddress
 from dataclasses import dataclass
 from enum import IntEnum
 from http import HTTPStatus
@@ -22,6 +21,7 @@ from leveret.management.node import ManagedNode
 from leveret.management.replies import REALM, error_reply
 from leveret.model.definitions import Permission, User
 from leveret.model.errors import AccessRefused, AuthenticationFailed, NotFound
+from leveret.runtime.addresses import is_loopback
 
 OPERATOR_SCOPE: Final = "leveret.operator"
 """Set in the ASGI scope by the door of the node's own socket, and by nothing else."""
@@ -126,16 +126,6 @@ def identify(node: ManagedNode, connection: HTTPConnection) -> Caller:
         raise Unauthorised(_challenge("Login failed", str(error))) from None
     user = node.broker.definitions.by_kind["users"].get((name,))
     return Caller(node, name, user.tags if isinstance(user, User) else ())
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's own."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
 
 
 def _credentials(connection: HTTPConnection) -> tuple[str, str]:

@@ -20,6 +20,8 @@ from starlette.routing import Route
 from leveret.core.broker import Broker
 from leveret.management.auth import Caller, Need, Unauthorised, identify
 from leveret.management.node import ManagedNode
+from leveret.management.rates import Rates
+from leveret.management.rates_history import Ranges, ranges_of
 from leveret.management.replies import error_reply, refusal_reply
 from leveret.model.definitions import AnyEntity, Change
 from leveret.model.errors import InvalidCommand, LeveretError
@@ -41,6 +43,7 @@ class Call:
         self.caller = caller
         self.node: ManagedNode = request.app.state.node
         self.broker: Broker = self.node.broker
+        self.rates: Rates = request.app.state.rates
         self.definitions: dict[str, dict[tuple[str, ...], AnyEntity]] = self.broker.definitions.by_kind
 
     def path(self, name: str) -> str:
@@ -65,6 +68,14 @@ class Call:
     def flag(self, name: str) -> bool:
         """Whether a query parameter is set to true."""
         return self.request.query_params.get(name) == "true"
+
+    def ranges(self) -> Ranges:
+        """The samples that the request asks for, see `management.rates`.
+
+        Raises:
+            InvalidCommand: a range that is no range.
+        """
+        return ranges_of(self.request.query_params)
 
     async def octets(self) -> bytes:
         """The body.

@@ -1,158 +1,136 @@
-"""`/metrics`: counts and lags for Prometheus, by RabbitMQ's names where RabbitMQ has the same thing.
+"""What Prometheus scrapes, by RabbitMQ's paths and names, so that its dashboards work.
 
-Collected when asked for, from the node's own state; so they need no place in the hot path. Totals are
-over all vhosts; `/metrics/per-object` has a row a queue.
+    /metrics                    sums, and the node
+    /metrics/per-object         a row for each queue, channel and connection, and the node
+    /metrics/detailed           the families asked for, `?family=queue_coarse_metrics&vhost=v`
+
+Collected when asked for, from the node's own state; so they need no place in the hot path. An answer is
+written in pieces, between which the node goes on with its work. The HTTP API has these paths, and so has
+the metrics' own port (`prometheus.tcp.port`); neither asks for a password, as RabbitMQ's do not.
 """
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from http import HTTPStatus
 from typing import Final
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import Collector
+from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-import leveret
-from leveret.management.consumer_view import channels_of, connections_of, consumers_of
-from leveret.management.node import ManagedNode
-from leveret.management.resources.nodes import open_files, resident_bytes
+from leveret.config.metrics import Metrics as Settings
+from leveret.management.metrics_node import NodeMetrics
+from leveret.management.metrics_objects import Objects, Vhosts
+from leveret.management.metrics_own import OwnMetrics
+from leveret.management.metrics_text import CONTENT_TYPE, Family, render, summed
 
-_SCHEMA_STATES: Final = ("running", "connecting", "recover", "connected", "syncing", "disconnected")
-
-
-class NodeCollector(Collector):
-    """Reads a node once for each scrape."""
-
-    def __init__(self, node: ManagedNode, *, per_object: bool) -> None:
-        """`per_object` adds a row a queue."""
-        self._node = node
-        self._per_object = per_object
-
-    def collect(self) -> Iterator[Metric]:
-        """All metrics."""
-        yield from self._node_metrics()
-        yield from self._totals()
-        yield from self._schema()
-        yield from self._standby()
-        if self._per_object:
-            yield from self._queues()
-
-    def _node_metrics(self) -> Iterator[Metric]:
-        config = self._node.config
-        info = {"rabbitmq_node": config.node_name, "rabbitmq_cluster": config.cluster_name}
-        yield InfoMetricFamily(
-            "rabbitmq_identity", "Names of node and cluster", {**info, "leveret_version": leveret.__version__}
-        )
-        disk = os.statvfs(self._node.data_dir)
-        uptime_s = time.time() - self._node.started_at_ms / 1000
-        yield _gauge("rabbitmq_erlang_uptime_seconds", "Node uptime", uptime_s)
-        yield _gauge("rabbitmq_process_open_fds", "Open file descriptors", open_files())
-        yield _gauge("rabbitmq_process_resident_memory_bytes", "Memory used in bytes", resident_bytes())
-        free = disk.f_bavail * disk.f_frsize
-        yield _gauge("rabbitmq_disk_space_available_bytes", "Disk space available in bytes", free)
-
-    def _totals(self) -> Iterator[Metric]:
-        queues = self._node.broker.queues.values()
-        ready = sum(queue.ready_count for queue in queues)
-        unacked = sum(queue.unacked_count for queue in queues)
-        yield _gauge("rabbitmq_connections", "Connections currently open", len(connections_of(self._node)))
-        yield _gauge("rabbitmq_channels", "Channels currently open", len(channels_of(self._node)))
-        yield _gauge("rabbitmq_consumers", "Consumers currently connected", len(consumers_of(self._node)))
-        yield _gauge("rabbitmq_queues", "Queues available", len(queues))
-        yield _gauge("rabbitmq_queue_messages", "Sum of ready and unacknowledged messages", ready + unacked)
-        yield _gauge("rabbitmq_queue_messages_ready", "Messages ready to be delivered to consumers", ready)
-        yield _gauge(
-            "rabbitmq_queue_messages_unacked", "Messages delivered but not yet acknowledged", unacked
-        )
-        published = sum(queue.published_total for queue in queues)
-        yield CounterMetricFamily(
-            "rabbitmq_queue_messages_published", "Messages that queues there are now have taken", published
-        )
-
-    def _queues(self) -> Iterator[Metric]:
-        names = ["vhost", "queue"]
-        ready = GaugeMetricFamily(
-            "rabbitmq_detailed_queue_messages_ready",
-            "Messages ready to be delivered to consumers",
-            labels=names,
-        )
-        unacked = GaugeMetricFamily(
-            "rabbitmq_detailed_queue_messages_unacked",
-            "Messages delivered but not yet acknowledged",
-            labels=names,
-        )
-        consumers = GaugeMetricFamily(
-            "rabbitmq_detailed_queue_consumers", "Consumers on a queue", labels=names
-        )
-        for key, queue in self._node.broker.queues.items():
-            ready.add_metric(key, queue.ready_count)
-            unacked.add_metric(key, queue.unacked_count)
-            consumers.add_metric(key, queue.consumer_count)
-        yield from (ready, unacked, consumers)
-
-    def _schema(self) -> Iterator[Metric]:
-        status = self._node.schema_sync.status()
-        state = GaugeMetricFamily(
-            "leveret_schema_sync_state", "1 for the state of the schema link", labels=["state"]
-        )
-        for name in _SCHEMA_STATES:
-            state.add_metric([name], float(status["state"] == name))
-        yield state
-        duration_ms = status.get("last_sync_duration")
-        if duration_ms is not None:
-            help = "How long the last schema sync took"
-            yield _gauge("leveret_schema_sync_last_duration_seconds", help, duration_ms / 1000)
-
-    def _standby(self) -> Iterator[Metric]:
-        labels = ["vhost"]
-        records = GaugeMetricFamily(
-            "leveret_standby_lag_records", "Records of the upstream not yet transferred", labels=labels
-        )
-        lag = GaugeMetricFamily(
-            "leveret_standby_lag_seconds", "Age of the newest record not yet transferred", labels=labels
-        )
-        for row in self._node.standby.status()["vhosts"]:
-            records.add_metric([row["virtual_host"]], row["lag_records"])
-            lag.add_metric([row["virtual_host"]], row["lag_ms"] / 1000)
-        yield from (records, lag)
-        yield from self._upstream()
-
-    def _upstream(self) -> Iterator[Metric]:
-        pending = GaugeMetricFamily(
-            "leveret_standby_upstream_messages",
-            "Messages held by a replicated queue",
-            labels=["vhost", "queue"],
-        )
-        for row in self._node.upstream_metrics():
-            pending.add_metric([row["vhost"], row["queue"]], row["messages"])
-        yield pending
+_PREFIX: Final = "rabbitmq_"
+_DETAILED: Final = "rabbitmq_detailed_"
+_CLUSTER: Final = "rabbitmq_cluster_"
+_OWN: Final = "leveret_"
+_SEND_AT_ONCE: Final = 64 * 1024
 
 
-def _gauge(name: str, help: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, help, value)
+class Scrape:
+    """One answer, in pieces."""
+
+    def __init__(self, request: Request) -> None:
+        """Of the request's node."""
+        state = request.app.state
+        self._objects = Objects(state.node, state.rates)
+        self._node = NodeMetrics(state.node)
+        self._own = OwnMetrics(state.node)
+
+    def whole(self, *, per_object: bool) -> Iterator[str]:
+        """Everything; a row for each object, or sums."""
+        yield from _families(_PREFIX, self._node.families())
+        for family in self._objects.families():
+            yield from _family(_PREFIX, family, per_object=per_object)
+        node = self._node
+        yield from _family("", node.start(), per_object=True)
+        yield from _families(_PREFIX, (*node.alarms(), node.totals(), *node.identity(), *node.globals()))
+        yield from _families(_OWN, self._own.families())
+
+    def detailed(self, names: frozenset[str], vhosts: Vhosts) -> Iterator[str]:
+        """The families named, over some virtual hosts or all."""
+        objects = self._objects
+        ordinary = (*self._node.families(), *objects.families())
+        if "queue_metrics" not in names:
+            ordinary += objects.detailed_families()
+        for prefix, families in ((_DETAILED, ordinary), (_CLUSTER, objects.cluster_families())):
+            chosen = [family for family in families if family.name in names]
+            yield from _families(prefix, chosen, vhosts)
+        yield from _families(_PREFIX, self._node.identity())
+
+
+def _families(prefix: str, families: Iterable[Family], vhosts: Vhosts = None) -> Iterator[str]:
+    for family in families:
+        yield from _family(prefix, family, per_object=True, vhosts=vhosts)
+
+
+def _family(prefix: str, family: Family, *, per_object: bool, vhosts: Vhosts = None) -> Iterator[str]:
+    if per_object:
+        yield from render(prefix, family.metrics, family.rows(vhosts))
+    else:
+        yield from summed(prefix, family.metrics, family.rows(vhosts))
 
 
 async def show(request: Request) -> Response:
-    """Totals; open to whoever may connect, as RabbitMQ's are."""
-    return _scrape(request, per_object=False)
+    """Sums, and the node."""
+    return _reply(Scrape(request).whole(per_object=False))
 
 
 async def show_per_object(request: Request) -> Response:
-    """Totals, and a row a queue."""
-    return _scrape(request, per_object=True)
+    """A row for each object, and the node."""
+    return _reply(Scrape(request).whole(per_object=True))
 
 
-def _scrape(request: Request, *, per_object: bool) -> Response:
-    registry = CollectorRegistry()
-    registry.register(NodeCollector(request.app.state.node, per_object=per_object))
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+async def show_detailed(request: Request) -> Response:
+    """What is asked for by name; of virtual hosts that are not there RabbitMQ says nothing either."""
+    query = request.query_params
+    vhosts = frozenset(query.getlist("vhost")) if "vhost" in query else None
+    return _reply(Scrape(request).detailed(frozenset(query.getlist("family")), vhosts))
 
 
-ROUTES = [Route("/metrics", show), Route("/metrics/per-object", show_per_object)]
+async def _unknown(request: Request) -> Response:
+    return PlainTextResponse("Unknown Registry", HTTPStatus.NOT_FOUND)
+
+
+def _reply(pieces: Iterator[str]) -> Response:
+    return StreamingResponse(_between_others(pieces), media_type=CONTENT_TYPE)
+
+
+async def _between_others(pieces: Iterator[str]) -> AsyncIterator[str]:
+    waiting: list[str] = []
+    size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size > _SEND_AT_ONCE:
+            yield "".join(waiting)
+            waiting, size = [], 0
+        await asyncio.sleep(0)
+    yield "".join(waiting)
+
+
+def _routes(path: str, *, per_object: bool) -> list[Route]:
+    return [
+        Route(path, show_per_object if per_object else show),
+        Route(f"{path}/per-object", show_per_object),
+        Route(f"{path}/detailed", show_detailed),
+        Route(f"{path}/{{registry}}", _unknown),
+    ]
+
+
+ROUTES: Final = _routes("/metrics", per_object=False)
+
+
+def build_metrics_app(app: Starlette, settings: Settings) -> Starlette:
+    """The application of the metrics' own port, over the node of `app`."""
+    own = Starlette(routes=_routes(settings.path, per_object=settings.per_object))
+    own.state.node = app.state.node
+    own.state.rates = app.state.rates
+    return own

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from leveret.config import Config
 from leveret.core.broker import Broker
+from leveret.runtime.alarms import AlarmWatch
 
 
 class SchemaOperations(Protocol):
@@ -96,6 +97,10 @@ class ManagedNode(Protocol):
     data_dir: Path
     started_at_ms: int
     broker: Broker
+
+    @property
+    def alarms(self) -> AlarmWatch:
+        """Memory and disk, and whether publishers are blocked for want of them."""
 
     @property
     def schema_sync(self) -> SchemaOperations:

@@ -20,7 +20,9 @@ from starlette.types import ASGIApp
 
 from leveret.config import Address, Config
 from leveret.management.app import build_app, operator_door, public_door
+from leveret.management.metrics import build_metrics_app
 from leveret.management.node import ManagedNode
+from leveret.management.rates_ticker import keep_sampling
 from leveret.management.socket_path import CONTROL_SOCKET, short_path
 from leveret.model.errors import LeveretError
 
@@ -50,9 +52,12 @@ class ManagementServer:
     def __init__(self, node: ManagedNode, config: Config) -> None:
         """Listen nowhere yet."""
         self.address = Address(config.management.ip, config.management.port)
+        self.metrics_address: Address | None = None
+        self._metrics = config.metrics
         self._data_dir = node.data_dir
         self._app = build_app(node)
         self._running: list[tuple[_Server, asyncio.Task[None]]] = []
+        self._sampling: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Open both doors.
@@ -60,19 +65,33 @@ class ManagementServer:
         Raises:
             AddressInUse: the address or the socket cannot be had.
         """
-        public = _listen(self.address)
+        with contextlib.ExitStack() as opened:
+            public = opened.enter_context(_listen(self.address))
+            control = opened.enter_context(_listen_in(self._data_dir))
+            metrics = self._listen_for_metrics()
+            opened.pop_all()
         self.address = Address(self.address.ip, public.getsockname()[1])
-        try:
-            control = _listen_in(self._data_dir)
-        except AddressInUse:
-            public.close()
-            raise
         self._serve(public_door(self._app), public)
         self._serve(operator_door(self._app), control)
+        if metrics is not None:
+            self._serve(build_metrics_app(self._app, self._metrics), metrics)
+        self._sampling = asyncio.create_task(keep_sampling(self._app.state.rates), name="rates")
         logger.info("management_listening address=%s socket=%s", self.address, CONTROL_SOCKET)
+
+    def _listen_for_metrics(self) -> socket.socket | None:
+        """The metrics' own port, if there is to be one."""
+        settings = self._metrics
+        if settings.port is None:
+            return None
+        listener = _listen(Address(settings.ip, settings.port), "prometheus.tcp")
+        self.metrics_address = Address(settings.ip, listener.getsockname()[1])
+        logger.info("metrics_listening address=%s path=%s", self.metrics_address, settings.path)
+        return listener
 
     async def stop(self) -> None:
         """Answer what was asked, for a few seconds, and close both doors."""
+        if self._sampling is not None:
+            self._sampling.cancel()
         for server, _ in self._running:
             server.should_exit = True
         for _, task in self._running:
@@ -99,7 +118,7 @@ class ManagementServer:
         self._running.append((server, task))
 
 
-def _listen(address: Address) -> socket.socket:
+def _listen(address: Address, setting: str = "management.tcp") -> socket.socket:
     family = socket.AF_INET6 if ":" in address.ip else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -108,7 +127,7 @@ def _listen(address: Address) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        raise AddressInUse(f"management.tcp: cannot listen on {address}: {error.strerror}") from error
+        raise AddressInUse(f"{setting}: cannot listen on {address}: {error.strerror}") from error
     listener.setblocking(False)
     return listener
 

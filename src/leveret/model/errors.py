@@ -43,6 +43,10 @@ class NotAllowed(Refusal):
     """The request makes no sense for this connection."""
 
 
+class Unsupported(Refusal):
+    """This kind of queue does not do that."""
+
+
 class InvalidCommand(Refusal):
     """The request is well-formed but its content is not valid."""
 

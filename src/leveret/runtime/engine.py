@@ -3,11 +3,13 @@
 In order, and why in this order:
 
 1. append the messages that queues gathered (they get their offsets);
-2. hand out what consumers may take (only messages that have an offset can be handed out);
+2. hand out what consumers may take (only messages that have an offset can be handed out), and publish
+   the dead to other queues, whose turn comes next;
 3. append settlements, those of step 2's no-ack deliveries too (a settlement stands behind its message);
 4. append changed definitions;
 5. promise: confirms of publishes that need the disk, and replies that wait for definitions, are tied to
-   the next fdatasync; all else is written now;
+   the next fdatasync; all else is written now; the dead are settled where they died only when they are
+   durable where they went, so a crash may double but never lose one;
 6. remove the logs of deleted queues once their deletion is durable.
 
 A crash between any two steps loses only what nobody was promised.
@@ -18,16 +20,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from leveret.core.broker import Broker
 from leveret.core.confirms import Batch
-from leveret.core.queue import Queue
+from leveret.core.dead_letters import bury
+from leveret.core.queue import NOT_STORED, DeadLetters, Queue
 from leveret.model.errors import Corrupt, StorageError
+from leveret.model.reasons import Reason
 from leveret.runtime.commit import GroupCommit
+from leveret.runtime.deadlines import Deadlines
 from leveret.runtime.definitions_store import DefinitionsStore
 from leveret.runtime.outgoing import Collector
-from leveret.runtime.queue_store import QueueStore
+from leveret.runtime.stores import QueueLogs
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.host import Sender
@@ -35,6 +40,11 @@ from leveret.wire.chunk import Header
 
 logger = logging.getLogger(__name__)
 
+Buried: TypeAlias = tuple[Queue, DeadLetters, dict[Queue, bool]]
+"""Where messages died, which ones, and who took them (and whether that needs the disk)."""
+
+DEATHS_MAX: Final = 16
+"""How often a message may die and be published anew within one flush; the next flush goes on."""
 UNSYNCED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Publishers are not read from while more than this waits for the disk."""
 
@@ -42,11 +52,11 @@ UNSYNCED_BYTES_MAX: Final = 64 * 1024 * 1024
 class Peer(Protocol):
     """The socket of a session."""
 
-    def write(self, octets: bytes, *, held: bool) -> None:
-        """Send, after everything sent before; `held` octets and all after them wait for `release`."""
+    def write(self, octets: bytes, *, hold: int) -> None:
+        """Send, after everything sent before; octets with a `hold`, and all after them, wait for its `release`."""
 
-    def release(self) -> None:
-        """The definitions that a held write waited for are durable."""
+    def release(self, hold: int) -> None:
+        """What writes up to this hold waited for is durable."""
 
     def end(self) -> None:
         """Close the socket after what was written."""
@@ -64,12 +74,15 @@ class Engine:
         self,
         broker: Broker,
         commit: GroupCommit,
-        queues: QueueStore,
+        queues: QueueLogs,
         definitions: DefinitionsStore,
         collector: Collector,
+        clock_ms: Callable[[], int],
         on_bug: Callable[[], None],
     ) -> None:
         """Wire the rooms together; nothing runs until `touch`."""
+        self._clock_ms = clock_ms
+        self._deadlines = Deadlines(clock_ms, self._due)
         self._on_bug = on_bug
         self.outbox: list[Sender] = []
         self.peers: dict[Sender, Peer] = {}
@@ -83,7 +96,10 @@ class Engine:
         self._touched: dict[ClientConnection, None] = {}
         self._copies: list[tuple[Queue, Header, bytes]] = []
         self._failed: set[Queue] = set()
-        self._holding: list[ClientConnection] = []
+        self._buried: list[Buried] = []
+        self._flush_number = 0
+        self._holds: dict[Sender, int] = {}
+        self._holding: list[tuple[ClientConnection, int]] = []
         self._relieved: list[Callable[[], None]] = []
         self._appended_bytes = 0
         queues.on_append = self._note_append
@@ -119,14 +135,22 @@ class Engine:
     def flush(self) -> None:
         """See the module."""
         self._scheduled = False
+        self._flush_number += 1
         broker = self._broker
-        dirty, broker.dirty = broker.dirty, {}
-        for queue in dirty:
-            self._flush_queue(queue)
+        now_ms = self._clock_ms()
+        for _ in range(DEATHS_MAX):
+            dirty, broker.dirty = broker.dirty, {}
+            for queue in dirty:
+                self._flush_queue(queue, now_ms)
+            if not broker.dirty:
+                break
+        else:
+            self.touch()
         self._follow_replication()
         self._append_definitions()
         self._promise()
         self.write_out()
+        self._holds.clear()
         self._commit.begin()
 
     def append_now(self, queue: Queue) -> None:
@@ -137,19 +161,70 @@ class Engine:
             logger.error("append_failed vhost=%s queue=%s error=%s", *queue.key, error)
             self._failed.add(queue)
 
-    def _flush_queue(self, queue: Queue) -> None:
+    def _flush_queue(self, queue: Queue, now_ms: int) -> None:
         self.append_now(queue)
         try:
-            queue.dispatch()
+            queue.dispatch(now_ms)
+            self._bury(queue, now_ms)
             self._queues.append_settlements(queue)
         except Corrupt as error:
             logger.error("queue_down vhost=%s queue=%s error=%s", *queue.key, error)
             queue.damage = str(error)
+            queue.deadline_ms = None
             for consumer in list(queue.consumers):
                 consumer.queue_deleted()
-            queue.consumers.clear()
+                queue.remove_consumer(consumer)
         except StorageError as error:
             logger.error("settlements_not_logged vhost=%s queue=%s error=%s", *queue.key, error)
+        if queue.is_unused(now_ms) and self._broker.queues.get(queue.key) is queue:
+            logger.info("queue_expired vhost=%s queue=%s", *queue.key)
+            self._broker.delete_queue(queue)
+            queue.deadline_ms = None
+        self._deadlines.set(queue, queue.deadline_ms)
+
+    def _due(self, queues: list[Queue]) -> None:
+        """Messages or queues expire."""
+        for queue in queues:
+            if self._broker.queues.get(queue.key) is queue:
+                self._broker.dirty[queue] = None
+        self.touch()
+
+    # -- the dead -----------------------------------------------------------------------------
+
+    def _bury(self, queue: Queue, now_ms: int) -> None:
+        """Publish a queue's dead letters; `_promise` sees to it that they are safe before they are settled here."""
+        for letters in queue.take_dead():
+            takers = bury(self._broker, queue, letters, now_ms // 1000)
+            self._buried.append((queue, letters, takers))
+
+    def _settle_buried(self, buried: list[Buried]) -> None:
+        for queue, letters, _ in buried:
+            for run in letters.runs:
+                if run.first != NOT_STORED:
+                    queue.settle(run.first, len(run.bodies), Reason.DEAD_LETTERED)
+            self._mark(queue)
+
+    def _promise_buried(self) -> None:
+        """A death whose new place the disk refused did not happen: the message is ready again where it was."""
+        buried, self._buried = self._buried, []
+        waiting: list[Buried] = []
+        for grave in buried:
+            queue, letters, takers = grave
+            if not self._failed.isdisjoint(takers):
+                for run in letters.runs:
+                    if run.first != NOT_STORED:
+                        queue.requeue(run.first, len(run.bodies))
+            else:
+                waiting.append(grave)
+        if any(any(takers.values()) for _, _, takers in waiting):
+            self._commit.when_durable(lambda: self._settle_buried(waiting))
+        elif waiting:
+            self._settle_buried(waiting)
+
+    def _mark(self, queue: Queue) -> None:
+        if self._broker.queues.get(queue.key) is queue:
+            self._broker.dirty[queue] = None
+            self.touch()
 
     def _note_append(self, queue: Queue, header: Header, data: bytes) -> None:
         self._appended_bytes += header.chunk_bytes
@@ -167,6 +242,8 @@ class Engine:
 
     def _append_definitions(self) -> None:
         broker = self._broker
+        for queue in broker.deleted:
+            self._deadlines.set(queue, None)
         if not broker.changes and not broker.deleted:
             return
         changes, broker.changes = broker.changes, []
@@ -207,24 +284,26 @@ class Engine:
         touched, self._touched = self._touched, {}
         for session in touched:
             confirming, session.confirming = session.confirming, {}
-            for channel in confirming:
-                batch = channel.confirms.close_batch() if channel.confirms else None
-                if batch is None:
-                    continue
-                refused = unlogged and batch.needs_sync
+            for channel, batch in [(c, batch) for c in confirming for batch in c.close_batches()]:
+                refused = batch.refused or (unlogged and batch.needs_sync)
                 if refused or (self._failed and not self._failed.isdisjoint(batch.queues)):
                     channel.confirm(batch, ok=False)
                 elif batch.needs_sync:
                     waiting.append((channel, batch))
                 else:
                     channel.confirm(batch, ok=True)
+        self._promise_buried()
         self._failed.clear()
         copies, self._copies = self._copies, []
         appended, self._appended_bytes = self._appended_bytes, 0
         if waiting or copies or appended:
             self.unsynced_bytes += appended
             commit.when_durable(lambda: self._durable(waiting, copies, appended))
-        self._holding += [session for session in touched if session.held]
+        for session in touched:
+            if session.held:
+                session.held = False
+                self._holds[session] = self._flush_number
+                self._holding.append((session, self._flush_number))
         if self._holding and not unlogged:
             held, self._holding = self._holding, []
             commit.when_durable(lambda: self._release(held))
@@ -243,11 +322,11 @@ class Engine:
             for callback in relieved:
                 callback()
 
-    def _release(self, sessions: list[ClientConnection]) -> None:
-        for session in sessions:
+    def _release(self, holding: list[tuple[ClientConnection, int]]) -> None:
+        for session, hold in holding:
             peer = self.peers.get(session)
             if peer is not None:
-                peer.release()
+                peer.release(hold)
 
     def write_out(self) -> None:
         """Write what sessions have to send.
@@ -264,7 +343,4 @@ class Engine:
             octets = session.take_output()
             peer = self.peers.get(session)
             if peer is not None:
-                held = isinstance(session, ClientConnection) and session.held
-                if isinstance(session, ClientConnection):
-                    session.held = False
-                peer.write(octets, held=held)
+                peer.write(octets, hold=self._holds.get(session, 0))

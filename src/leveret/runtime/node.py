@@ -25,22 +25,26 @@ from leveret.core.broker import STANDBY_TAG, Broker
 from leveret.core.queue import Queue
 from leveret.model import definitions as d
 from leveret.model.errors import Refusal
+from leveret.model.reasons import Reason
+from leveret.runtime.alarms import AlarmWatch
 from leveret.runtime.amqp_listener import AmqpListener
+from leveret.runtime.boot_definitions import BootDefinitions
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.definitions_store import DefinitionsStore
 from leveret.runtime.engine import Engine
-from leveret.runtime.hosts import AmqpHost, Authority, SchemaHost, StreamDoor
+from leveret.runtime.hosts import AmqpHost, Authority, SchemaHost
 from leveret.runtime.outgoing import Collector
-from leveret.runtime.queue_store import QueueStore
 from leveret.runtime.schema_sync import SchemaSync
 from leveret.runtime.standby import StandbyDownstream
+from leveret.runtime.stores import Stores
+from leveret.runtime.stream_door import StreamDoor
 from leveret.runtime.stream_listener import StreamListener
+from leveret.runtime.tls import server_context
 from leveret.storage.state_file import StateFile
 
 logger = logging.getLogger(__name__)
 
 _RETAIN_EVERY_S: Final = 5.0
-_PURGED: Final = 3
 
 
 class Node:
@@ -68,8 +72,9 @@ class Node:
         storage = config.storage
         self.commits = GroupCommit(fsync=storage.durability == "fsync", on_failure=self._disk_failed)
         self._definitions = DefinitionsStore(data_dir / "definitions", self.commits, clock_ms)
-        self._queues = QueueStore(data_dir, self.commits, clock_ms, storage.segment_bytes_max)
-        self.broker = Broker(self._queues.read)
+        self._stores = Stores(data_dir, self.commits, clock_ms, storage.segment_bytes_max)
+        self._queues = self._stores.queues
+        self.broker = Broker(self._stores.read)
         self.collector = Collector(
             data_dir / "outgoing",
             clock_ms,
@@ -81,9 +86,18 @@ class Node:
         )
         self._queues.keep_from = self.collector.keep_from
         self.engine = Engine(
-            self.broker, self.commits, self._queues, self._definitions, self.collector, self.failed.set
+            self.broker,
+            self.commits,
+            self._stores,
+            self._definitions,
+            self.collector,
+            clock_ms,
+            self.failed.set,
         )
         self.authority = Authority(self.broker, config.access.loopback_users)
+        self.alarms = AlarmWatch(config.watermarks, data_dir)
+        state = StateFile(data_dir / "boot_definitions.json")
+        self._boot_definitions = BootDefinitions(config.definitions, state)
         self._build_doors()
 
     def _build_doors(self) -> None:
@@ -95,16 +109,23 @@ class Node:
             cluster_name=config.cluster_name,
             node_name=config.node_name,
             version=leveret.__version__,
-            frame_max_bytes=config.amqp.frame_max_bytes,
-            channel_max=config.amqp.channel_max,
-            heartbeat_s=config.amqp.heartbeat_s,
+            limits=config.amqp,
+            certificate_login=config.certificate_login,
+            alarms=self.alarms,
         )
         self.schema_sync = SchemaSync(self, StateFile(self.data_dir / "schema_sync.json"))
         schema_host = SchemaHost(self.authority, config.node_name, self.schema_sync.serve_request)
-        self.amqp = AmqpListener(host, schema_host, self.engine, clock_ms)
+        self.amqp = AmqpListener(host, schema_host, self.engine, clock_ms, config.listeners)
+        self.alarms.on_change.append(self.amqp.alarms_changed)
         self.stream_door = StreamDoor(
-            self.authority, self.collector, self.engine, self.commits, node_name=config.node_name
+            self.authority,
+            self.collector,
+            self._stores.streams,
+            self.engine,
+            self.commits,
+            node_name=config.node_name,
         )
+        self._stores.streams.on_commit = self.stream_door.wake
         self.streams = StreamListener(self.stream_door)
         self.standby = StandbyDownstream(self)
 
@@ -119,20 +140,33 @@ class Node:
         _raise_file_limit()
         await self._restore()
         await self.commit()
-        for address in self.config.listeners.amqp:
-            await self.amqp.start(address.ip, address.port)
+        self._boot_definitions.remember()
+        self.alarms.probe()
+        await self._open_amqp()
         for address in self.config.listeners.stream:
             await self.streams.start(address.ip, address.port)
             self.stream_door.advertised_host = address.ip
             self.stream_door.advertised_port = address.port
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self.collector.run()), loop.create_task(self._retain())]
+        self._tasks = [
+            loop.create_task(self.collector.run()),
+            loop.create_task(self._retain()),
+            loop.create_task(self.alarms.run()),
+        ]
         await self.schema_sync.start()
         await self.standby.start()
         # What was built so far stays for good; the collector need not look at it again and again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
+
+    async def _open_amqp(self) -> None:
+        listeners = self.config.listeners
+        for address in listeners.amqp:
+            await self.amqp.start(address.ip, address.port)
+        tls = server_context(self.config.tls, "ssl_options") if listeners.amqp_tls else None
+        for address in listeners.amqp_tls:
+            await self.amqp.start(address.ip, address.port, tls)
 
     async def _restore(self) -> None:
         broker = self.broker
@@ -148,21 +182,34 @@ class Node:
                 )
         broker.changes.clear()
         queues = list(broker.queues.values())
-        self._queues.remove_orphans(set(epochs))
+        self._stores.remove_orphans(set(epochs))
         for queue in queues:
-            self._queues.recover(queue)
-        if not stored.by_kind["users"] and not stored.by_kind["vhosts"]:
-            self._seed()
+            self._stores.recover(queue)
         await self._restore_outgoing(queues)
+        if self._boot_definitions.is_configured:
+            self._boot_definitions.into(broker)
+        elif not stored.by_kind["users"] and not stored.by_kind["vhosts"]:
+            self._seed()
 
     def _seed(self) -> None:
-        """The first start: one vhost, one administrator who may do everything in it."""
+        """The first start: one vhost, and one user in it."""
         access = self.config.access
         user, vhost = access.default_user, access.default_vhost
         password_hash = hash_password(access.default_pass, os.urandom(SALT_BYTES))
         self.broker.apply(d.Put(d.Vhost(name=vhost, description="Default virtual host")))
-        self.broker.apply(d.Put(d.User(name=user, password_hash=password_hash, tags=("administrator",))))
-        self.broker.apply(d.Put(d.Permission(user=user, vhost=vhost, configure=".*", write=".*", read=".*")))
+        tags = tuple(sorted(access.default_tags))
+        self.broker.apply(d.Put(d.User(name=user, password_hash=password_hash, tags=tags)))
+        self.broker.apply(
+            d.Put(
+                d.Permission(
+                    user=user,
+                    vhost=vhost,
+                    configure=access.default_configure,
+                    write=access.default_write,
+                    read=access.default_read,
+                )
+            )
+        )
 
     async def _restore_outgoing(self, queues: list[Queue]) -> None:
         self.broker.replication_changes.clear()
@@ -175,20 +222,33 @@ class Node:
                         await self.collector.complete(queue)
 
     async def stop(self) -> None:
-        """Close the doors, keep what was promised, close the files."""
+        """Close the doors, keep what was promised, close the files.
+
+        What was received is durable and confirmed before clients are told to go.
+        """
+        self.amqp.stop_reading()
+        await self._settle()
+        await self.amqp.stop(self.config.process.shutdown_timeout_ms / 1000)
         await self.schema_sync.stop()
         await self.standby.stop()
-        await self.amqp.stop()
         await self.streams.stop()
         for task in self._tasks:
             task.cancel()
-        self.engine.flush()
-        if not self.failed.is_set():
-            await self.commits.settle()
+        await self._settle()
         self.commits.close()
         self.collector.close()
-        self._queues.close()
+        self._stores.close()
         self._definitions.close()
+
+    async def _settle(self) -> None:
+        """Make what was received durable and say so; a disk that failed lets nothing be promised any more."""
+        self.engine.flush()
+        if not self.failed.is_set():
+            failed = asyncio.create_task(self.failed.wait())
+            settled = asyncio.create_task(self.commits.settle())
+            await asyncio.wait((failed, settled), return_when=asyncio.FIRST_COMPLETED)
+            for task in (failed, settled):
+                task.cancel()
 
     def _disk_failed(self, error: BaseException) -> None:
         logger.critical("fdatasync_failed error=%s action=stop nothing that waited is confirmed", error)
@@ -198,6 +258,7 @@ class Node:
         while True:
             await asyncio.sleep(_RETAIN_EVERY_S)
             self.collector.retain()
+            self._stores.streams.retain()
             self.collector.resume(list(self.broker.queues.values()))
 
     # -- what the doors use -------------------------------------------------------------------
@@ -224,7 +285,7 @@ class Node:
             NotFound: there is no such queue.
         """
         queue = self.broker.queue(vhost, name)
-        count = queue.drop_ready(_PURGED)
+        count = queue.drop_ready(Reason.PURGED)
         self.broker.dirty[queue] = None
         self.engine.touch()
         return count

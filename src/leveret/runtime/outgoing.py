@@ -28,6 +28,7 @@ from urllib.parse import quote
 
 from leveret.core.queue import Queue
 from leveret.model.errors import NotFound, StorageError
+from leveret.model.reasons import Reason
 from leveret.storage.log import Log, sync_descriptors
 from leveret.storage.state_file import StateFile
 from leveret.wire.chunk import (
@@ -40,7 +41,7 @@ from leveret.wire.chunk import (
     encode_entry,
     encode_trailer,
 )
-from leveret.wire.record import COUNT_MAX, Reason, Settlement, decode_settlements, encode_settlements
+from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
 
 logger = logging.getLogger(__name__)
 

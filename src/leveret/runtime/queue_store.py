@@ -84,12 +84,19 @@ class QueueStore:
         if not log.directory.exists():
             return
         settled = OffsetSet()
+        message_bytes = record_count = 0
 
         def on_chunk(chunk: Chunk) -> None:
+            nonlocal message_bytes, record_count
             header = chunk.header
             for kind, name, value in decode_trailer(chunk.trailer):
                 if kind == Attribute.SEQUENCE:
                     queue.sequences[name] = value
+                elif kind == Attribute.EXPIRES:
+                    queue.may_expire = True
+            if header.type == ChunkType.USER:
+                message_bytes += header.data_bytes
+                record_count += header.records
             if header.type == ChunkType.TRACKING:
                 settled.add(header.chunk_id, header.next_offset)
                 for _, first, count in decode_settlements(chunk.data[4:]):
@@ -98,8 +105,7 @@ class QueueStore:
         try:
             log.open(on_chunk)
         except (StorageError, ChunkError) as error:
-            logger.error("queue_down vhost=%s queue=%s error=%s", *queue.key, error)
-            queue.damage = str(error)
+            self._down(queue, error)
             return
         if log.torn_bytes:
             logger.warning(
@@ -109,7 +115,17 @@ class QueueStore:
                 log.torn_bytes,
             )
         self._logs[queue] = log
-        queue.restore(log.first_offset, log.next_offset, settled)
+        left = settled.count_missing(log.next_offset)
+        try:
+            queue.restore(
+                log.first_offset, log.next_offset, settled, message_bytes * left // max(1, record_count)
+            )
+        except StorageError as error:
+            self._down(queue, error)
+
+    def _down(self, queue: Queue, error: Exception) -> None:
+        logger.error("queue_down vhost=%s queue=%s error=%s", *queue.key, error)
+        queue.damage = str(error)
 
     def delete(self, queue: Queue) -> None:
         """Remove a deleted queue's log."""
@@ -144,7 +160,7 @@ class QueueStore:
         Raises:
             StorageError: the disk refused it; what was gathered is dropped, to be nacked.
         """
-        gathered, queue.gathered = queue.gathered, []
+        gathered = queue.take_gathered()
         sequences, queue.unlogged_sequences = queue.unlogged_sequences, {}
         if not gathered:
             return
@@ -155,9 +171,10 @@ class QueueStore:
         for batch in batches:
             data = b"".join([head.entry.join([b"", *bodies]) for head, bodies in batch])
             count = sum(len(bodies) for _, bodies in batch)
-            trailer = self._trailer(queue, log, sequences if batch is batches[-1] else {})
+            expires = any(head.expiration_ms is not None for head, _ in batch)
+            trailer = self._trailer(queue, log, sequences if batch is batches[-1] else {}, expires=expires)
             header = self._append(queue, log, ChunkType.USER, count, data, trailer)
-            queue.appended(header.chunk_id, batch)
+            queue.appended(header.chunk_id, batch, header.timestamp_ms)
         queue.sequences.update(sequences)
 
     def append_settlements(self, queue: Queue) -> None:
@@ -187,15 +204,17 @@ class QueueStore:
         self.on_append(queue, header, data)
         return header
 
-    def _trailer(self, queue: Queue, log: Log, new: dict[bytes, int]) -> bytes:
+    def _trailer(self, queue: Queue, log: Log, new: dict[bytes, int], *, expires: bool = False) -> bytes:
         """Publisher sequences: new ones with their messages, all of them at the start of a segment.
 
-        So the newest segment, which is never dropped, always knows every publisher's last sequence.
+        So the newest segment, which is never dropped, always knows every publisher's last sequence. Whether
+        messages have a time to live of their own stands there as well, for a start reads no messages.
         """
         sequences = queue.sequences | new if log.starts_segment else new
-        return encode_trailer(
-            *(encode_attribute(Attribute.SEQUENCE, name, value) for name, value in sequences.items())
-        )
+        attributes = [encode_attribute(Attribute.SEQUENCE, name, value) for name, value in sequences.items()]
+        if expires:
+            attributes.append(encode_attribute(Attribute.EXPIRES, b"", 1))
+        return encode_trailer(*attributes)
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -220,7 +239,8 @@ class QueueStore:
 
     def _runs(self, log: Log, chunk: Chunk, offset: int) -> list[Run]:
         try:
-            return self._heads.runs(bytes(chunk.data), chunk.header.chunk_id, offset)
+            header = chunk.header
+            return self._heads.runs(bytes(chunk.data), header.chunk_id, offset, header.timestamp_ms)
         except ChunkError as error:
             raise Corrupt(str(log.directory), "", chunk.header.chunk_id, -1, str(error)) from None
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from leveret.session.stream_types import LogBounds, SequenceBook, StreamAuthority
+from leveret.core.stream import Batch, LogBounds
+from leveret.core.stream_groups import ConsumerGroups
+from leveret.session.stream_types import SequenceBook, StreamAuthority, StreamBook
 
 
 class ServedLog(LogBounds, Protocol):
@@ -27,6 +29,16 @@ class ServedLog(LogBounds, Protocol):
 
     def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back each time `committed_offset` has risen; return what ends that."""
+
+
+class StreamHandle(StreamBook, ServedLog, Protocol):
+    """A stream of applications: read, published to, offsets stored."""
+
+    def publish(self, batch: Batch) -> None:
+        """Store a batch; its `done` is called when that is durable, or why it is not, in the order of the calls."""
+
+    def store_offset(self, reference: str, offset: int) -> None:
+        """Keep, durably but not at once, how far a reader has come."""
 
 
 class RecoveryQueue(SequenceBook, Protocol):
@@ -51,5 +63,15 @@ class StreamHost(StreamAuthority, Protocol):
     def recovery_queue(self, user: str, vhost: str, queue: str) -> RecoveryQueue:
         """The queue, declared durable when it is missing. AccessRefused: not for this user."""
 
+    def stream(self, vhost: str, name: str) -> StreamHandle:
+        """See StreamAuthority."""
+
+    @property
+    def groups(self) -> ConsumerGroups:
+        """The groups of subscriptions of which one is active."""
+
+    def when_durable(self, done: Callable[[], None]) -> None:
+        """Call back once every stream that was made or deleted so far is durably so."""
+
     def store_offset(self, vhost: str, reference: str, offset: int) -> None:
-        """Keep how far a reader has come."""
+        """Keep how far a reader of the outgoing log has come."""

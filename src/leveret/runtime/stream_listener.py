@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import socket
 import time
@@ -23,6 +22,7 @@ from functools import partial
 from typing import Final, NamedTuple, cast
 
 from leveret.model.errors import LeveretError, Refusal
+from leveret.runtime.addresses import is_loopback
 from leveret.runtime.stream_host import RecoveryQueue, ServedLog, StreamHost
 from leveret.session.stream import StreamSession
 from leveret.session.stream_types import (
@@ -193,7 +193,7 @@ class StreamConnection(asyncio.Protocol):
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self.name = f"{peer[0]}:{peer[1]} -> {here[0]}:{here[1]}"
-        self._session = StreamSession(self._host, _is_loopback(peer[0]), *self._limits, self._now_ms())
+        self._session = StreamSession(self._host, is_loopback(peer[0]), *self._limits, self._now_ms())
         self._register.add(self)
         self._arm()
 
@@ -394,9 +394,3 @@ class StreamConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(when, call)
-
-
-def _is_loopback(address: str) -> bool:
-    parsed = ipaddress.ip_address(address.partition("%")[0])
-    mapped = getattr(parsed, "ipv4_mapped", None)
-    return bool((mapped or parsed).is_loopback)

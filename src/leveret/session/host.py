@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from leveret.core.access import Operation, is_allowed, matches, permission_of
+from leveret.core.alarms import Alarms
 from leveret.core.broker import Broker
 from leveret.core.queue import Queue
-from leveret.model.definitions import TopicPermission
+from leveret.model.definitions import Arguments, TopicPermission
 from leveret.model.errors import AccessRefused
+from leveret.session.certificate import LoginRule
 
 
 class Sender(Protocol):
@@ -18,6 +20,50 @@ class Sender(Protocol):
         """All octets that wait, once."""
 
 
+class Limits(Protocol):
+    """What an AMQP 0-9-1 connection is offered and may use; None for no limit."""
+
+    @property
+    def heartbeat_s(self) -> int:
+        """Offered interval, 0 for none."""
+
+    @property
+    def frame_max_bytes(self) -> int:
+        """Largest frame offered."""
+
+    @property
+    def initial_frame_max_bytes(self) -> int:
+        """Largest frame until both sides have agreed on one."""
+
+    @property
+    def channel_max(self) -> int:
+        """Most channels offered."""
+
+    @property
+    def channel_max_per_node(self) -> int | None:
+        """Most channels of all connections together."""
+
+    @property
+    def connection_max(self) -> int | None:
+        """Most connections of the node."""
+
+    @property
+    def consumer_max_per_channel(self) -> int | None:
+        """Most consumers of a channel."""
+
+    @property
+    def message_bytes_max(self) -> int:
+        """Largest message that is taken."""
+
+    @property
+    def handshake_timeout_ms(self) -> int:
+        """Time from connecting to an open virtual host."""
+
+    @property
+    def auth_mechanisms(self) -> tuple[str, ...]:
+        """SASL mechanisms, in the order they are offered."""
+
+
 class Host(Protocol):
     """The node, as a session sees it."""
 
@@ -25,14 +71,17 @@ class Host(Protocol):
     cluster_name: str
     node_name: str
     version: str
-    frame_max_bytes: int
-    channel_max: int
-    heartbeat_s: int
+    limits: Limits
+    certificate_login: LoginRule
+    alarms: Alarms
     outbox: list[Sender]
     """Sessions that have octets to send, each once."""
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
         """Check credentials; return the user's name, or raise AuthenticationFailed."""
+
+    def authenticate_external(self, username: str, from_loopback: bool) -> str:
+        """Check a name that somebody else vouches for; return it, or raise AuthenticationFailed."""
 
     def open_vhost(self, user: str, vhost: str) -> None:
         """Check that the vhost exists and the user may enter it, or raise a Refusal."""
@@ -65,6 +114,21 @@ class Access:
             raise AccessRefused(
                 f"access to {kind} '{shown}' in vhost '{self._vhost}' refused for user '{self._user}'"
             )
+
+    def require_target(self, kind: str, name: str, arguments: Arguments, target: str) -> None:
+        """Check the permissions that a new queue or exchange needs for one that its argument names.
+
+        Ask it for a dead-letter or alternate exchange before the declaration reaches the broker, and only
+        if `name` is not there yet: messages are read from what is declared and written to the `target`. An
+        argument that is no name is left to the broker to refuse.
+
+        Raises:
+            AccessRefused: the user may not read the one or write to the other.
+        """
+        exchange = arguments.get(target)
+        if isinstance(exchange, str):
+            self.require("read", kind, name)
+            self.require("write", "exchange", exchange)
 
     def require_topic(self, operation: Operation, exchange: str, routing_key: str) -> None:
         """Check the user's topic permission, if one is set for the exchange."""

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from leveret.core.queue import Head, Run
-from leveret.wire.amqp091 import body_bytes_of, is_persistent, shortstr
+from leveret.core.head import Head, Run, make_head
 from leveret.wire.chunk import ChunkError
-from leveret.wire.record import body_start, decode_message, message_head
+from leveret.wire.record import body_start, decode_message
 
 HEADS_MAX: Final = 4096
-
-
-def make_head(exchange: bytes, routing_key: bytes, header: bytes) -> Head:
-    """What messages of one exchange, routing key and content header share."""
-    head = message_head(exchange, routing_key, header)
-    body_bytes = body_bytes_of(header)
-    entry = (len(head) + body_bytes).to_bytes(4, "big") + head
-    route = shortstr(exchange) + shortstr(routing_key)
-    return Head(entry, route, header, body_bytes, is_persistent(header))
 
 
 class Heads:
@@ -52,7 +42,7 @@ class Heads:
             self._known[key] = found
         return found
 
-    def runs(self, data: bytes, first: int, skip_before: int) -> list[Run]:
+    def runs(self, data: bytes, first: int, skip_before: int, arrived_ms: int = 0) -> list[Run]:
         """The messages of a user chunk's data as runs, from offset `skip_before` on.
 
         Raises:
@@ -74,6 +64,6 @@ class Heads:
                 if runs and runs[-1].head is head:
                     runs[-1].bodies.append(body)
                 else:
-                    runs.append(Run(offset, head, [body]))
+                    runs.append(Run(offset, head, [body], arrived_ms))
             offset += 1
         return runs

@@ -9,66 +9,52 @@ The runtime hands in octets and the time, and does what it gets back, in this or
     START --PeerProperties--> GREETED --SaslHandshake--> AUTHENTICATING --SaslAuthenticate-->
     TUNING --Tune--> TUNED --Open--> OPEN --Close, either way--> CLOSING --answer--> CLOSED
 
-Served are the outgoing log of the vhost, under the name `OUTGOING_STREAM` and for reading only, and
-queues that take recovered messages, under `RECOVERY_STREAM_PREFIX` and for writing only.
+Served are streams, the outgoing log of the vhost, under the name `OUTGOING_STREAM` and for reading only,
+and queues that take recovered messages, under `RECOVERY_STREAM_PREFIX` and for writing only. What a peer
+may do once it is open is in the modules `stream_schema`, `stream_reading` and `stream_writing`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from leveret.model.errors import (
-    AccessRefused,
-    LeveretError,
-    NotFound,
-    PeerError,
-    Refusal,
-)
+from leveret.model.errors import LeveretError, PeerError, Refusal
+from leveret.session import stream_reading as reading
+from leveret.session import stream_schema as schema
+from leveret.session import stream_writing as writing
 from leveret.session.stream_types import (
     Append,
     Effect,
-    KeepOffset,
     LogBounds,
+    Operation,
     Publisher,
-    SequenceBook,
     State,
     StreamAuthority,
-    Subscribed,
+    StreamBook,
     Subscription,
+    Write,
     code_of,
 )
-from leveret.wire.chunk import HEADER, HEADER_BYTES, ChunkType
-from leveret.wire.record import OUTGOING_STREAM, RECOVERY_STREAM_PREFIX
+from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import RESPONSE, VERSION, Code, Command, Key, Request, Response
-from leveret.wire.stream.fields import (
-    NO_LEADER,
-    Broker,
-    CommandVersions,
-    FailedPublish,
-    OffsetSpec,
-    OffsetType,
-    StreamMetadata,
-)
+from leveret.wire.stream.fields import CommandVersions
 from leveret.wire.stream.frames import FrameDecoder, FrameError, FrameTooLarge
 
-SERVED_VERSION: Final = "3.11.0"
-"""The RabbitMQ whose commands are served; clients read from it that they may send 0x1b and 0x1c."""
+SERVED_VERSION: Final = "3.13.0"
+"""The RabbitMQ whose commands are served; clients read from it which they may send."""
 UNOPENED_FRAME_BYTES_MAX: Final = 8192
 """For a peer that has shown no password yet."""
-RECOVERY_FRAME_BYTES_MAX: Final = 129 * 1024 * 1024
-"""For a peer that may publish stored messages: each comes whole, however large it once was."""
 UNSTORED_BYTES_MAX: Final = 8 * 1024 * 1024
 """Published octets that wait for the disk; beyond, the peer is not read from."""
 HANDSHAKE_TIMEOUT_MS: Final = 10_000
 CLOSE_TIMEOUT_MS: Final = 2_000
 
-SELECTOR: Final = "chunk_selector"
-UNTIL: Final = "leveret.until"
-"""Subscription property of our own: no chunk from this offset on is wanted."""
-VERSIONS: Final = [CommandVersions(key, VERSION, VERSION) for key in Key]
+VERSIONS: Final = [
+    CommandVersions(key, VERSION, 2 if key in (Key.PUBLISH, Key.DELIVER) else VERSION) for key in Key
+]
 R = TypeVar("R", bound=Request)
 
 TRANSITIONS: Final[dict[tuple[State, type[Command]], State]] = {
@@ -83,7 +69,13 @@ TRANSITIONS: Final[dict[tuple[State, type[Command]], State]] = {
 
 @dataclass(slots=True)
 class StreamSession:
-    """Decides; never sends, sleeps or reads a clock."""
+    """Decides; never sends, sleeps or reads a clock.
+
+    Attributes:
+        attachments: rises whenever subscriptions or publishers came or went.
+        updating: ConsumerUpdates that are not answered: (subscription id, subscription, active) by correlation.
+        effects: what `receive` will return.
+    """
 
     authority: StreamAuthority
     from_loopback: bool
@@ -96,12 +88,17 @@ class StreamSession:
     peer_properties: dict[str, str] = field(default_factory=dict)
     subscriptions: dict[int, Subscription] = field(default_factory=dict)
     publishers: dict[int, Publisher] = field(default_factory=dict)
+    updating: dict[int, tuple[int, Subscription, bool]] = field(default_factory=dict)
+    updates: int = 0
+    attachments: int = 0
+    effects: list[Effect] = field(default_factory=list)
+    deliver_version: int = 1
     unstored_bytes: int = 0
     reading: bool = True
     close_reason: str = ""
     _decoder: FrameDecoder = field(default_factory=lambda: FrameDecoder(UNOPENED_FRAME_BYTES_MAX))
     _output: list[bytes] = field(default_factory=list)
-    _effects: list[Effect] = field(default_factory=list)
+    _confirmed: dict[Publisher, list[int]] = field(default_factory=dict)
     _deadline_ms: int = 0
     _received_ms: int = 0
     _sent_ms: int = 0
@@ -116,6 +113,7 @@ class StreamSession:
     def receive(self, data: bytes, now_ms: int) -> list[Effect]:
         """Take what the peer sent; return what must now be done, in order."""
         self._received_ms = now_ms
+        self._flush_confirms()
         if self._deaf or self.state is State.CLOSED:
             return []
         try:
@@ -127,52 +125,59 @@ class StreamSession:
             code = Code.FRAME_TOO_LARGE if isinstance(error, FrameTooLarge) else Code.UNKNOWN_FRAME
             self.close(code, str(error), now_ms)
             self._deaf = True
-        effects, self._effects = self._effects, []
+        effects, self.effects = self.effects, []
         return effects
 
     def take_output(self, now_ms: int) -> list[bytes]:
         """The octets to send now."""
+        self._flush_confirms()
         output, self._output = self._output, []
         if output:
             self._sent_ms = now_ms
         return output
 
-    def deliver(self, number: int, chunks: Sequence[bytes]) -> None:
+    def deliver(self, number: int, chunks: Sequence[bytes], committed_chunk_id: int = -1) -> None:
         """Send as many of these chunks (raw, trailer included) as the subscription has credit for."""
-        subscription = self.subscriptions[number]
-        for chunk in chunks:
-            if not subscription.wanting:
-                return
-            _, kind, _, records, _, _, chunk_id, _, data_bytes, *_ = HEADER.unpack_from(chunk)
-            if subscription.until is not None and chunk_id >= subscription.until:
-                subscription.next_offset = subscription.until
-                return
-            subscription.next_offset = chunk_id + records
-            if not subscription.whole:
-                if kind != ChunkType.USER:
-                    continue
-                chunk = chunk[: HEADER_BYTES + data_bytes]
-            subscription.credit -= 1
-            self._output += (wire.deliver_head(number, len(chunk)), chunk)
+        reading.deliver(self, number, chunks, committed_chunk_id)
 
-    def stored(self, append: Append) -> None:
-        """What an `Append` held is durable: confirm it, unless its publisher is gone."""
+    def consumer_update(self, number: int, active: bool) -> None:
+        """Whose turn it is in its group has changed for a subscription."""
+        reading.consumer_update(self, number, active)
+
+    def stored(self, append: Append | Write) -> None:
+        """What an `Append` or `Write` held is durable: confirm it, unless its publisher is gone."""
         self.unstored_bytes -= append.octets
-        if self._listens(append):
-            ids = [publishing_id for publishing_id, _ in append.entries]
-            self._send(wire.PublishConfirm(append.publisher.number, ids))
+        if self._listens(append.publisher):
+            self._confirmed.setdefault(append.publisher, []).extend(append.ids)
 
-    def not_stored(self, append: Append, error: LeveretError) -> None:
-        """An `Append` was declined."""
+    def _flush_confirms(self) -> None:
+        confirmed, self._confirmed = self._confirmed, {}
+        for publisher, ids in confirmed.items():
+            if self._listens(publisher):
+                self.send(wire.PublishConfirm(publisher.number, ids))
+
+    def not_stored(self, append: Append | Write, error: LeveretError) -> None:
+        """An `Append` or `Write` was declined."""
         self.unstored_bytes -= append.octets
-        if self._listens(append):
-            self._fail(append.publisher.number, [each for each, _ in append.entries], code_of(error))
+        if self._listens(append.publisher):
+            self._flush_confirms()
+            writing.fail(self, append.publisher.number, append.ids, code_of(error))
 
-    def stream_gone(self, number: int, error: LeveretError) -> None:
-        """A subscription's log cannot be read (any more): tell the peer and drop it."""
-        subscription = self.subscriptions.pop(number)
-        code = Code.STREAM_NOT_AVAILABLE if isinstance(error, Refusal) else code_of(error)
-        self._send(wire.MetadataUpdate(code, subscription.stream))
+    def answer(self, response: Response) -> None:
+        """What the answer to a request waited for is durable."""
+        if self.state is State.OPEN:
+            self.send(response)
+
+    def stream_gone(self, stream: str, error: LeveretError) -> None:
+        """A stream cannot be used (any more): tell the peer and drop what it has on it."""
+        reading.gone(self, stream, error)
+
+    @property
+    def streams(self) -> set[str]:
+        """The streams that are read or published to."""
+        return {each.stream for each in self.subscriptions.values()} | {
+            each.queue for each in self.publishers.values() if each.to_stream
+        }
 
     def set_reading(self, reading: bool, now_ms: int) -> None:
         """The runtime reads from the peer, or pauses; a peer that is not read from is not silent."""
@@ -188,7 +193,7 @@ class StreamSession:
         """End the connection from our side; the peer has `CLOSE_TIMEOUT_MS` to answer."""
         if self.state in (State.CLOSING, State.CLOSED):
             return
-        self._send(wire.Close(0, code, reason[:1000]))
+        self.send(wire.Close(0, code, reason[:1000]))
         self._end(State.CLOSING, reason)
         self._deadline_ms = now_ms + CLOSE_TIMEOUT_MS
 
@@ -213,7 +218,7 @@ class StreamSession:
         elif self.reading and now_ms >= self._silent_ms:
             self._end(State.CLOSED, f"nothing heard for twice the heartbeat of {self.heartbeat_s} s")
         else:
-            self._send(wire.Heartbeat())
+            self.send(wire.Heartbeat())
 
     # --- Commands ---------------------------------------------------------------------------------
 
@@ -230,13 +235,16 @@ class StreamSession:
                 self._end(State.CLOSED, self.close_reason)
             return
         try:
-            self._serve(wire.decode(frame))
+            if frame[:2] == _PUBLISH and self.state is State.OPEN:
+                writing.publish(self, frame)
+            else:
+                self._serve(wire.decode(frame))
         except PeerError as error:
             self.close(Code.UNKNOWN_FRAME, str(error), now_ms)
 
     def _serve(self, command: Command) -> None:
         if isinstance(command, wire.Close):
-            self._send(wire.CloseResponse(command.correlation, Code.OK))
+            self.send(wire.CloseResponse(command.correlation, Code.OK))
             self._end(State.CLOSED, command.reason or "closed by the peer")
         elif isinstance(command, wire.Heartbeat) and self.state in (State.TUNED, State.OPEN):
             return
@@ -254,9 +262,9 @@ class StreamSession:
             case wire.PeerProperties():
                 self.peer_properties = command.properties
                 ours = {"product": "Leveret", "version": SERVED_VERSION, "platform": "Python"}
-                self._send(wire.PeerPropertiesResponse(command.correlation, Code.OK, ours))
+                self.send(wire.PeerPropertiesResponse(command.correlation, Code.OK, ours))
             case wire.SaslHandshake():
-                self._send(wire.SaslHandshakeResponse(command.correlation, Code.OK, ["PLAIN"]))
+                self.send(wire.SaslHandshakeResponse(command.correlation, Code.OK, ["PLAIN"]))
             case wire.SaslAuthenticate():
                 self._authenticate(command)
             case wire.Tune():
@@ -279,9 +287,9 @@ class StreamSession:
                 )
             except Refusal as error:
                 code, reason = Code.AUTHENTICATION_FAILURE, str(error)
-        self._send(wire.SaslAuthenticateResponse(command.correlation, code))
+        self.send(wire.SaslAuthenticateResponse(command.correlation, code))
         if code == Code.OK:
-            self._send(wire.Tune(self.frame_max_bytes, self.heartbeat_s))
+            self.send(wire.Tune(self.frame_max_bytes, self.heartbeat_s))
         else:
             self._end(State.CLOSED, reason)
 
@@ -295,203 +303,76 @@ class StreamSession:
         try:
             self.authority.open_vhost(self.user, command.vhost)
         except Refusal as error:
-            self._send(wire.OpenResponse(command.correlation, Code.VHOST_ACCESS_FAILURE, {}))
+            self.send(wire.OpenResponse(command.correlation, Code.VHOST_ACCESS_FAILURE, {}))
             self._end(State.CLOSED, str(error))
             return
         self.vhost = command.vhost
         self._decoder.frame_max_bytes = self.frame_max_bytes
         host, port = self.authority.advertised_host, self.authority.advertised_port
         where = {"advertised_host": host, "advertised_port": str(port)}
-        self._send(wire.OpenResponse(command.correlation, Code.OK, where))
+        self.send(wire.OpenResponse(command.correlation, Code.OK, where))
 
     def _serve_open(self, command: Command) -> None:
-        match command:
-            case wire.Publish():
-                self._publish(command)
-            case wire.Credit():
-                self._credit(command)
-            case wire.StoreOffset():
-                if command.stream == OUTGOING_STREAM:
-                    self._effects.append(KeepOffset(command.reference, command.offset))
-            case wire.Subscribe():
-                self._answer(command, wire.SubscribeResponse, self._subscribe)
-            case wire.Unsubscribe():
-                self._answer(command, wire.UnsubscribeResponse, self._unsubscribe)
-            case wire.DeclarePublisher():
-                self._answer(command, wire.DeclarePublisherResponse, self._declare_publisher)
-            case wire.DeletePublisher():
-                self._answer(command, wire.DeletePublisherResponse, self._delete_publisher)
-            case wire.Create():
-                # Making streams is not offered yet, whatever their arguments.
-                self._send(wire.CreateResponse(command.correlation, Code.PRECONDITION_FAILED))
-            case wire.Delete():
-                self._send(wire.DeleteResponse(command.correlation, self._deletable(command.stream)))
-            case _:
-                self._serve_query(command)
-
-    def _serve_query(self, command: Command) -> None:
-        match command:
-            case wire.Metadata():
-                here = Broker(0, self.authority.advertised_host, self.authority.advertised_port)
-                streams = [self._metadata(stream) for stream in command.streams]
-                self._send(wire.MetadataResponse(command.correlation, [here], streams))
-            case wire.StreamStats():
-                self._stream_stats(command)
-            case wire.QueryOffset():
-                self._query_offset(command)
-            case wire.QueryPublisherSequence():
-                self._query_sequence(command)
-            case wire.ExchangeCommandVersions():
-                self._send(wire.ExchangeCommandVersionsResponse(command.correlation, Code.OK, VERSIONS))
-            case wire.Route():
-                self._send(wire.RouteResponse(command.correlation, Code.STREAM_DOES_NOT_EXIST, []))
-            case wire.Partitions():
-                self._send(wire.PartitionsResponse(command.correlation, Code.STREAM_DOES_NOT_EXIST, []))
-            case _:
-                raise _unexpected(command, self.state)
-
-    # --- Logs -------------------------------------------------------------------------------------
-
-    def _log(self, stream: str) -> LogBounds:
-        """Raises NotFound, AccessRefused."""
-        if stream != OUTGOING_STREAM:
-            raise NotFound(f"no stream '{stream}' in vhost '{self.vhost}'")
-        return self.authority.outgoing_log(self.user, self.vhost)
-
-    def _metadata(self, stream: str) -> StreamMetadata:
-        try:
-            self._log(stream)
-        except LeveretError as error:
-            return StreamMetadata(stream, code_of(error), NO_LEADER, [])
-        return StreamMetadata(stream, Code.OK, 0, [])
-
-    def _deletable(self, stream: str) -> Code:
-        return Code.ACCESS_REFUSED if stream == OUTGOING_STREAM else Code.STREAM_DOES_NOT_EXIST
-
-    def _stream_stats(self, command: wire.StreamStats) -> None:
-        try:
-            log = self._log(command.stream)
-        except LeveretError as error:
-            self._send(wire.StreamStatsResponse(command.correlation, code_of(error), {}))
-            return
-        statistics = {
-            "first_chunk_id": log.first_offset,
-            "committed_chunk_id": log.last_chunk_id,
-            "committed_offset": log.committed_offset,
-            "committed_timestamp_ms": log.last_timestamp_ms,
-            "bytes": log.bytes,
-        }
-        self._send(wire.StreamStatsResponse(command.correlation, Code.OK, statistics))
-
-    def _subscribe(self, command: wire.Subscribe) -> Code:
-        log = self._log(command.stream)
-        if command.subscription in self.subscriptions:
-            return Code.SUBSCRIPTION_ID_EXISTS
-        properties = command.properties
-        selector, until = properties.get(SELECTOR, "user_data"), properties.get(UNTIL)
-        if selector not in ("all", "user_data") or not (until is None or until.isdecimal()):
-            return Code.PRECONDITION_FAILED
-        if properties.get("single-active-consumer") == "true":
-            return Code.PRECONDITION_FAILED
-        self.subscriptions[command.subscription] = Subscription(
-            command.stream,
-            _first_wanted(log, command.offset),
-            command.credit,
-            selector == "all",
-            None if until is None else int(until),
-        )
-        self._effects.append(Subscribed(command.subscription))
-        return Code.OK
-
-    def _unsubscribe(self, command: wire.Unsubscribe) -> Code:
-        gone = self.subscriptions.pop(command.subscription, None)
-        return Code.SUBSCRIPTION_ID_UNKNOWN if gone is None else Code.OK
-
-    def _credit(self, command: wire.Credit) -> None:
-        subscription = self.subscriptions.get(command.subscription)
-        if subscription is None:
-            self._send(wire.CreditResponse(Code.SUBSCRIPTION_ID_UNKNOWN, command.subscription))
+        if simple := _BY_CODE.get(type(command)):
+            assert isinstance(command, Request)
+            self._answer(command, *simple)
+        elif serve := _SERVED.get(type(command)):
+            serve(self, command)
         else:
-            subscription.credit += command.credit
+            raise _unexpected(command, self.state)
 
-    def _query_offset(self, command: wire.QueryOffset) -> None:
-        code, offset = Code.OK, None
-        try:
-            self._log(command.stream)
-            offset = self.authority.query_offset(self.vhost, command.reference)
-            code = Code.NO_OFFSET if offset is None else Code.OK
-        except LeveretError as error:
-            code = code_of(error)
-        self._send(wire.QueryOffsetResponse(command.correlation, code, offset or 0))
+    def _exchange_versions(self, command: wire.ExchangeCommandVersions) -> None:
+        highest = {each.key: each.highest for each in command.commands}
+        self.deliver_version = min(max(highest.get(Key.DELIVER, 1), 1), 2)
+        self.send(wire.ExchangeCommandVersionsResponse(command.correlation, Code.OK, VERSIONS))
 
-    # --- Recovered messages -----------------------------------------------------------------------
+    # --- What the commands ask --------------------------------------------------------------------
 
-    def _book(self, stream: str) -> SequenceBook:
-        """Raises NotFound, AccessRefused."""
-        if stream.startswith(RECOVERY_STREAM_PREFIX):
-            queue = stream.removeprefix(RECOVERY_STREAM_PREFIX)
-            return self.authority.recovery_queue(self.user, self.vhost, queue)
-        self._log(stream)
-        raise AccessRefused(f"stream '{stream}' is written by the node alone")
+    def require(self, operation: Operation, name: str) -> None:
+        """Raises AccessRefused."""
+        self.authority.check(self.user, self.vhost, operation, name)
 
-    def _declare_publisher(self, command: wire.DeclarePublisher) -> Code:
-        self._book(command.stream)
-        queue = command.stream.removeprefix(RECOVERY_STREAM_PREFIX)
-        publisher = Publisher(command.publisher, command.reference, queue)
-        held = {(each.reference, each.queue) for each in self.publishers.values()}
-        if (
-            not command.reference
-            or (publisher.reference, queue) in held
-            or publisher.number in self.publishers
-        ):
-            return Code.PRECONDITION_FAILED
-        self.publishers[publisher.number] = publisher
-        self._decoder.frame_max_bytes = max(self._decoder.frame_max_bytes, RECOVERY_FRAME_BYTES_MAX)
-        return Code.OK
+    def stream(self, name: str, operation: Operation) -> StreamBook:
+        """A stream that the user may read or write. Raises AccessRefused, NotFound, StorageError."""
+        self.require(operation, name)
+        return self.authority.stream(self.vhost, name)
 
-    def _delete_publisher(self, command: wire.DeletePublisher) -> Code:
-        gone = self.publishers.pop(command.publisher, None)
-        return Code.PUBLISHER_UNKNOWN if gone is None else Code.OK
+    def log(self, stream: str) -> LogBounds:
+        """What may be read under this name. Raises AccessRefused, NotFound, StorageError."""
+        if stream == OUTGOING_STREAM:
+            return self.authority.outgoing_log(self.user, self.vhost)
+        return self.stream(stream, "read")
 
-    def _query_sequence(self, command: wire.QueryPublisherSequence) -> None:
-        code, sequence = Code.OK, 0
-        try:
-            sequence = self._book(command.stream).last_sequence(command.reference)
-        except LeveretError as error:
-            code = code_of(error)
-        self._send(wire.QueryPublisherSequenceResponse(command.correlation, code, sequence))
+    def allow_frames(self, bytes_max: int) -> None:
+        """Frames may be that large from now on."""
+        self._decoder.frame_max_bytes = max(self._decoder.frame_max_bytes, bytes_max)
 
-    def _publish(self, command: wire.Publish) -> None:
-        publisher = self.publishers.get(command.publisher)
-        ids = [publishing_id for publishing_id, _ in command.entries]
-        if publisher is None:
-            self._fail(command.publisher, ids + command.sub_batches, Code.PUBLISHER_UNKNOWN)
-        elif command.sub_batches:
-            # A stored message is one entry; taking a part of the frame would break the order.
-            self._fail(command.publisher, ids + command.sub_batches, Code.PRECONDITION_FAILED)
-        elif command.entries:
-            octets = sum([len(body) for _, body in command.entries])
-            self.unstored_bytes += octets
-            self._effects.append(Append(publisher, command.entries, octets))
-
-    def _fail(self, publisher: int, ids: list[int], code: Code) -> None:
-        self._send(wire.PublishError(publisher, [FailedPublish(each, code) for each in ids]))
-
-    def _listens(self, append: Append) -> bool:
-        return self.publishers.get(append.publisher.number) is append.publisher and self.state is State.OPEN
+    def _listens(self, publisher: Publisher) -> bool:
+        return self.publishers.get(publisher.number) is publisher and self.state is State.OPEN
 
     # --- Sending ----------------------------------------------------------------------------------
 
-    def _answer(self, request: R, answer: type[Response], serve: Callable[[R], Code]) -> None:
+    def _answer(
+        self, request: R, answer: type[Response], serve: Callable[[StreamSession, Any], Code]
+    ) -> None:
         """Serve a request whose answer is a code alone."""
         try:
-            code = serve(request)
+            code = serve(self, request)
         except LeveretError as error:
             code = code_of(error)
-        self._send(answer(request.correlation, code))
+        self.send(answer(request.correlation, code))
 
-    def _send(self, command: Command) -> None:
+    def send(self, command: Command) -> None:
+        """Send a command after all before."""
         self._output.append(command.encode())
+
+    def send_chunk(self, number: int, chunk: bytes, committed_chunk_id: int) -> None:
+        """Send a Deliver."""
+        if self.deliver_version == 1:
+            head = wire.deliver_head(number, len(chunk))
+        else:
+            head = wire.deliver_head_2(number, len(chunk), committed_chunk_id)
+        self._output += (head, chunk)
 
     def _end(self, state: State, reason: str) -> None:
         """No command is served any more."""
@@ -499,20 +380,7 @@ class StreamSession:
         self.close_reason = reason
         self.subscriptions.clear()
         self.publishers.clear()
-
-
-def _first_wanted(log: LogBounds, spec: OffsetSpec) -> int:
-    """Where a subscription begins; offsets retained no more are skipped."""
-    match spec.kind:
-        case OffsetType.FIRST:
-            return log.first_offset
-        case OffsetType.LAST:
-            return log.last_chunk_id if log.last_chunk_id >= 0 else log.committed_offset
-        case OffsetType.NEXT:
-            return log.committed_offset
-        case OffsetType.TIMESTAMP:
-            return log.offset_at(spec.value)
-    return max(spec.value, log.first_offset)
+        self.attachments += 1
 
 
 def _unexpected(command: Command, state: State) -> PeerError:
@@ -521,3 +389,29 @@ def _unexpected(command: Command, state: State) -> PeerError:
 
 _CLOSE: Final = Key.CLOSE.to_bytes(2, "big")
 _CLOSE_RESPONSE: Final = (RESPONSE | Key.CLOSE).to_bytes(2, "big")
+_PUBLISH: Final = Key.PUBLISH.to_bytes(2, "big")
+
+_BY_CODE: Final[dict[type[Command], tuple[type[Response], Callable[[StreamSession, Any], Code]]]] = {
+    wire.Subscribe: (wire.SubscribeResponse, reading.subscribe),
+    wire.Unsubscribe: (wire.UnsubscribeResponse, reading.unsubscribe),
+    wire.DeclarePublisher: (wire.DeclarePublisherResponse, writing.declare_publisher),
+    wire.DeletePublisher: (wire.DeletePublisherResponse, writing.delete_publisher),
+}
+"""Requests whose answer is a code alone."""
+
+_SERVED: Final[dict[type[Command], Callable[[StreamSession, Any], None]]] = {
+    wire.Credit: reading.credit,
+    wire.StoreOffset: reading.store_offset,
+    wire.QueryOffset: reading.query_offset,
+    wire.ConsumerUpdateResponse: reading.consumer_updated,
+    wire.QueryPublisherSequence: writing.query_sequence,
+    wire.Create: schema.create,
+    wire.Delete: schema.delete,
+    wire.CreateSuperStream: schema.create_super_stream,
+    wire.DeleteSuperStream: schema.delete_super_stream,
+    wire.Metadata: schema.metadata,
+    wire.StreamStats: schema.stream_stats,
+    wire.Route: schema.route,
+    wire.Partitions: schema.partitions,
+    wire.ExchangeCommandVersions: StreamSession._exchange_versions,
+}

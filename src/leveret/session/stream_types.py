@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
+from leveret.core.stream import Batch, LogBounds
 from leveret.model.errors import (
     AccessRefused,
     AuthenticationFailed,
@@ -16,8 +18,10 @@ from leveret.model.errors import (
     PreconditionFailed,
     ResourceLocked,
     StorageError,
+    Unsupported,
 )
-from leveret.wire.stream.codec import Code
+from leveret.wire.record import OUTGOING_STREAM
+from leveret.wire.stream.codec import Code, Response
 
 CODES: Final[dict[type[LeveretError], Code]] = {
     AccessRefused: Code.ACCESS_REFUSED,
@@ -28,6 +32,7 @@ CODES: Final[dict[type[LeveretError], Code]] = {
     PreconditionFailed: Code.PRECONDITION_FAILED,
     ResourceLocked: Code.ACCESS_REFUSED,
     StorageError: Code.STREAM_NOT_AVAILABLE,
+    Unsupported: Code.PRECONDITION_FAILED,
 }
 
 
@@ -36,31 +41,7 @@ def code_of(error: LeveretError) -> Code:
     return next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), Code.INTERNAL_ERROR)
 
 
-class LogBounds(Protocol):
-    """What a log that is served has, without reading it."""
-
-    @property
-    def first_offset(self) -> int:
-        """First offset retained."""
-
-    @property
-    def committed_offset(self) -> int:
-        """The offset after the last one that is durable; chunks from it on are not served."""
-
-    @property
-    def last_chunk_id(self) -> int:
-        """First offset of the last durable chunk, -1 when there is none."""
-
-    @property
-    def last_timestamp_ms(self) -> int:
-        """Time of that chunk."""
-
-    @property
-    def bytes(self) -> int:
-        """Octets retained."""
-
-    def offset_at(self, timestamp_ms: int) -> int:
-        """First offset of the first chunk that is not older."""
+Operation = Literal["configure", "write", "read"]
 
 
 class SequenceBook(Protocol):
@@ -68,6 +49,13 @@ class SequenceBook(Protocol):
 
     def last_sequence(self, reference: str) -> int:
         """The last publishing id stored under `reference`, 0 when there is none."""
+
+
+class StreamBook(SequenceBook, LogBounds, Protocol):
+    """What a stream knows of its log, its publishers and its readers."""
+
+    def stored_offset(self, reference: str) -> int | None:
+        """The offset that a reader stored last."""
 
 
 class StreamAuthority(Protocol):
@@ -91,6 +79,32 @@ class StreamAuthority(Protocol):
     def open_vhost(self, user: str, vhost: str) -> None:
         """NotFound, AccessRefused."""
 
+    def check(self, user: str, vhost: str, operation: Operation, name: str) -> None:
+        """AccessRefused: the user may not do that to the stream or exchange `name`."""
+
+    def stream(self, vhost: str, name: str) -> StreamBook:
+        """NotFound: no such stream. StorageError: its log is damaged."""
+
+    def create_stream(self, vhost: str, name: str, arguments: Mapping[str, str]) -> bool:
+        """Make it; False if there is one like it. PreconditionFailed: another, or no such arguments."""
+
+    def delete_stream(self, vhost: str, name: str) -> None:
+        """NotFound: no such stream."""
+
+    def create_super_stream(
+        self, vhost: str, name: str, partitions: Mapping[str, str], arguments: Mapping[str, str]
+    ) -> bool:
+        """Make exchange and streams, of (stream: binding key); as `create_stream`, all or nothing."""
+
+    def delete_super_stream(self, vhost: str, name: str) -> None:
+        """NotFound: no such super stream."""
+
+    def partitions(self, vhost: str, super_stream: str) -> list[str]:
+        """The streams of a super stream in their order. NotFound: no such super stream."""
+
+    def route(self, vhost: str, super_stream: str, routing_key: str) -> list[str]:
+        """The streams that a routing key leads to. NotFound: no such super stream."""
+
     def outgoing_log(self, user: str, vhost: str) -> LogBounds:
         """NotFound: the vhost is not replicated. AccessRefused: no permission to read."""
 
@@ -98,7 +112,7 @@ class StreamAuthority(Protocol):
         """AccessRefused, NotFound."""
 
     def query_offset(self, vhost: str, reference: str) -> int | None:
-        """The offset stored last."""
+        """The offset stored last by a reader of the outgoing log."""
 
 
 class State(Enum):
@@ -114,29 +128,44 @@ class State(Enum):
     CLOSED = "closed"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Subscription:
-    """What a peer still wants of a log: chunks from `next_offset` to before `until`, while it has credit."""
+    """What a peer still wants of a log: chunks from `next_offset` to before `until`, while it has credit.
+
+    Attributes:
+        whole: it wants chunks of every type with their trailers.
+        filters: only chunks with a message of one of these values, if there are any.
+        match_unfiltered: with filters, messages without a value are wanted too.
+        group: the name of its group, empty if it is none of several of which one is active.
+        partition: index of the stream in the super stream that the group reads.
+        active: not one that waits for its turn in the group.
+    """
 
     stream: str
     next_offset: int
     credit: int
     whole: bool
     until: int | None
+    filters: frozenset[bytes] = frozenset()
+    match_unfiltered: bool = False
+    group: str = ""
+    partition: int | None = None
+    active: bool = True
 
     @property
     def wanting(self) -> bool:
         """Whether a chunk may be delivered now, if there is one."""
-        return self.credit > 0 and (self.until is None or self.next_offset < self.until)
+        return self.active and self.credit > 0 and (self.until is None or self.next_offset < self.until)
 
 
 @dataclass(slots=True, eq=False)
 class Publisher:
-    """A peer's right to publish to a queue under a reference."""
+    """A peer's right to publish to a queue (recovery) or a stream under a reference."""
 
     number: int
     reference: str
     queue: str
+    to_stream: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -147,6 +176,25 @@ class Append:
     entries: list[tuple[int, bytes]]
     octets: int
 
+    @property
+    def ids(self) -> list[int]:
+        """The publishing ids."""
+        return [publishing_id for publishing_id, _ in self.entries]
+
+
+@dataclass(slots=True, eq=False)
+class Write:
+    """Store a batch in the publisher's stream, then call `StreamSession.stored`."""
+
+    publisher: Publisher
+    batch: Batch
+    octets: int
+
+    @property
+    def ids(self) -> list[int]:
+        """The publishing ids."""
+        return list(self.batch.ids)
+
 
 @dataclass(slots=True)
 class KeepOffset:
@@ -154,13 +202,35 @@ class KeepOffset:
 
     reference: str
     offset: int
+    stream: str = OUTGOING_STREAM
 
 
 @dataclass(slots=True)
 class Subscribed:
-    """Look at the log for this subscription, as long as the session has it."""
+    """Look at the log for this subscription, as long as the session has it; see to its group."""
 
     number: int
 
 
-Effect: TypeAlias = Append | KeepOffset | Subscribed
+@dataclass(slots=True)
+class Declared:
+    """Look at this stream for a publisher, as long as the session has one on it."""
+
+    stream: str
+
+
+@dataclass(slots=True)
+class SteppedDown:
+    """This subscription, asked to stop, has stopped: its group may go on."""
+
+    number: int
+
+
+@dataclass(slots=True)
+class Answer:
+    """Give this to `StreamSession.answer` once everything that was changed is durable."""
+
+    response: Response
+
+
+Effect: TypeAlias = Append | Write | KeepOffset | Subscribed | Declared | SteppedDown | Answer

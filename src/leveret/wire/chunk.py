@@ -61,6 +61,10 @@ class Attribute(IntEnum):
     """name = the queue that an outgoing chunk was copied from, value = that queue's epoch."""
     QUEUE_OFFSET = 17
     """value = offset in that queue of the chunk's first record."""
+    EXPIRES = 18
+    """no name, value 1: messages of the chunk have a time to live of their own."""
+    FILTER = 32
+    """name = a filter value among the messages, empty for those without one; value 1 with no name: any."""
     CHECK = 127
     """value = CRC-32 of the trailer before this attribute."""
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from enum import IntEnum
 from typing import Final, NamedTuple
 
 from leveret.wire.chunk import ChunkError
@@ -30,16 +29,6 @@ OUTGOING_STREAM: Final = "rabbitmq.internal.osr.messages"
 """Name under which the stream protocol serves a vhost's outgoing log (facts: RabbitMQ's own)."""
 RECOVERY_STREAM_PREFIX: Final = "leveret.recovery/"
 """A publisher declared on this prefix + queue name hands in stored messages, not bodies."""
-
-
-class Reason(IntEnum):
-    """Why an offset is settled."""
-
-    ACKED = 0
-    EXPIRED = 1
-    DROPPED = 2
-    PURGED = 3
-    DEAD_LETTERED = 4
 
 
 class Settlement(NamedTuple):

@@ -73,6 +73,7 @@ class Client:
     def __init__(self, user: str = "u", vhost: str = "v") -> None:
         self.user: str | None = user
         self.vhost: str | None = vhost
+        self.channels = ()
         self.reason = ""
         self.is_told = False
 
@@ -123,7 +124,7 @@ def test_a_deleted_vhost_takes_everything_in_it_along_and_nothing_else() -> None
         queue(),
         binding(),
         policy(),
-        d.Parameter(vhost="v", component="c", name="n", value=1),
+        d.Parameter(vhost="v", component="vhost-limits", name="limits", value={"max-queues": 9}),
         d.GlobalParameter(name="g", value=1),
         d.Vhost(name="other"),
         d.Queue(name="q", vhost="other"),
@@ -408,6 +409,9 @@ IN = {"vhost": st.just("v")}
 NOTHING = {name: st.just("") for name in ("configure", "write", "read")}
 TAGS = st.sampled_from([(), ("standby_replication",)])
 TYPE, END = st.sampled_from(["fanout", "topic"]), st.sampled_from(["queue", "exchange"])
+OPERATOR_POLICY = st.fixed_dictionaries(
+    {"pattern": NAME, "priority": st.integers(0, 2), "definition": st.just({"max-length": 5})}
+)
 ENTITY: st.SearchStrategy[d.AnyEntity] = st.one_of(
     st.builds(d.Vhost, name=st.sampled_from(["v", "w"]), tags=TAGS),
     st.builds(d.User, name=NAME, password_hash=st.just("")),
@@ -418,7 +422,7 @@ ENTITY: st.SearchStrategy[d.AnyEntity] = st.one_of(
         d.Policy, name=NAME, pattern=NAME, definition=st.just(REPLICATE), priority=st.integers(0, 2), **IN
     ),
     st.builds(d.Permission, user=NAME, **IN, **NOTHING),
-    st.builds(d.Parameter, component=NAME, name=NAME, value=st.integers(0, 3), **IN),
+    st.builds(d.Parameter, component=st.just("operator_policy"), name=NAME, value=OPERATOR_POLICY, **IN),
 )
 CHANGE: st.SearchStrategy[d.Change] = st.one_of(
     ENTITY.map(d.Put), ENTITY.map(lambda entity: d.Delete(entity.kind, entity.key))

@@ -31,8 +31,7 @@ def test_batches_settled_in_any_order_confirm_each_publish_once_and_in_order(
     sizes = [sum(of_flush) for of_flush in counts]
     for of_flush in counts:
         opened = [confirms.publish(count) for count in of_flush]
-        closed = confirms.close_batch()
-        assert closed is not None
+        (closed,) = confirms.close_batches()
         assert all(batch is closed for batch in opened)
         batches.append(closed)
     assert confirms.published == sum(sizes)
@@ -53,16 +52,32 @@ def test_batches_settled_in_any_order_confirm_each_publish_once_and_in_order(
 def test_one_publish_is_confirmed_as_one() -> None:
     confirms = Confirms()
     batch = confirms.publish(1)
-    confirms.close_batch()
+    assert confirms.close_batches() == [batch]
     assert confirms.settled(batch, True) == [(1, False, True)]
 
 
 def test_a_flush_without_publishes_has_no_batch() -> None:
     confirms = Confirms()
-    assert confirms.close_batch() is None
+    assert confirms.close_batches() == []
+    batch = confirms.publish(1)
+    assert confirms.close_batches() == [batch]
+    assert confirms.close_batches() == []
+
+
+def test_a_refused_publish_is_a_batch_of_its_own_between_its_neighbours() -> None:
+    confirms = Confirms()
+    confirms.publish(2)
+    confirms.refuse()
     confirms.publish(1)
-    assert confirms.close_batch() is not None
-    assert confirms.close_batch() is None
+    before, refused, after = confirms.close_batches()
+    assert [(batch.last, batch.refused) for batch in (before, refused, after)] == [
+        (2, False),
+        (3, True),
+        (4, False),
+    ]
+    assert confirms.settled(refused, False) == []
+    assert confirms.settled(after, True) == []
+    assert confirms.settled(before, True) == [(2, True, True), (3, False, False), (4, False, True)]
 
 
 def test_a_batch_waits_for_the_disk_if_any_of_its_queues_does() -> None:

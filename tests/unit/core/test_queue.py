@@ -51,7 +51,7 @@ class Log:
 
     def flush(self, queue: Queue) -> None:
         """What runtime.queue_store does: append what was gathered, then what was settled."""
-        gathered, queue.gathered = queue.gathered, []
+        gathered = queue.take_gathered()
         if gathered:
             first = len(self.records)
             self.records += [(head, octets) for head, bodies in gathered for octets in bodies]
@@ -226,8 +226,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 class Sink:
     """A consumer with a prefetch."""
 
-    def __init__(self, prefetch: int, no_ack: bool = False) -> None:
+    def __init__(self, prefetch: int, no_ack: bool = False, priority: int = 0) -> None:
         self.prefetch = prefetch
+        self.priority = priority
         self.no_ack = no_ack
         self.exclusive = False
         self.got: list[tuple[int, int, bool]] = []

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leveret.core.queue import Queue
 from leveret.core.routing import ROUTERS, Router, Topic, headers_match
 from leveret.core.topology import ExchangeState, Topology
 from leveret.model.definitions import Binding, Exchange
+from leveret.model.definitions import Queue as QueueDefinition
 
 WORD = st.sampled_from(["a", "b", "ab", "", "*", "#"])
 PATTERN = st.lists(WORD, max_size=5).map(".".join)
@@ -177,7 +179,7 @@ def topology(*bindings: tuple[str, str, str], alternates: dict[str, str] | None 
 
 def test_the_default_exchange_routes_to_the_queue_of_that_name() -> None:
     vhost = topology()
-    vhost.queue_names.add("q")
+    vhost.queues["q"] = Queue(QueueDefinition(name="q", vhost="v"), lambda queue, offset: [])
     assert vhost.route("", "q", no_headers) == ["q"]
     assert vhost.route("", "other", no_headers) == []
 

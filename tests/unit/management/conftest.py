@@ -19,6 +19,7 @@ from leveret.core.queue import Head, Queue
 from leveret.management.app import build_app, operator_door, public_door
 from leveret.model.definitions import Permission, Put, User, Vhost
 from leveret.model.errors import AuthenticationFailed, InvalidCommand, PreconditionFailed
+from leveret.runtime.alarms import AlarmWatch
 
 
 class FakeSchemaSync:
@@ -141,6 +142,7 @@ class FakeNode:
         self.schema_sync = FakeSchemaSync()
         self.standby = FakeStandby()
         self.streams = FakeStreams()
+        self.alarms = AlarmWatch(self.config.watermarks, data_dir)
 
     async def commit(self) -> None:
         self.broker.changes.clear()

@@ -4,10 +4,50 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from leveret.model.definitions import Queue
+from leveret.model.definitions import Binding, Put, Queue, Vhost
 
 if TYPE_CHECKING:
     from .conftest import Client, FakeNode
+
+OVERVIEW_BOARD = [
+    "rabbitmq_build_info",
+    "rabbitmq_channels",
+    "rabbitmq_channels_closed_total",
+    "rabbitmq_channels_opened_total",
+    "rabbitmq_connections",
+    "rabbitmq_connections_closed_total",
+    "rabbitmq_connections_opened_total",
+    "rabbitmq_consumers",
+    "rabbitmq_disk_space_available_bytes",
+    "rabbitmq_global_messages_acknowledged_total",
+    "rabbitmq_global_messages_confirmed_total",
+    "rabbitmq_global_messages_delivered_consume_auto_ack_total",
+    "rabbitmq_global_messages_delivered_consume_manual_ack_total",
+    "rabbitmq_global_messages_delivered_get_auto_ack_total",
+    "rabbitmq_global_messages_delivered_get_manual_ack_total",
+    "rabbitmq_global_messages_get_empty_total",
+    "rabbitmq_global_messages_received_confirm_total",
+    "rabbitmq_global_messages_received_total",
+    "rabbitmq_global_messages_redelivered_total",
+    "rabbitmq_global_messages_routed_total",
+    "rabbitmq_global_messages_unroutable_dropped_total",
+    "rabbitmq_global_messages_unroutable_returned_total",
+    "rabbitmq_global_publishers",
+    "rabbitmq_identity_info",
+    "rabbitmq_process_max_fds",
+    "rabbitmq_process_max_tcp_sockets",
+    "rabbitmq_process_open_fds",
+    "rabbitmq_process_open_tcp_sockets",
+    "rabbitmq_process_resident_memory_bytes",
+    "rabbitmq_queue_messages_ready",
+    "rabbitmq_queue_messages_unacked",
+    "rabbitmq_queues",
+    "rabbitmq_queues_created_total",
+    "rabbitmq_queues_declared_total",
+    "rabbitmq_queues_deleted_total",
+    "rabbitmq_resident_memory_limit_bytes",
+]
+"""Every name in the queries of RabbitMQ's board RabbitMQ-Overview (10991) of 3.13."""
 
 
 def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -22,7 +62,7 @@ def test_totals_and_lags_are_told_without_a_password(anonymous: Client, node: Fa
     node.add_messages(node.broker.declare_queue(Queue(name="q", vhost="/")), 3)
     reply = anonymous.get("/metrics")
     found = samples(reply.text)
-    assert reply.headers["content-type"].startswith("text/plain")
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert found["rabbitmq_queue_messages_ready", ()] == 3
     assert found["rabbitmq_queues", ()] == 1
     assert found["leveret_standby_lag_records", (("vhost", "v"),)] == 7
@@ -32,11 +72,72 @@ def test_totals_and_lags_are_told_without_a_password(anonymous: Client, node: Fa
     assert found["leveret_standby_upstream_messages", (("queue", "q"), ("vhost", "/"))] == 4
 
 
+def test_every_query_of_the_overview_board_finds_its_metrics(anonymous: Client) -> None:
+    names = {name for name, _ in samples(anonymous.get("/metrics").text)}
+    assert not set(OVERVIEW_BOARD) - names
+
+
+def test_the_node_and_its_cluster_are_labels_to_join_with(anonymous: Client) -> None:
+    found = samples(anonymous.get("/metrics").text)
+    labels = (("rabbitmq_cluster", "test"), ("rabbitmq_node", "leveret@test"))
+    assert found["rabbitmq_identity_info", labels] == 1
+
+
 def test_rows_by_queue_are_told_apart(anonymous: Client, node: FakeNode) -> None:
     node.add_messages(node.broker.declare_queue(Queue(name='q"\n', vhost="/")), 2)
     place = (("queue", 'q"\n'), ("vhost", "/"))
-    assert ("rabbitmq_detailed_queue_messages_ready", place) not in samples(anonymous.get("/metrics").text)
-    assert (
-        samples(anonymous.get("/metrics/per-object").text)["rabbitmq_detailed_queue_messages_ready", place]
-        == 2
-    )
+    assert ("rabbitmq_queue_messages_ready", place) not in samples(anonymous.get("/metrics").text)
+    found = samples(anonymous.get("/metrics/per-object").text)
+    assert found["rabbitmq_queue_messages_ready", place] == 2
+    assert ("rabbitmq_queue_messages_ready", ()) not in found
+    assert ("rabbitmq_alarms_memory_used_watermark", ()) in found
+
+
+def test_a_family_of_a_virtual_host_is_told_alone(anonymous: Client, node: FakeNode) -> None:
+    node.broker.apply(Put(Vhost(name="other")))
+    for vhost in ("/", "other"):
+        node.add_messages(node.broker.declare_queue(Queue(name="q", vhost=vhost)), 1)
+    found = samples(anonymous.get("/metrics/detailed?family=queue_coarse_metrics&vhost=other").text)
+    assert {name for name, _ in found} == {
+        "rabbitmq_detailed_queue_messages",
+        "rabbitmq_detailed_queue_messages_ready",
+        "rabbitmq_detailed_queue_messages_unacked",
+        "rabbitmq_build_info",
+        "rabbitmq_identity_info",
+    }
+    assert found["rabbitmq_detailed_queue_messages", (("queue", "q"), ("vhost", "other"))] == 1
+    assert ("rabbitmq_detailed_queue_messages", (("queue", "q"), ("vhost", "/"))) not in found
+
+
+def test_the_consumer_count_alone_is_a_family_of_its_own(anonymous: Client, node: FakeNode) -> None:
+    node.broker.declare_queue(Queue(name="q", vhost="/"))
+    text = anonymous.get("/metrics/detailed?family=queue_consumer_count").text
+    assert samples(text)["rabbitmq_detailed_queue_consumers", (("queue", "q"), ("vhost", "/"))] == 0
+    both = anonymous.get("/metrics/detailed?family=queue_consumer_count&family=queue_metrics").text
+    assert both.count("# TYPE rabbitmq_detailed_queue_consumers ") == 1
+
+
+def test_exchanges_and_virtual_hosts_are_told_when_asked_for(anonymous: Client, node: FakeNode) -> None:
+    node.broker.declare_queue(Queue(name="q", vhost="/"))
+    node.broker.apply(Put(Binding(source="amq.fanout", vhost="/", destination="q")))
+    path = "/metrics/detailed?family=vhost_status&family=exchange_bindings&family=exchange_names"
+    found = samples(anonymous.get(path).text)
+    exchange = (("exchange", "amq.fanout"), ("type", "fanout"), ("vhost", "/"))
+    assert found["rabbitmq_cluster_exchange_bindings", exchange] == 1
+    assert found["rabbitmq_cluster_exchange_name", exchange] == 1
+    assert found["rabbitmq_cluster_vhost_status", (("vhost", "/"),)] == 1
+
+
+def test_what_is_asked_for_by_no_known_name_is_not_found(anonymous: Client) -> None:
+    reply = anonymous.get("/metrics/nonsense")
+    assert (reply.status_code, reply.text) == (404, "Unknown Registry")
+
+
+def test_counts_of_a_deleted_queue_stay_in_the_sums_of_all(anonymous: Client, node: FakeNode) -> None:
+    queue = node.broker.declare_queue(Queue(name="q", vhost="/"))
+    queue.counters.deliver += 5
+    node.broker.delete_queue(queue)
+    found = samples(anonymous.get("/metrics").text)
+    labels = (("protocol", "amqp091"), ("queue_type", "rabbit_classic_queue"))
+    assert found["rabbitmq_global_messages_delivered_consume_manual_ack_total", labels] == 5
+    assert found["rabbitmq_queues_deleted_total", ()] == 1

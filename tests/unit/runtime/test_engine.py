@@ -11,6 +11,7 @@ from pamqp import base, body, commands, frame, header
 
 from leveret.model.definitions import Change
 from leveret.model.errors import StorageError
+from leveret.runtime.held_output import HeldOutput
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.wire.amqp091 import PROTOCOL_HEADER
 from tests.unit.runtime.site import Site, scratch
@@ -24,7 +25,7 @@ class Client:
     def __init__(self, site: Site) -> None:
         self.engine = site.node.engine
         self.replies: list[base.Frame] = []
-        self.waiting = b""
+        self.held = HeldOutput()
         self.session = ClientConnection(site.node.amqp.host, peer="test", from_loopback=True, now_ms=0)
         self.engine.peers[self.session] = self
         self.session.receive(PROTOCOL_HEADER, 0)
@@ -48,19 +49,21 @@ class Client:
 
     # -- the engine's peer ----------------------------------------------------------------------
 
-    def write(self, octets: bytes, *, held: bool) -> None:
-        if held or self.waiting:
-            self.waiting += octets
-            return
+    def write(self, octets: bytes, *, hold: int) -> None:
+        if hold or self.held:
+            self.held.add(hold, octets)
+        else:
+            self._show(octets)
+
+    def release(self, hold: int) -> None:
+        self._show(self.held.release(hold))
+
+    def _show(self, octets: bytes) -> None:
         while octets:
             consumed, _, reply = frame.unmarshal(octets)
             if isinstance(reply, base.Frame):
                 self.replies.append(reply)
             octets = octets[consumed:]
-
-    def release(self) -> None:
-        waiting, self.waiting = self.waiting, b""
-        self.write(waiting, held=False)
 
     def end(self) -> None:
         raise AssertionError("nobody ends here")

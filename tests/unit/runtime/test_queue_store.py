@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from leveret.core.queue import Queue
 from leveret.model.definitions import Queue as Definition
 from leveret.model.errors import Corrupt, StorageError
+from leveret.model.reasons import Reason
 from leveret.runtime import queue_store as store_module
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.hosts import RecoveryIngest
 from leveret.runtime.queue_store import QueueStore
 from leveret.storage.log import Log
 from leveret.wire.chunk import ChunkError, ChunkType, Header, encode_entry
-from leveret.wire.record import Reason, content_header, decode_settlements, message_head
+from leveret.wire.record import content_header, decode_settlements, message_head
 from tests.unit.runtime.site import HEAD, Site, head_of, scratch
 
 SEGMENT_BYTES = 300
@@ -509,7 +510,7 @@ def refuse_later(patch: pytest.MonkeyPatch) -> None:
     from leveret.core import broker as broker_module
     from leveret.model.errors import PreconditionFailed
 
-    def check(queue: Definition) -> None:
+    def check(queue: Definition, *, exclusive: bool) -> None:
         if queue.name == "later":
             raise PreconditionFailed("not any more")
 

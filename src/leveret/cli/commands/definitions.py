@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
-from typer import Argument
+from typer import Argument, Option
 
 from leveret.cli import exits
 from leveret.cli.api import CtlError
 from leveret.cli.command import Session, command
-from leveret.cli.values import Text
+from leveret.cli.values import Message, Text
 
-File = Annotated[str, Argument(help="Path of a JSON file; - for standard output or input.")]
+Format = Annotated[Literal["json"], Option("--format", help="The file's format.")]
 _PIPE: Final = "-"
 
 
-@command("")
-def export_definitions(ctl: Session, file: File) -> Text | None:
+@command("", "export_definitions definitions.json")
+def export_definitions(
+    ctl: Session,
+    file: Annotated[str, Argument(help="Path of the file to write; - for standard output.")],
+    form: Format = "json",
+) -> Text | None:
     """Write all definitions to a file that only its owner may read, as it has password hashes in it."""
     document = msgspec.json.format(msgspec.json.encode(ctl.api.get("definitions")), indent=2)
     if file == _PIPE:
@@ -31,10 +36,41 @@ def export_definitions(ctl: Session, file: File) -> Text | None:
     return None
 
 
-@command("Importing definitions ...")
-def import_definitions(ctl: Session, file: File) -> None:
+@command("", "import_definitions definitions.json")
+def import_definitions(
+    ctl: Session,
+    file: Annotated[str, Argument(help="Path of the file to read; - or none for standard input.")] = _PIPE,
+    form: Format = "json",
+    skip_if_unchanged: Annotated[
+        bool, Option("--skip-if-unchanged", help="Do nothing if all of it is there already.")
+    ] = False,
+) -> Message:
     """Put the definitions of a file on top of what is there; nothing is deleted."""
     path = Path(file)
     if file != _PIPE and not path.is_file():
-        raise CtlError(exits.DATA, f"File {file} does not exist")
-    ctl.api.post_text("definitions", text=sys.stdin.buffer.read() if file == _PIPE else path.read_bytes())
+        raise CtlError(exits.DATA, f"Bad argument: File {file} does not exist")
+    where = "standard input" if file == _PIPE else f'a file at "{file}"'
+    ctl.announce(f"Importing definitions in JSON from {where} ...")
+    text = sys.stdin.buffer.read() if file == _PIPE else path.read_bytes()
+    if skip_if_unchanged and _is_there(ctl, text):
+        return Message("Definitions are unchanged, nothing was imported", {"result": "ok"})
+    ctl.api.post_text("definitions", text=text)
+    return Message("Successfully imported definitions", {"result": "ok"})
+
+
+def _is_there(ctl: Session, text: bytes) -> bool:
+    """Whether every definition of a file is among the node's, field by field."""
+    try:
+        wanted = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise CtlError(exits.DATA, f"the definitions are not JSON: {error}") from None
+    held = ctl.api.get("definitions")
+    lists = {kind: each for kind, each in wanted.items() if isinstance(each, list)}
+    return all(
+        {_digest(each) for each in lists[kind]} <= {_digest(each) for each in held.get(kind, [])}
+        for kind in lists
+    )
+
+
+def _digest(definition: object) -> bytes:
+    return hashlib.sha256(msgspec.json.encode(definition, order="sorted")).digest()

@@ -1,4 +1,4 @@
-"""What there is, and who is connected."""
+"""What there is to publish to, and with which algorithms."""
 
 from __future__ import annotations
 
@@ -6,45 +6,12 @@ from typing import Annotated, Final
 
 from typer import Argument
 
+from leveret.cli.checks import need_vhost
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
 from leveret.cli.values import Table
 
-Columns = Annotated[list[str] | None, Argument(help="What to show.")]
-_EXCHANGE: Final = ("name", "type", "durable", "auto_delete", "internal", "arguments")
-_CONNECTION: Final = (
-    "user",
-    "peer_host",
-    "peer_port",
-    "state",
-    "name",
-    "host",
-    "port",
-    "vhost",
-    "protocol",
-    "channels",
-    "channel_max",
-    "frame_max",
-    "timeout",
-    "connected_at",
-    "client_properties",
-    "recv_oct",
-    "send_oct",
-    "ssl",
-)
-_CHANNEL: Final = (
-    "name",
-    "user",
-    "consumer_count",
-    "messages_unacknowledged",
-    "number",
-    "vhost",
-    "state",
-    "confirm",
-    "transactional",
-    "prefetch_count",
-    "global_prefetch_count",
-)
+_EXCHANGE: Final = ("name", "type", "durable", "auto_delete", "internal", "arguments", "policy", "vhost")
 _BINDING: Final = (
     "source_name",
     "source_kind",
@@ -55,15 +22,25 @@ _BINDING: Final = (
 )
 
 
-@command("Listing exchanges for vhost {vhost} ...")
-def list_exchanges(ctl: Session, columns: Columns = None) -> Table:
+@command("Listing exchanges for vhost {vhost} ...", "list_exchanges -p orders name type policy")
+def list_exchanges(
+    ctl: Session,
+    columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_EXCHANGE)}.")] = None,
+) -> Table:
     """List the exchanges of a virtual host."""
-    return Table.of(chosen(columns, _EXCHANGE[:2], _EXCHANGE), ctl.api.get("exchanges", ctl.vhost))
+    wanted = chosen(columns, _EXCHANGE[:2], _EXCHANGE)
+    need_vhost(ctl)
+    return Table.of(wanted, ctl.api.get("exchanges", ctl.vhost))
 
 
-@command("Listing bindings for vhost {vhost}...")
-def list_bindings(ctl: Session, columns: Columns = None) -> Table:
+@command("Listing bindings for vhost {vhost}...", "list_bindings -p orders source_name destination_name")
+def list_bindings(
+    ctl: Session,
+    columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_BINDING)}.")] = None,
+) -> Table:
     """List the bindings of a virtual host."""
+    wanted = chosen(columns, _BINDING, _BINDING)
+    need_vhost(ctl)
     items = [
         {
             "source_name": each["source"],
@@ -75,35 +52,19 @@ def list_bindings(ctl: Session, columns: Columns = None) -> Table:
         }
         for each in ctl.api.get("bindings", ctl.vhost)
     ]
-    return Table.of(chosen(columns, _BINDING, _BINDING), items)
+    return Table.of(wanted, items)
 
 
-@command("Listing connections ...")
-def list_connections(ctl: Session, columns: Columns = None) -> Table:
-    """List the open connections."""
-    return Table.of(chosen(columns, _CONNECTION[:4], _CONNECTION), ctl.api.get("connections"))
+@command("Listing supported ciphers ...", "list_ciphers")
+def list_ciphers(ctl: Session) -> Table:
+    """List the TLS cipher suites of this machine's OpenSSL, strongest first."""
+    import ssl
+
+    ciphers = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).get_ciphers()
+    return Table(("cipher",), [[each["name"]] for each in ciphers], headless=True)
 
 
-@command("Listing channels ...")
-def list_channels(ctl: Session, columns: Columns = None) -> Table:
-    """List the open channels."""
-    return Table.of(chosen(columns, _CHANNEL[:4], _CHANNEL), ctl.api.get("channels"))
-
-
-@command("Listing consumers in vhost {vhost} ...")
-def list_consumers(ctl: Session) -> Table:
-    """List the consumers of a virtual host."""
-    names = (
-        "queue_name",
-        "channel_pid",
-        "consumer_tag",
-        "ack_required",
-        "prefetch_count",
-        "active",
-        "arguments",
-    )
-    items = [
-        {**each, "queue_name": each["queue"]["name"], "channel_pid": each["channel_details"]["name"]}
-        for each in ctl.api.get("consumers", ctl.vhost)
-    ]
-    return Table.of(names, items)
+@command("Listing supported hash algorithms ...", "list_hashes")
+def list_hashes(ctl: Session) -> Table:
+    """List the algorithms that passwords can be stored with."""
+    return Table(("hash",), [["sha256"], ["sha512"], ["md5"]], headless=True)

@@ -2,59 +2,190 @@
 
 from __future__ import annotations
 
-import time
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from typer import Option
-
-from leveret.cli.api import Unreachable
+from leveret.cli.api import CtlError
 from leveret.cli.command import Session, command
-from leveret.cli.values import Report, Table
+from leveret.cli.commands.health import active_alarms, listener_line, listeners_of
+from leveret.cli.formatters import as_table
+from leveret.cli.values import Message, Sections, Text, Value
 
-_POLL_S: Final = 0.1
 _GB: Final = 10**9
 
 
-@command("Status of the node ...")
-def status(ctl: Session) -> Report:
+@command("Status of node {node} ...", "status")
+def status(ctl: Session) -> Sections:
     """Show what the node is, what it uses and what it holds."""
     overview = ctl.api.get("overview")
     node = ctl.api.get("nodes", overview["node"])
-    totals, messages = overview["object_totals"], overview["queue_totals"]
-    lines = [
-        ("Node name", node["name"]),
-        ("Cluster name", overview["cluster_name"]),
-        ("Leveret version", node["leveret_version"]),
-        ("OS PID", node["os_pid"]),
-        ("Uptime (seconds)", node["uptime"] // 1000),
-        ("Data directory", node["db_dir"]),
-        ("Total memory used", f"{node['mem_used'] / _GB:.4f} gb"),
-        ("Free disk space", f"{node['disk_free'] / _GB:.4f} gb"),
-        ("File descriptors", f"{node['fd_used']} used, {node['fd_total']} limit"),
-        ("Connection count", totals["connections"]),
-        ("Queue count", totals["queues"]),
-        (
-            "Messages",
-            f"{messages['messages_ready']} ready, {messages['messages_unacknowledged']} unacknowledged",
-        ),
+    alarms, listeners = active_alarms(ctl), listeners_of(ctl)
+    vhosts = len(ctl.api.get("vhosts"))
+    parts = [
+        ("Runtime", _runtime(overview, node)),
+        ("Data directory", [f"Node data directory: {node['db_dir']}"]),
+        ("Config files", [f" * {path}" for path in node.get("config_files", [])] or ["(none)"]),
+        ("Log file(s)", [f" * {path}" for path in node.get("log_files", [])] or ["(none)"]),
+        ("Alarms", alarms or ["(none)"]),
+        ("Memory", _memory(node)),
+        ("File Descriptors", [f"Total: {node['fd_used']}, limit: {node['fd_total']}"]),
+        ("Free Disk Space", _disk(node)),
+        ("Totals", _totals(overview, vhosts)),
+        ("Listeners", [listener_line(each) for each in listeners]),
     ]
-    listeners = Table.of(("protocol", "ip_address", "port"), overview["listeners"])
-    return Report(lines, {**node, **overview}, listeners)
+    document = {
+        **node,
+        "pid": int(node["os_pid"]),
+        "uptime": node["uptime"] // 1000,
+        "alarms": alarms,
+        "listeners": listeners,
+        "totals": {
+            "virtual_host_count": vhosts,
+            "connection_count": overview["object_totals"]["connections"],
+            "queue_count": overview["object_totals"]["queues"],
+        },
+        "cluster_name": overview["cluster_name"],
+        "product_name": overview["product_name"],
+        "product_version": overview["product_version"],
+        "rabbitmq_version": overview["rabbitmq_version"],
+    }
+    return Sections(parts, document)
 
 
-@command("")
-def await_startup(
-    ctl: Session,
-    timeout: Annotated[float, Option("--timeout", "-t", help="Seconds to wait at most.")] = 300.0,
-) -> None:
-    """Wait until the node answers."""
-    deadline_s = time.monotonic() + timeout
-    while True:
-        try:
-            with ctl.open() as api:
-                api.get("whoami")
-            return
-        except Unreachable:
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(_POLL_S)
+@command("Cluster status of node {node} ...", "cluster_status")
+def cluster_status(ctl: Session) -> Sections:
+    """Show the cluster, which is this node."""
+    overview = ctl.api.get("overview")
+    name, product = overview["node"], overview["product_name"]
+    alarms, listeners, flags = active_alarms(ctl), listeners_of(ctl), ctl.api.get("feature-flags")
+    version = f"{product} {overview['product_version']}"
+    parts = [
+        ("Basics", [f"Cluster name: {overview['cluster_name']}"]),
+        ("Disk Nodes", [name]),
+        ("Running Nodes", [name]),
+        ("Versions", [f"{name}: {version}"]),
+        ("Maintenance status", [f"Node: {name}, status: not under maintenance"]),
+        ("Alarms", alarms or ["(none)"]),
+        ("Network Partitions", ["(none)"]),
+        ("Listeners", [f"Node: {name}, {_lowered(listener_line(each))}" for each in listeners]),
+        ("Feature flags", [f"Flag: {each['name']}, state: {each['state']}" for each in flags]),
+    ]
+    document = {
+        "cluster_name": overview["cluster_name"],
+        "disk_nodes": [name],
+        "ram_nodes": [],
+        "running_nodes": [name],
+        "versions": {
+            name: {
+                "rabbitmq_name": product,
+                "rabbitmq_version": overview["product_version"],
+                "erlang_version": "",
+            }
+        },
+        "maintenance_status": {name: "not under maintenance"},
+        "alarms": alarms,
+        "partitions": {},
+        "listeners": {name: listeners},
+        "feature_flags": flags,
+    }
+    return Sections(parts, document)
+
+
+@command("Asking node {node} for its version...", "server_version")
+def server_version(ctl: Session) -> Message:
+    """Show the node's version; leveretctl's own is shown by version."""
+    text = str(ctl.api.get("overview")["product_version"])
+    return Message(text, {"result": "ok", "value": text})
+
+
+@command("Application environment of node {node} ...", "environment")
+def environment(ctl: Session) -> Message:
+    """Show the settings that the node runs with; secrets are left out."""
+    found = {each["key"]: each["value"] for each in ctl.api.get("operations", "settings")}
+    return Message("\n".join(f"{key} = {value}" for key, value in found.items()), found)
+
+
+@command("Reporting server status of node {node} ...", "report > leveret-report.txt")
+def report(ctl: Session) -> Text:
+    """Print the output of all commands that tell how the node does, for those who are asked for help."""
+    pieces = [_reported(ctl, module, name) for module, name in _REPORTED]
+    for vhost in [str(each["name"]) for each in ctl.api.get("vhosts")]:
+        ctl.vhost = vhost
+        pieces += [_reported(ctl, module, name) for module, name in _REPORTED_BY_VHOST]
+    return Text("\n".join(pieces))
+
+
+_REPORTED: Final = (
+    ("nodes", "status"),
+    ("nodes", "cluster_status"),
+    ("nodes", "environment"),
+    ("clients", "list_connections"),
+    ("clients", "list_channels"),
+    ("vhosts", "list_vhosts"),
+    ("users", "list_users"),
+    ("parameters", "list_global_parameters"),
+    ("schema_replication", "schema_replication_status"),
+    ("standby_replication", "standby_replication_status"),
+)
+_REPORTED_BY_VHOST: Final = (
+    ("queues", "list_queues"),
+    ("listings", "list_exchanges"),
+    ("listings", "list_bindings"),
+    ("clients", "list_consumers"),
+    ("permissions", "list_permissions"),
+    ("policies", "list_policies"),
+    ("parameters", "list_parameters"),
+)
+
+
+def _reported(ctl: Session, module: str, name: str) -> str:
+    """One command's output under its name; what it fails with, where it fails."""
+    from leveret.cli.ctl import load_family
+
+    try:
+        value: Value = load_family(module)[name].action(ctl)
+    except CtlError as error:
+        return f"$ leveretctl {name} -p {ctl.vhost}\n{error}\n"
+    return f"$ leveretctl {name} -p {ctl.vhost}\n{as_table(value, headers=True)}"
+
+
+def _runtime(overview: Mapping[str, Any], node: Mapping[str, Any]) -> list[str]:
+    return [
+        f"OS PID: {node['os_pid']}",
+        "OS: Linux",
+        f"Uptime (seconds): {node['uptime'] // 1000}",
+        f"Is under maintenance?: {'true' if node.get('being_drained') else 'false'}",
+        f"{overview['product_name']} version: {overview['product_version']}",
+        f"RabbitMQ version spoken: {overview['rabbitmq_version']}",
+        f"Node name: {node['name']}",
+        f"Cluster name: {overview['cluster_name']}",
+    ]
+
+
+def _memory(node: Mapping[str, Any]) -> list[str]:
+    lines = [f"Total memory used: {node['mem_used'] / _GB:.4f} gb", "Calculation strategy: rss"]
+    if node.get("mem_limit"):
+        lines.append(f"Memory high watermark: {node['mem_limit'] / _GB:.4f} gb")
+    return lines
+
+
+def _disk(node: Mapping[str, Any]) -> list[str]:
+    lines = [f"Free disk space: {node['disk_free'] / _GB:.4f} gb"]
+    if node.get("disk_free_limit"):
+        lines.insert(0, f"Low free disk space watermark: {node['disk_free_limit'] / _GB:.4f} gb")
+    return lines
+
+
+def _totals(overview: Mapping[str, Any], vhosts: int) -> list[str]:
+    totals, messages = overview["object_totals"], overview["queue_totals"]
+    ready, unacked = messages.get("messages_ready", 0), messages.get("messages_unacknowledged", 0)
+    return [
+        f"Connection count: {totals['connections']}",
+        f"Queue count: {totals['queues']}",
+        f"Virtual host count: {vhosts}",
+        f"Message count: {ready} ready, {unacked} unacknowledged",
+    ]
+
+
+def _lowered(line: str) -> str:
+    return line[0].lower() + line[1:]

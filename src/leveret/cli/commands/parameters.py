@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 from typer import Argument
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError
+from leveret.cli.api import CtlError, NotThere
+from leveret.cli.checks import json_of, json_text, need_vhost, refused_as
 from leveret.cli.command import Session, command
-from leveret.cli.secrets import text_of
 from leveret.cli.values import Table
 
 Name = Annotated[str, Argument(help="Name of the parameter.")]
@@ -18,53 +17,71 @@ Component = Annotated[str, Argument(help="Component the parameter is for.")]
 Json = Annotated[str, Argument(help="The value as JSON; - reads it from standard input.", metavar="VALUE")]
 
 
-@command('Setting runtime parameter "{name}" for component "{component}" in vhost "{vhost}" ...')
+@command(
+    'Setting runtime parameter "{name}" for component "{component}" to "{value}" in vhost "{vhost}" ...',
+    "set_parameter -p orders vhost-limits limits '{\"max-queues\": 100}'",
+)
 def set_parameter(ctl: Session, component: Component, name: Name, value: Json) -> None:
     """Set a parameter of a virtual host."""
-    ctl.api.put("parameters", component, ctl.vhost, name, body={"value": _json(value)})
+    wanted = json_of(value)
+    need_vhost(ctl)
+    with refused_as(exits.UNAVAILABLE):
+        ctl.api.put("parameters", component, ctl.vhost, name, body={"value": wanted})
 
 
-@command('Clearing runtime parameter "{name}" for component "{component}" on vhost "{vhost}" ...')
+@command(
+    'Clearing runtime parameter "{name}" for component "{component}" on vhost "{vhost}" ...',
+    "clear_parameter -p orders vhost-limits limits",
+)
 def clear_parameter(ctl: Session, component: Component, name: Name) -> None:
     """Clear a parameter of a virtual host."""
-    ctl.api.delete("parameters", component, ctl.vhost, name)
+    need_vhost(ctl)
+    _clear(ctl, "parameters", component, ctl.vhost, name)
 
 
-@command('Listing runtime parameters for vhost "{vhost}" ...')
+@command('Listing runtime parameters for vhost "{vhost}" ...', "list_parameters -p orders")
 def list_parameters(ctl: Session) -> Table:
     """List the parameters of a virtual host."""
+    need_vhost(ctl)
     held = [each for each in ctl.api.get("parameters") if each["vhost"] == ctl.vhost]
-    return Table(
-        ("component", "name", "value"), [[each["component"], each["name"], _text(each)] for each in held]
-    )
+    rows = [[each["component"], each["name"], json_text(each["value"])] for each in held]
+    return Table(("component", "name", "value"), rows)
 
 
-@command('Setting global runtime parameter "{name}" ...')
+@command(
+    'Setting global runtime parameter "{name}" to "{value}" ...', "set_global_parameter site '\"north\"'"
+)
 def set_global_parameter(ctl: Session, name: Name, value: Json) -> None:
     """Set a parameter of the cluster."""
-    ctl.api.put("global-parameters", name, body={"value": _json(value)})
+    wanted = json_of(value)
+    with refused_as(exits.UNAVAILABLE):
+        ctl.api.put("global-parameters", name, body={"value": wanted})
 
 
-@command('Clearing global runtime parameter "{name}" ...')
+@command('Clearing global runtime parameter "{name}" ...', "clear_global_parameter site")
 def clear_global_parameter(ctl: Session, name: Name) -> None:
     """Clear a parameter of the cluster."""
-    ctl.api.delete("global-parameters", name)
+    _clear(ctl, "global-parameters", name)
 
 
-@command("Listing global runtime parameters ...")
+@command("Listing global runtime parameters ...", "list_global_parameters")
 def list_global_parameters(ctl: Session) -> Table:
     """List the parameters of the cluster."""
-    return Table(
-        ("name", "value"), [[each["name"], _text(each)] for each in ctl.api.get("global-parameters")]
-    )
+    held = ctl.api.get("global-parameters")
+    return Table(("name", "value"), [[each["name"], json_text(each["value"])] for each in held])
 
 
-def _json(argument: str) -> Any:
+@command("Setting cluster name to {name} ...", "set_cluster_name north")
+def set_cluster_name(
+    ctl: Session, name: Annotated[str, Argument(help="What clients and the other site call it.")]
+) -> None:
+    """Name the cluster."""
+    with refused_as(exits.UNAVAILABLE):
+        ctl.api.put("cluster-name", body={"name": name})
+
+
+def _clear(ctl: Session, *path: str) -> None:
     try:
-        return msgspec.json.decode(text_of(argument))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CtlError(exits.DATA, f"JSON decoding error: {error}") from None
-
-
-def _text(parameter: dict[str, Any]) -> str:
-    return msgspec.json.encode(parameter["value"]).decode()
+        ctl.api.delete(*path)
+    except NotThere:
+        raise CtlError(exits.UNAVAILABLE, "Parameter does not exist") from None

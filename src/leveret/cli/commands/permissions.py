@@ -2,55 +2,74 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from typer import Argument
 
 from leveret.cli import exits
 from leveret.cli.api import CtlError
+from leveret.cli.checks import need_user, need_vhost, refused_as
 from leveret.cli.command import Session, command
+from leveret.cli.commands.users import Username
 from leveret.cli.values import Table
 
-Username = Annotated[str, Argument(help="Name of the user.")]
-_COLUMNS = ("configure", "write", "read")
+Configure = Annotated[str, Argument(help="Names the user may declare and delete: a regular expression.")]
+Write = Annotated[str, Argument(help="Names the user may publish to.")]
+Read = Annotated[str, Argument(help="Names the user may consume from.")]
+_COLUMNS: Final = ("configure", "write", "read")
 
 
-@command('Setting permissions for user "{username}" in vhost "{vhost}" ...')
-def set_permissions(
-    ctl: Session,
-    username: Username,
-    configure: Annotated[str, Argument(help="Names the user may declare and delete: a regular expression.")],
-    write: Annotated[str, Argument(help="Names the user may publish to.")],
-    read: Annotated[str, Argument(help="Names the user may consume from.")],
-) -> None:
+@command(
+    'Setting permissions for user "{username}" in vhost "{vhost}" ...',
+    'set_permissions -p orders alice ".*" ".*" ".*"',
+)
+def set_permissions(ctl: Session, username: Username, configure: Configure, write: Write, read: Read) -> None:
     """Set a user's permissions in a vhost."""
-    _check_user(ctl, username)
-    ctl.api.put(
-        "permissions", ctl.vhost, username, body={"configure": configure, "write": write, "read": read}
-    )
+    need_user(ctl, username)
+    if ctl.api.get_or_none("vhosts", ctl.vhost) is None:
+        raise CtlError(exits.UNAVAILABLE, f"Virtual host {ctl.vhost} does not exist")
+    _set(ctl, ctl.vhost, username, configure, write, read)
 
 
-@command('Clearing permissions for user "{username}" in vhost "{vhost}" ...')
+@command(
+    'Setting permissions for user "{username}" in all virtual hosts ...',
+    'set_permissions_globally alice ".*" ".*" ".*"',
+)
+def set_permissions_globally(
+    ctl: Session, username: Username, configure: Configure, write: Write, read: Read
+) -> None:
+    """Set a user's permissions in every vhost there is."""
+    need_user(ctl, username)
+    for vhost in ctl.api.get("vhosts"):
+        _set(ctl, vhost["name"], username, configure, write, read)
+
+
+@command(
+    'Clearing permissions for user "{username}" in vhost "{vhost}" ...', "clear_permissions -p orders alice"
+)
 def clear_permissions(ctl: Session, username: Username) -> None:
     """Take all permissions in a vhost from a user."""
-    _check_user(ctl, username)
+    need_user(ctl, username)
     if ctl.api.get_or_none("permissions", ctl.vhost, username) is not None:
         ctl.api.delete("permissions", ctl.vhost, username)
 
 
-@command('Listing permissions for vhost "{vhost}" ...')
+@command('Listing permissions for vhost "{vhost}" ...', "list_permissions -p orders")
 def list_permissions(ctl: Session) -> Table:
     """List who may do what in a vhost."""
+    need_vhost(ctl)
     return Table.of(("user", *_COLUMNS), ctl.api.get("vhosts", ctl.vhost, "permissions"))
 
 
-@command('Listing permissions for user "{username}" ...')
+@command('Listing permissions for user "{username}" ...', "list_user_permissions alice")
 def list_user_permissions(ctl: Session, username: Username) -> Table:
     """List what a user may do, by vhost."""
-    _check_user(ctl, username)
+    need_user(ctl, username, exits.UNAVAILABLE)
     return Table.of(("vhost", *_COLUMNS), ctl.api.get("users", username, "permissions"))
 
 
-def _check_user(ctl: Session, username: str) -> None:
-    if ctl.api.get_or_none("users", username) is None:
-        raise CtlError(exits.NO_USER, f"User {username} does not exist")
+def _set(ctl: Session, vhost: str, username: str, configure: str, write: str, read: str) -> None:
+    with refused_as(exits.UNAVAILABLE):
+        ctl.api.put(
+            "permissions", vhost, username, body={"configure": configure, "write": write, "read": read}
+        )

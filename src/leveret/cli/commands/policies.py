@@ -2,60 +2,130 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Any, Final
 
-import msgspec
 from typer import Argument, Option
 
 from leveret.cli import exits
 from leveret.cli.api import CtlError, NotThere
+from leveret.cli.checks import json_of, json_text, need_vhost, refused_as
 from leveret.cli.command import Session, command
-from leveret.cli.secrets import text_of
-from leveret.cli.values import Table
+from leveret.cli.names import policies
+from leveret.cli.values import Message, Table
 
-Name = Annotated[str, Argument(help="Name of the policy.")]
-_COLUMNS = ("vhost", "name", "pattern", "apply-to", "definition", "priority")
+Name = Annotated[str, Argument(help="Name of the policy.", autocompletion=policies)]
+Pattern = Annotated[str, Argument(help="Regular expression for the names of queues or exchanges.")]
+Definition = Annotated[
+    str, Argument(help='JSON, as {"remote-dc-replicate": true}; - reads it from standard input.')
+]
+Priority = Annotated[int, Option(help="Of policies that match, the highest applies.")]
+ApplyTo = Annotated[str, Option(help="queues, classic_queues, quorum_queues, streams, exchanges or all.")]
+_COLUMNS: Final = ("vhost", "name", "pattern", "apply-to", "definition", "priority")
 
 
 @command(
     'Setting policy "{name}" for pattern "{pattern}" to "{definition}" '
-    'with priority "{priority}" for vhost "{vhost}" ...'
+    'with priority "{priority}" for vhost "{vhost}" ...',
+    "set_policy -p orders short '^tmp\\.' '{\"max-length\": 1000}' --priority 1 --apply-to queues",
 )
 def set_policy(
     ctl: Session,
-    name: Name,
-    pattern: Annotated[str, Argument(help="Regular expression for the names of queues or exchanges.")],
-    definition: Annotated[
-        str, Argument(help='JSON, as {"remote-dc-replicate": true}; - reads it from standard input.')
-    ],
-    priority: Annotated[int, Option(help="Of policies that match, the highest applies.")] = 0,
-    apply_to: Annotated[
-        str, Option(help="queues, classic_queues, quorum_queues, streams, exchanges or all.")
-    ] = "all",
+    name: Annotated[str, Argument(help="Name of the policy.")],
+    pattern: Pattern,
+    definition: Definition,
+    priority: Priority = 0,
+    apply_to: ApplyTo = "all",
 ) -> None:
     """Set a policy; it applies at once."""
-    try:
-        keys = msgspec.json.decode(text_of(definition))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CtlError(exits.DATA, f"JSON decoding error: {error}") from None
-    ctl.api.put(
-        "policies",
-        ctl.vhost,
-        name,
-        body={"pattern": pattern, "definition": keys, "priority": priority, "apply-to": apply_to},
-    )
+    put_policy(ctl, "policies", name, pattern, definition, priority, apply_to)
 
 
-@command('Clearing policy "{name}" on vhost "{vhost}" ...')
+@command('Clearing policy "{name}" on vhost "{vhost}" ...', "clear_policy -p orders short")
 def clear_policy(ctl: Session, name: Name) -> None:
     """Clear a policy."""
-    try:
-        ctl.api.delete("policies", ctl.vhost, name)
-    except NotThere as error:
-        raise CtlError(exits.UNAVAILABLE, str(error)) from None
+    delete_policy(ctl, "policies", name)
 
 
-@command('Listing policies for vhost "{vhost}" ...')
+@command('Listing policies for vhost "{vhost}" ...', "list_policies -p orders")
 def list_policies(ctl: Session) -> Table:
     """List the policies of a virtual host."""
-    return Table.of(_COLUMNS, ctl.api.get("policies", ctl.vhost))
+    return policy_table(held_policies(ctl, "policies"))
+
+
+@command(
+    'Listing policies that match {kind} "{name}" in vhost "{vhost}" ...', "list_policies_that_match tmp.a"
+)
+def list_policies_that_match(
+    ctl: Session,
+    name: Annotated[str, Argument(help="Name of a queue or an exchange; it need not exist.")],
+    kind: Annotated[str, Option("--object-type", help="queue or exchange.")] = "queue",
+) -> Table:
+    """List the policies whose pattern matches a name; the first is the one that applies."""
+    wanted = (
+        ("exchanges", "all")
+        if kind == "exchange"
+        else ("queues", "classic_queues", "quorum_queues", "streams", "all")
+    )
+    found = [
+        each
+        for each in held_policies(ctl, "policies")
+        if each["apply-to"] in wanted and re.search(each["pattern"], name)
+    ]
+    return policy_table(sorted(found, key=lambda each: -int(each["priority"])))
+
+
+@command(
+    "Checking if classic queue mirroring is used in policies of node {node} ...",
+    "list_policies_with_classic_queue_mirroring",
+)
+def list_policies_with_classic_queue_mirroring(ctl: Session) -> Table | Message:
+    """List policies that ask for classic queue mirroring, which RabbitMQ 4 removed."""
+    found = [
+        each
+        for each in [*ctl.api.get("policies"), *ctl.api.get("operator-policies")]
+        if "ha-mode" in each["definition"]
+    ]
+    if found:
+        return policy_table(found)
+    return Message(f"Node {ctl.node} reported no policies with classic queue mirroring", {"result": "ok"})
+
+
+def put_policy(
+    ctl: Session, path: str, name: str, pattern: str, definition: str, priority: int, apply_to: str
+) -> None:
+    """Set a policy, or an operator's, by the `path` of the API.
+
+    Raises:
+        CtlError: no such vhost (65), or declined with the reason (69).
+    """
+    keys = json_of(definition)
+    need_vhost(ctl)
+    body = {"pattern": pattern, "definition": keys, "priority": priority, "apply-to": apply_to}
+    with refused_as(exits.UNAVAILABLE):
+        ctl.api.put(path, ctl.vhost, name, body=body)
+
+
+def delete_policy(ctl: Session, path: str, name: str) -> None:
+    """Clear a policy, or an operator's.
+
+    Raises:
+        CtlError: no such vhost (65), or no such policy (69).
+    """
+    need_vhost(ctl)
+    try:
+        ctl.api.delete(path, ctl.vhost, name)
+    except NotThere:
+        raise CtlError(exits.UNAVAILABLE, f"policy '{name}' does not exist in vhost '{ctl.vhost}'") from None
+
+
+def held_policies(ctl: Session, path: str) -> list[dict[str, Any]]:
+    """The policies of the vhost of `-p`."""
+    need_vhost(ctl)
+    found: list[dict[str, Any]] = ctl.api.get(path, ctl.vhost)
+    return found
+
+
+def policy_table(found: list[dict[str, Any]]) -> Table:
+    """Policies with their definitions as JSON."""
+    return Table.of(_COLUMNS, [{**each, "definition": json_text(each["definition"])} for each in found])

@@ -2,53 +2,121 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from typer import Argument, Option
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError, NotThere
+from leveret.cli.api import CtlError, NotThere, TimedOut
+from leveret.cli.checks import need_vhost, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
+from leveret.cli.names import queues
+from leveret.cli.pids import pid
 from leveret.cli.values import Message, Table
 
-Name = Annotated[str, Argument(help="Name of the queue.")]
+Name = Annotated[str, Argument(help="Name of the queue.", autocompletion=queues)]
 _KNOWN: Final = (
     "name",
-    "vhost",
     "durable",
     "auto_delete",
-    "exclusive",
     "arguments",
-    "type",
-    "state",
     "policy",
+    "operator_policy",
     "effective_policy_definition",
-    "consumers",
-    "messages",
+    "pid",
+    "owner_pid",
+    "exclusive",
+    "exclusive_consumer_pid",
+    "exclusive_consumer_tag",
     "messages_ready",
     "messages_unacknowledged",
+    "messages",
+    "messages_ready_ram",
+    "messages_unacknowledged_ram",
+    "messages_ram",
+    "messages_persistent",
+    "message_bytes",
+    "message_bytes_ready",
+    "message_bytes_unacknowledged",
+    "message_bytes_ram",
+    "message_bytes_persistent",
+    "head_message_timestamp",
+    "disk_reads",
+    "disk_writes",
+    "consumers",
+    "consumer_utilisation",
+    "consumer_capacity",
+    "memory",
+    "slave_pids",
+    "synchronised_slave_pids",
+    "mirror_pids",
+    "synchronised_mirror_pids",
+    "state",
+    "type",
+    "leader",
+    "members",
+    "online",
+    "vhost",
+    "node",
 )
+_UNRESPONSIVE: Final = ("name", "durable", "auto_delete", "arguments", "pid", "recoverable_mirrors")
+_DEFAULT_TIMEOUT_S: Final = 60
 
 
-@command("Listing queues for vhost {vhost} ...")
+@command("", "list_queues -p orders name messages consumers")
 def list_queues(
     ctl: Session,
     columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_KNOWN)}.")] = None,
+    online: Annotated[bool, Option("--online", help="Only queues that are served.")] = False,
+    offline: Annotated[bool, Option("--offline", help="Only queues that are down.")] = False,
+    local: Annotated[bool, Option("--local", help="Only queues of this node, which are all.")] = False,
 ) -> Table:
     """List the queues of a virtual host, by default with the number of their messages."""
     wanted = chosen(columns, ("name", "messages"), _KNOWN)
-    return Table.of(wanted, ctl.api.get("queues", ctl.vhost))
+    ctl.announce(f"Timeout: {float(ctl.timeout_s or _DEFAULT_TIMEOUT_S)} seconds ...")
+    ctl.announce(f"Listing queues for vhost {ctl.vhost} ...")
+    need_vhost(ctl)
+    found = [_shown(each) for each in ctl.api.get("queues", ctl.vhost)]
+    if online is not offline:
+        found = [each for each in found if (each["state"] in _DOWN) is offline]
+    return Table.of(wanted, found)
 
 
-@command("Purging queue '{name}' in vhost '{vhost}' ...")
+@command("Listing unresponsive queues for vhost {vhost} ...", "list_unresponsive_queues --queue-timeout 1000")
+def list_unresponsive_queues(
+    ctl: Session,
+    columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_UNRESPONSIVE)}.")] = None,
+    local: Annotated[bool, Option("--local", help="Only queues of this node, which are all.")] = False,
+    queue_timeout: Annotated[
+        int, Option(min=1, help="Milliseconds in which a queue must answer; --timeout bounds the command.")
+    ] = 15_000,
+) -> Table:
+    """List the queues that do not answer in time, or are down."""
+    wanted = chosen(columns, ("name",), _UNRESPONSIVE)
+    need_vhost(ctl)
+    found = []
+    for each in ctl.api.get("queues", ctl.vhost):
+        try:
+            seen = ctl.api.get_within(queue_timeout / 1000, "queues", ctl.vhost, each["name"])
+        except NotThere:
+            continue
+        except TimedOut:
+            seen = {**each, "state": "crashed"}
+        if seen["state"] in _DOWN:
+            found.append(_shown(seen))
+    return Table.of(wanted, found)
+
+
+@command("Purging queue '{name}' in vhost '{vhost}' ...", "purge_queue -p orders tmp")
 def purge_queue(ctl: Session, name: Name) -> None:
     """Drop all messages of a queue that are ready."""
-    _in_queue(ctl, name)
-    ctl.api.delete("queues", ctl.vhost, name, "contents")
+    _queue(ctl, name, exits.UNAVAILABLE)
+    with refused_as(exits.UNAVAILABLE):
+        ctl.api.delete("queues", ctl.vhost, name, "contents")
 
 
-@command("Deleting queue '{name}' on vhost '{vhost}' ...")
+@command("", "delete_queue -p orders tmp --if-unused")
 def delete_queue(
     ctl: Session,
     name: Name,
@@ -56,15 +124,35 @@ def delete_queue(
     if_unused: Annotated[bool, Option("--if-unused", "-u", help="Only if it has no consumer.")] = False,
 ) -> Message:
     """Delete a queue."""
-    ready = _in_queue(ctl, name)
-    conditions = {"if-empty": if_empty, "if-unused": if_unused}
-    ctl.api.delete("queues", ctl.vhost, name, **{key: "true" for key, wanted in conditions.items() if wanted})
+    conditions = {"if queue is empty": if_empty, "if queue is unused": if_unused}
+    told = " and ".join(text for text, wanted in conditions.items() if wanted)
+    ctl.announce(f"Deleting queue '{name}' on vhost '{ctl.vhost}' {told + ' ' if told else ''}...")
+    ready = _queue(ctl, name, exits.USAGE)["messages_ready"]
+    query = {"if-empty": if_empty, "if-unused": if_unused}
+    with refused_as(exits.USAGE):
+        ctl.api.delete("queues", ctl.vhost, name, **{key: "true" for key, wanted in query.items() if wanted})
     return Message(f"Queue was successfully deleted with {ready} ready messages", {"messages": ready})
 
 
-def _in_queue(ctl: Session, name: str) -> int:
-    """How many messages are ready in a queue that exists."""
-    try:
-        return int(ctl.api.get("queues", ctl.vhost, name)["messages_ready"])
-    except NotThere as error:
-        raise CtlError(exits.UNAVAILABLE, str(error)) from None
+_DOWN: Final = ("crashed", "stopped", "down")
+
+
+def _queue(ctl: Session, name: str, status: int) -> dict[str, Any]:
+    """A queue that exists."""
+    found: dict[str, Any] | None = ctl.api.get_or_none("queues", ctl.vhost, name)
+    if found is None:
+        raise CtlError(status, f"no queue '{name}' in vhost '{ctl.vhost}'")
+    return found
+
+
+def _shown(queue: dict[str, Any]) -> dict[str, Any]:
+    """A queue of the API with the columns that only rabbitmqctl has."""
+    owner = queue.get("owner_pid_details") or {}
+    tag = queue.get("single_active_consumer_tag") or queue.get("exclusive_consumer_tag")
+    return {
+        **queue,
+        "pid": pid(queue["node"], f"{queue['vhost']}/{queue['name']}"),
+        "owner_pid": pid(queue["node"], owner["name"]) if owner.get("name") else "",
+        "exclusive_consumer_tag": tag,
+        "effective_policy_definition": queue.get("effective_policy_definition") or {},
+    }

@@ -2,76 +2,107 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import base64
+import hashlib
+import os
+from typing import Annotated, Any, Final
 
-from typer import Argument
+from typer import Argument, Option
 
 from leveret.cli import exits
 from leveret.cli.api import CtlError
+from leveret.cli.checks import need_user, refused_as
 from leveret.cli.command import Session, command
+from leveret.cli.names import users
 from leveret.cli.secrets import password_of
 from leveret.cli.values import Message, Table
 
-Username = Annotated[str, Argument(help="Name of the user.")]
+Username = Annotated[str, Argument(help="Name of the user.", autocompletion=users)]
 Password = Annotated[
     str | None, Argument(help="Password; - or none reads it from standard input, unseen in the process list.")
 ]
+_SALT_BYTES: Final = 4
 
 
-@command('Adding user "{username}" ...')
-def add_user(ctl: Session, username: Username, password: Password = None) -> Message:
-    """Add a user."""
+@command('Adding user "{username}" ...', "add_user alice -")
+def add_user(
+    ctl: Session,
+    username: Annotated[str, Argument(help="Name of the user.")],
+    password: Password = None,
+    pre_hashed_password: Annotated[
+        bool, Option("--pre-hashed-password", help="The password is a hash, as hash_password prints it.")
+    ] = False,
+) -> Message:
+    """Add a user, who may do nothing until permissions are set."""
     secret = password_of(password)
     if ctl.api.get_or_none("users", username) is not None:
         raise CtlError(exits.SOFTWARE, f'User "{username}" already exists')
-    ctl.api.put("users", username, body={"password": secret, "tags": ""})
+    field = "password_hash" if pre_hashed_password else "password"
+    ctl.api.put("users", username, body={field: secret, "tags": ""})
     return Message(
-        "Done. Don't forget to grant the user permissions to some virtual hosts! See set_permissions."
+        "Done. Don't forget to grant the user permissions to some virtual hosts! "
+        "See 'leveretctl help set_permissions' to learn more."
     )
 
 
-@command('Authenticating user "{username}" ...')
+@command('Authenticating user "{username}" ...', "authenticate_user alice -")
 def authenticate_user(ctl: Session, username: Username, password: Password = None) -> Message:
     """Tell whether a password is a user's."""
-    ctl.api.post("users", username, "authenticate", body={"password": password_of(password)})
+    body = {"password": password_of(password)}
+    if ctl.api.get_or_none("users", username) is None:
+        raise CtlError(
+            exits.DATA, f"failed to authenticate user \"{username}\": user '{username}' - invalid credentials"
+        )
+    ctl.api.post("users", username, "authenticate", body=body)
     return Message("Success", {"result": "ok"})
 
 
-@command('Changing password for user "{username}" ...')
+@command('Changing password for user "{username}" ...', "change_password alice -")
 def change_password(ctl: Session, username: Username, password: Password = None) -> None:
     """Give a user another password."""
     secret = password_of(password)
-    user = _user(ctl, username)
+    user = need_user(ctl, username)
     body = {"password": secret, "tags": user["tags"], "limits": user["limits"]}
     ctl.api.put("users", username, body=body)
 
 
-@command('Deleting user "{username}" ...')
+@command('Clearing password for user "{username}" ...', "clear_password alice")
+def clear_password(ctl: Session, username: Username) -> None:
+    """Take a user's password away; only other mechanisms than a password let the user in."""
+    user = need_user(ctl, username, exits.UNAVAILABLE)
+    body = {"password_hash": "", "tags": user["tags"], "limits": user["limits"]}
+    ctl.api.put("users", username, body=body)
+
+
+@command("", "hash_password -")
+def hash_password(ctl: Session, password: Password = None) -> Message:
+    """Print the salted SHA-256 of a password, for add_user --pre-hashed-password and definitions files."""
+    salt = os.urandom(_SALT_BYTES)
+    digest = hashlib.sha256(salt + password_of(password).encode()).digest()
+    text = base64.b64encode(salt + digest).decode()
+    return Message(text, {"result": "ok", "value": text})
+
+
+@command('Deleting user "{username}" ...', "delete_user alice")
 def delete_user(ctl: Session, username: Username) -> None:
     """Delete a user, with permissions and connections."""
-    _user(ctl, username)
+    need_user(ctl, username)
     ctl.api.delete("users", username)
 
 
-@command("Listing users ...")
+@command("Listing users ...", "list_users")
 def list_users(ctl: Session) -> Table:
     """List users and their tags."""
     return Table(("user", "tags"), [[user["name"], user["tags"]] for user in ctl.api.get("users")])
 
 
-@command('Setting tags for user "{username}" to {tags} ...')
+@command('Setting tags for user "{username}" to {tags} ...', "set_user_tags alice monitoring policymaker")
 def set_user_tags(
     ctl: Session,
     username: Username,
     tags: Annotated[list[str] | None, Argument(help="All tags; none takes them away.")] = None,
 ) -> None:
     """Set a user's tags: administrator, monitoring, policymaker, management."""
-    user = _user(ctl, username)
-    ctl.api.put("users", username, body={**user, "tags": tags or []})
-
-
-def _user(ctl: Session, username: str) -> dict[str, Any]:
-    user: dict[str, Any] | None = ctl.api.get_or_none("users", username)
-    if user is None:
-        raise CtlError(exits.NO_USER, f'User "{username}" does not exist')
-    return user
+    user: dict[str, Any] = need_user(ctl, username)
+    with refused_as(exits.UNAVAILABLE):
+        ctl.api.put("users", username, body={**user, "tags": tags or []})

@@ -11,10 +11,10 @@ from starlette.responses import Response
 import leveret
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.importing import entities_of, is_passed_over
 from leveret.management.replies import done, json_reply
 from leveret.management.resources.overview import RABBITMQ_VERSION
 from leveret.model.definitions import KINDS, AnyEntity, Put, Queue
+from leveret.runtime.definitions_import import entities_of, is_passed_over
 
 _OF_A_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from leveret.management.accounts import WantedUser, user_of
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.replies import done, json_reply, list_reply, put_reply
 from leveret.model.definitions import AnyEntity, Delete, Put
 from leveret.model.errors import AuthenticationFailed, InvalidCommand, NotFound
+from leveret.runtime.accounts import WantedUser, user_of
 
 
 class Names(msgspec.Struct):

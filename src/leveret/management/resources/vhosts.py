@@ -10,9 +10,9 @@ from starlette.responses import Response
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.replies import done, json_reply, list_reply, put_reply
-from leveret.management.tags import tags_of
 from leveret.model.definitions import Delete, Permission, Put, Vhost
 from leveret.model.errors import InvalidCommand, NotFound
+from leveret.model.tags import tags_of
 
 Tags: TypeAlias = str | list[str]
 

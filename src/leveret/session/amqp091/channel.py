@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 from pamqp import base, commands
 
 from leveret.core.confirms import Batch, Confirms
+from leveret.core.counters import Counters
 from leveret.core.queue import Head, Queue
-from leveret.model.errors import AccessRefused
+from leveret.model.errors import AccessRefused, PreconditionFailed
 from leveret.session.amqp091.delivery import Consumer, Unacked, UnackedRuns, content
+from leveret.session.amqp091.direct_reply import REPLY_TO, ReplyConsumer
 from leveret.session.amqp091.publishing import Incoming
 from leveret.session.amqp091.replies import Fault, locked
 from leveret.session.amqp091.topology import TOPOLOGY
+from leveret.session.amqp091.transactions import Transaction
 from leveret.wire import amqp091 as wire
 
 if TYPE_CHECKING:
@@ -31,15 +34,18 @@ class Channel:
     """See the module."""
 
     def __init__(self, connection: ClientConnection, number: int) -> None:
-        """Open, without consumers, not in confirm mode."""
+        """Open, without consumers, neither in confirm nor in tx mode."""
         self.connection = connection
         self.number = number
         self.consumers: dict[bytes, Consumer] = {}
+        self.reply_consumer: ReplyConsumer | None = None
+        self.counters = Counters()
         self.unacked = UnackedRuns()
         self.next_tag = 1
         self.prefetch = 0
         self.global_prefetch = 0
         self.confirms: Confirms | None = None
+        self.transaction: Transaction | None = None
         self.incoming: Incoming | None = None
         self.last_queue = ""
         self.is_closed = False
@@ -91,8 +97,6 @@ class Channel:
     def _method(self, method: base.Frame) -> None:
         handler = _METHODS.get(type(method)) or TOPOLOGY.get(type(method))
         if handler is None:
-            if type(method) in _NOT_SERVED:
-                raise Fault(540, f"{method.name} is not served by this version")
             raise Fault(503, "unimplemented method")
         handler(self, method)
 
@@ -117,6 +121,10 @@ class Channel:
         self.incoming = None
         for tag in list(self.consumers):
             self._remove_consumer(tag)
+        if self.reply_consumer is not None:
+            self.reply_consumer.close()
+        if self.transaction is not None:
+            self._forget_transaction(self.transaction)
         self.requeue(self.unacked.take_up_to(0))
         self.connection.confirming.pop(self, None)
 
@@ -162,27 +170,42 @@ class Channel:
         self.reply(commands.Basic.QosOk())
 
     def _consume(self, method: commands.Basic.Consume) -> None:
-        queue = self.queue(method.queue)
-        vhost, name = queue.key
-        self.connection.access.require("read", "queue", name)
         tag = (method.consumer_tag or f"amq.ctag-{self.connection.host.unique_id()}").encode()
         if tag in self.consumers:
             raise Fault(530, f"attempt to reuse consumer tag '{tag.decode()}'")
-        if any(other.exclusive for other in queue.consumers) or (method.exclusive and queue.consumers):
+        if method.queue == REPLY_TO:
+            self._consume_replies(method, tag)
+            return
+        queue = self.queue(method.queue)
+        vhost, name = queue.key
+        self.connection.access.require("read", "queue", name)
+        if any(other.exclusive for other in queue.consumers) or (
+            method.exclusive and (queue.consumers or queue.is_single_active)
+        ):
             raise AccessRefused(f"queue '{name}' in vhost '{vhost}' in exclusive use")
-        consumer = Consumer(
-            self, queue, tag, no_ack=method.no_ack, exclusive=method.exclusive, prefetch=self.prefetch
-        )
+        consumer = Consumer(self, queue, tag, method, self.prefetch)
+        queue.add_consumer(consumer)
         self.consumers[tag] = consumer
         if not method.nowait:
             self.connection.send(wire.named_reply(self.number, 60, 21, tag))
-        queue.add_consumer(consumer)
         self.mark(queue)
+
+    def _consume_replies(self, method: commands.Basic.Consume, tag: bytes) -> None:
+        """`amq.rabbitmq.reply-to`: replies come to this channel without a queue."""
+        if self.reply_consumer is not None:
+            raise PreconditionFailed("reply consumer already set")
+        if not method.no_ack:
+            raise PreconditionFailed("reply consumer cannot acknowledge")
+        self.reply_consumer = ReplyConsumer(self, tag)
+        if not method.nowait:
+            self.connection.send(wire.named_reply(self.number, 60, 21, tag))
 
     def _cancel(self, method: commands.Basic.Cancel) -> None:
         tag = (method.consumer_tag or "").encode()
         if tag in self.consumers:
             self._remove_consumer(tag)
+        elif self.reply_consumer is not None and self.reply_consumer.tag == tag:
+            self.reply_consumer.close()
         if not method.nowait:
             self.connection.send(wire.named_reply(self.number, 60, 31, tag))
 
@@ -210,11 +233,16 @@ class Channel:
     def _get(self, method: commands.Basic.Get) -> None:
         queue = self.queue(method.queue)
         self.connection.access.require("read", "queue", queue.key[1])
-        runs, redelivered = queue.take(1) if queue.ready_count else ([], False)
+        runs, redelivered = queue.take_one(self.connection.now_ms)
+        self.mark(queue)
         if not runs:
+            self._count(queue, "get_empty", 1)
             self.connection.send(wire.named_reply(self.number, 60, 72, b""))
             return
         run = runs[0]
+        self._count(queue, "get_no_ack" if method.no_ack else "get", 1)
+        if redelivered:
+            self._count(queue, "redeliver", 1)
         tag = self.next_tag
         self.next_tag += 1
         message = content(self, run.head, run.bodies[0], redelivered)
@@ -224,7 +252,6 @@ class Channel:
         self.connection.send(ok + after_route)
         if method.no_ack:
             queue.settle(run.first, 1)
-            self.mark(queue)
         else:
             self.unacked.add(Unacked(tag, run.first, 1, queue, None))
 
@@ -246,13 +273,10 @@ class Channel:
         Raises:
             Fault: 406, the tag is not unacked.
         """
-        for run in self._take(tag, multiple):
-            if run.consumer is not None:
-                run.consumer.unacked_count -= run.count
-            run.queue.settle(run.offset, run.count)
-            self.mark(run.queue)
-        if self.global_prefetch:
-            self.wake_consumers()
+        self._settle_runs(self._acknowledge, self._take(tag, multiple))
+
+    def _refuse(self, tag: int, *, multiple: bool, requeue: bool) -> None:
+        self._settle_runs(self.requeue if requeue else self._reject, self._take(tag, multiple))
 
     def _take(self, tag: int, multiple: bool) -> list[Unacked]:
         if multiple:
@@ -264,21 +288,43 @@ class Channel:
             raise Fault(406, f"unknown delivery tag {tag}")
         return [run]
 
-    def _refuse(self, tag: int, *, multiple: bool, requeue: bool) -> None:
-        if requeue:
-            self.requeue(self._take(tag, multiple))
+    def _settle_runs(self, settle: Callable[[list[Unacked]], None], runs: list[Unacked]) -> None:
+        """Settle now, or with the transaction's commit."""
+        if self.transaction is not None:
+            self.transaction.settlements.append((settle, runs))
         else:
-            self.ack(tag, multiple=multiple)
+            settle(runs)
+
+    def _acknowledge(self, runs: list[Unacked]) -> None:
+        for run in runs:
+            run.queue.settle(run.offset, run.count)
+            self._count(run.queue, "ack", run.count)
+        self._let_go(runs)
+
+    def _reject(self, runs: list[Unacked]) -> None:
+        for run in runs:
+            run.queue.reject(run.offset, run.count)
+        self._let_go(runs)
 
     def requeue(self, runs: list[Unacked]) -> None:
         """Give deliveries back to their queues, in their old places."""
         for run in runs:
+            run.queue.requeue(run.offset, run.count)
+        self._let_go(runs)
+
+    def _let_go(self, runs: list[Unacked]) -> None:
+        """These deliveries no longer count against anybody's prefetch."""
+        for run in runs:
             if run.consumer is not None:
                 run.consumer.unacked_count -= run.count
-            run.queue.requeue(run.offset, run.count)
             self.mark(run.queue)
         if self.global_prefetch:
             self.wake_consumers()
+
+    def _count(self, queue: Queue, what: str, count: int) -> None:
+        """Count up for the queue, the channel and the node."""
+        for counters in (queue.counters, self.counters, self.connection.broker.counters):
+            setattr(counters, what, getattr(counters, what) + count)
 
     def _recover(self, method: commands.Basic.Recover) -> None:
         self._recover_async(method)
@@ -292,18 +338,75 @@ class Channel:
     # -- publishing ---------------------------------------------------------------------------
 
     def _confirm_select(self, method: commands.Confirm.Select) -> None:
+        if self.transaction is not None:
+            raise PreconditionFailed("cannot switch from tx to confirm mode")
         if self.confirms is None:
             self.confirms = Confirms()
         if not method.nowait:
             self.reply(commands.Confirm.SelectOk())
 
+    def _tx_select(self, method: commands.Tx.Select) -> None:
+        if self.confirms is not None:
+            raise PreconditionFailed("cannot switch from confirm to tx mode")
+        if self.transaction is None:
+            self.transaction = Transaction()
+        self.reply(commands.Tx.SelectOk())
+
+    def _transaction(self) -> Transaction:
+        if self.transaction is None:
+            raise PreconditionFailed("channel is not transactional")
+        return self.transaction
+
+    def _tx_commit(self, method: commands.Tx.Commit) -> None:
+        """Hand everything over; commit-ok follows when it is safe (`confirm`)."""
+        transaction = self._transaction()
+        batch = transaction.committing = Batch()
+        for shape, bodies in transaction.take_publishes():
+            self.connection.publisher.publish(shape, bodies)
+        for settle, runs in transaction.take_settlements():
+            settle(runs)
+            for run in runs:
+                batch.queues[run.queue] = run.queue.definition.durable or batch.queues.get(run.queue, False)
+        transaction.committing = None
+        transaction.batches.append(batch)
+        self.connection.confirming[self] = None
+
+    def _tx_rollback(self, method: commands.Tx.Rollback) -> None:
+        self._forget_transaction(self._transaction())
+        self.reply(commands.Tx.RollbackOk())
+
+    def _forget_transaction(self, transaction: Transaction) -> None:
+        transaction.take_publishes()
+        for _, runs in transaction.take_settlements():
+            self.unacked.put_back(runs)
+
+    def close_batches(self) -> list[Batch]:
+        """What was published or committed in this flush, and waits to be confirmed."""
+        if self.confirms is not None:
+            return self.confirms.close_batches()
+        return self.transaction.close_batches() if self.transaction is not None else []
+
     def confirm(self, batch: Batch, ok: bool) -> None:
-        """A batch of publishes is safe, or is not; tell the publisher."""
-        if self.confirms is None or self.is_closing:
+        """A batch of publishes, or a commit, is safe or is not; tell the publisher."""
+        if self.is_closing:
             return
+        if self.confirms is None:
+            self._committed(ok)
+            return
+        before = self.confirms.confirmed
         for tag, multiple, positive in self.confirms.settled(batch, ok):
             encode = wire.ack if positive else wire.nack
             self.connection.send(encode(self.number, tag, multiple))
+        count = self.confirms.confirmed - before
+        self.counters.confirm += count
+        self.connection.broker.counters.confirm += count
+
+    def _committed(self, ok: bool) -> None:
+        if ok:
+            self.reply(commands.Tx.CommitOk())
+        else:
+            error = Fault(506, "the disk refused the transaction; see the node's log")
+            self.connection.fail(error, self.number, 0x005A0014)
 
     def return_unroutable(self, head: Head, body: bytes) -> None:
         """A mandatory message went to no queue: basic.return, 312."""
@@ -322,5 +425,7 @@ _METHODS: Final[dict[type[base.Frame], Callable[[Channel, Any], None]]] = {
     commands.Basic.Recover: Channel._recover,
     commands.Basic.RecoverAsync: Channel._recover_async,
     commands.Confirm.Select: Channel._confirm_select,
+    commands.Tx.Select: Channel._tx_select,
+    commands.Tx.Commit: Channel._tx_commit,
+    commands.Tx.Rollback: Channel._tx_rollback,
 }
-_NOT_SERVED: Final = frozenset({commands.Tx.Select, commands.Tx.Commit, commands.Tx.Rollback})

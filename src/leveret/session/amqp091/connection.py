@@ -6,24 +6,35 @@ each flush. Time comes as `now_ms`; `next_deadline_ms` says when `tick` wants to
 
 States: HEADER (eight octets) -> START (start-ok) -> TUNE (tune-ok) -> OPEN_WAIT (open) -> OPEN ->
 CLOSING (we sent close, all but close-ok is dropped) -> CLOSED.
+
+A connection may stall: it leaves whole frames untaken until an alarm is over, or until its output has
+gone. Then the runtime does not read from its socket, and calls `go_on` when things may have changed.
 """
 
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Final
 
 from pamqp import base, commands
 
-from leveret.model.errors import AuthenticationFailed, LeveretError, NotFound
+from leveret.core.alarms import reason as alarm_reason
+from leveret.core.limits import check_channel_limit
+from leveret.model.errors import AuthenticationFailed, LeveretError, NotAllowed
+from leveret.session.amqp091 import handshake
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.publishing import Publisher
 from leveret.session.amqp091.replies import Fault, broken_frame, code_of, erlang_binary, reply_text
+from leveret.session.certificate import TlsPeer
 from leveret.session.host import Access, Host
 from leveret.wire import amqp091 as wire
 
-HANDSHAKE_TIMEOUT_MS = 10_000
-OUT_BYTES_MAX = 1024 * 1024
+FRAME_HEAD_BYTES: Final = 7
+OUT_BYTES_MAX: Final = 1024 * 1024
+CLOSING_TIMEOUT_MS: Final = 30_000
+"""For a client's answer to our close, as RabbitMQ has it."""
+FLOW_SHOWN_MS: Final = 5_000
+"""A connection that waited for the disk is shown in flow this long, as RabbitMQ does."""
 
 
 class State(Enum):
@@ -38,6 +49,13 @@ class State(Enum):
     CLOSED = auto()
 
 
+class Stall(Enum):
+    """What a connection waits for before it takes more of what it was sent."""
+
+    ALARM = auto()
+    OUTPUT = auto()
+
+
 class ClientConnection:
     """A client's connection; see the module.
 
@@ -48,9 +66,15 @@ class ClientConnection:
         is_paused: whether the socket takes no more for now.
         is_reading: whether the socket is read from; a peer we do not listen to is not silent.
         is_throttled: whether deliveries stopped because `out` was full; `resume` lets them go on.
+        stall: what is waited for before more is taken, None for nothing.
+        mechanism: how the user logged in.
+        tls: how the connection is encrypted, None if it is not.
+        end_reason: why it ended or ends, for the log; empty if the client closed it.
     """
 
-    def __init__(self, host: Host, *, peer: str, from_loopback: bool, now_ms: int) -> None:
+    def __init__(
+        self, host: Host, *, peer: str, from_loopback: bool, now_ms: int, tls: TlsPeer | None = None
+    ) -> None:
         """Wait for a protocol header."""
         self.host = host
         self.broker = host.broker
@@ -61,8 +85,8 @@ class ClientConnection:
         self.vhost: str | None = None
         self.client_properties: dict[str, Any] = {}
         self.channels: dict[int, Channel] = {}
-        self.frame_max_bytes = host.frame_max_bytes
-        self.channel_max = host.channel_max
+        self.frame_max_bytes = host.limits.initial_frame_max_bytes
+        self.channel_max = host.limits.channel_max
         self.heartbeat_ms = 0
         self.out: list[bytes] = []
         self.out_bytes = 0
@@ -75,38 +99,86 @@ class ClientConnection:
         self.sent_bytes = 0
         self.access = Access(host.broker, "", "")
         self.publisher = Publisher(self)
-        self._from_loopback = from_loopback
-        self._rest = b""
+        self.from_loopback = from_loopback
+        self.tls = tls
+        self.mechanism = ""
+        self.end_reason = ""
+        self.stall: Stall | None = None
+        self._is_told_blocked = False
+        self._rest: list[bytes] = []
+        self._missing_bytes = 0
+        self.now_ms = now_ms
         self._received_at_ms = now_ms
         self._sent_at_ms = now_ms
+        self._closing_at_ms = 0
+        self._in_flow_at_ms: int | None = None
         self._idle_mark = -1
 
     # -- octets in ----------------------------------------------------------------------------
 
     def receive(self, data: bytes, now_ms: int) -> None:
         """Take what the socket gave; never raises for what a peer may send."""
-        self._received_at_ms = now_ms
+        self.now_ms = self._received_at_ms = now_ms
         self.received_bytes += len(data)
         if self._rest:
-            data = self._rest + data
+            self._rest.append(data)
+            self._missing_bytes -= len(data)
+            if self._missing_bytes > 0 or self.stall is not None:
+                return
+            data = b"".join(self._rest)
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Take the frames in `data`; what is not whole, or may not be taken yet, is kept."""
         position, end = 0, len(data)
         try:
-            position = self._receive_frames(data, position, end)
+            position = self._take_frames(data, position, end)
         except LeveretError as error:
-            self._fail(error, 0, 0)
+            self.fail(error, 0, 0)
             position = end
-        self._rest = data[position:] if position < end and self.state is not State.CLOSED else b""
+        self._rest, self._missing_bytes = [], 0
+        if position < end and self.state is not State.CLOSED:
+            self._rest.append(data[position:])
+            if end - position >= FRAME_HEAD_BYTES and self.state is not State.HEADER:
+                _, _, size = wire.FRAME_HEAD.unpack_from(data, position)
+                self._missing_bytes = size + wire.FRAME_OVERHEAD - (end - position)
 
-    def _receive_frames(self, data: bytes, position: int, end: int) -> int:
+    def go_on(self, now_ms: int) -> None:
+        """Take up what was left, and tell the client, if what was waited for has come about."""
+        self.now_ms = now_ms
+        if self._is_told_blocked and not self.host.alarms.active:
+            self._is_told_blocked = False
+            self.reply(commands.Connection.Unblocked())
+        if self.stall is not None:
+            self.stall = None
+            self._take(b"".join(self._rest))
+
+    def _must_stall(self, data: bytes, position: int) -> bool:
+        """Whether the frame at `position` has to wait."""
+        if self.out_bytes >= OUT_BYTES_MAX:
+            self.stall = Stall.OUTPUT
+            return True
+        alarms = self.host.alarms.active
+        if not alarms or not data.startswith(wire.BASIC_PUBLISH, position + FRAME_HEAD_BYTES):
+            return False
+        self.stall = Stall.ALARM
+        if not self._is_told_blocked and self.client_can("connection.blocked"):
+            self._is_told_blocked = True
+            self.reply(commands.Connection.Blocked(alarm_reason(alarms)))
+        return True
+
+    def _take_frames(self, data: bytes, position: int, end: int) -> int:
         if self.state is State.HEADER:
-            if end < 8:
+            if end < len(wire.PROTOCOL_HEADER):
                 return position
             self._protocol_header(data[:8])
             position = 8
-        while end - position >= 7 and self.state is not State.CLOSED:
+        while end - position >= FRAME_HEAD_BYTES and self.state is not State.CLOSED:
             if self.state is State.OPEN:
+                if self._must_stall(data, position):
+                    break
                 position = self.publisher.fast(data, position, end)
-                if end - position < 7:
+                if end - position < FRAME_HEAD_BYTES:
                     break
             kind, number, size = wire.FRAME_HEAD.unpack_from(data, position)
             if size > self.frame_max_bytes - wire.FRAME_OVERHEAD:
@@ -128,30 +200,7 @@ class ClientConnection:
             self.state = State.CLOSED
             return
         self.state = State.START
-        self._reply(
-            commands.Connection.Start(
-                server_properties=self._server_properties(), mechanisms="PLAIN", locales="en_US"
-            )
-        )
-
-    def _server_properties(self) -> dict[str, Any]:
-        capabilities = (
-            "publisher_confirms",
-            "exchange_exchange_bindings",
-            "basic.nack",
-            "consumer_cancel_notify",
-            "per_consumer_qos",
-            "authentication_failure_close",
-        )
-        return {
-            "capabilities": dict.fromkeys(capabilities, True),
-            "cluster_name": self.host.cluster_name,
-            "copyright": "Copyright the Leveret authors",
-            "information": "Licensed under the Apache License 2.0",
-            "platform": "Python",
-            "product": "Leveret",
-            "version": self.host.version,
-        }
+        self.reply(handshake.start(self))
 
     # -- frames -------------------------------------------------------------------------------
 
@@ -164,7 +213,7 @@ class ClientConnection:
             if payload[:4] == b"\x00\x0a\x00\x33":
                 self.state = State.CLOSED
             elif payload[:4] == b"\x00\x0a\x00\x32":
-                self._reply(commands.Connection.CloseOk())
+                self.reply(commands.Connection.CloseOk())
             return
         if kind not in (wire.FRAME_METHOD, wire.FRAME_HEADER, wire.FRAME_BODY):
             raise broken_frame(kind, payload, "unknown_frame")
@@ -181,7 +230,7 @@ class ClientConnection:
         try:
             self._connection_method(wire.decode_method(payload))
         except LeveretError as error:
-            self._fail(error, 0, _method_of(wire.FRAME_METHOD, payload))
+            self.fail(error, 0, _method_of(wire.FRAME_METHOD, payload))
 
     def _channel_frame(self, kind: int, number: int, payload: bytes) -> None:
         if self.state is not State.OPEN:
@@ -193,113 +242,105 @@ class ClientConnection:
             else:
                 channel.frame(kind, payload)
         except LeveretError as error:
-            self._fail(error, number, _method_of(kind, payload))
+            self.fail(error, number, _method_of(kind, payload))
         if channel is not None and channel.is_closed and number in self.channels:
             del self.channels[number]
+            self.broker.churn.channel_closed += 1
             self.publisher.forget()
 
     def _open_channel(self, kind: int, number: int, payload: bytes) -> None:
         if kind != wire.FRAME_METHOD or payload[:4] != b"\x00\x14\x00\x0a":
             raise Fault(504, "expected 'channel.open'")
-        if self.channel_max and number > self.channel_max:
-            raise Fault(
-                530,
-                f"number of channels opened ({len(self.channels)}) has reached the negotiated "
-                f"channel_max ({self.channel_max})",
-            )
+        self._check_channel_limits()
         self.channels[number] = Channel(self, number)
+        self.broker.churn.channel_created += 1
         self.send(wire.frame(wire.FRAME_METHOD, number, b"\x00\x14\x00\x0b\x00\x00\x00\x00"))
+
+    def _check_channel_limits(self) -> None:
+        count = len(self.channels)
+        if count >= self.channel_max:
+            raise NotAllowed(
+                f"number of channels opened ({count}) has reached the negotiated "
+                f"channel_max ({self.channel_max})"
+            )
+        check_channel_limit(self.broker, self.user or "", count)
+        limit = self.host.limits.channel_max_per_node
+        if limit is not None and sum(len(each.channels) for each in self.broker.connections) >= limit:
+            raise NotAllowed(
+                f"number of channels opened on node '{self.host.node_name}' has reached the maximum allowed "
+                f"limit of ({limit})"
+            )
 
     def _connection_method(self, method: base.Frame) -> None:
         match method, self.state:
             case commands.Connection.StartOk(), State.START:
                 self._start_ok(method)
             case commands.Connection.TuneOk(), State.TUNE:
-                self._tune_ok(method)
+                handshake.tune(self, method)
+                self.state = State.OPEN_WAIT
             case commands.Connection.Open(), State.OPEN_WAIT:
-                self._open(method)
+                self._open(method.virtual_host)
             case commands.Connection.Close(), _:
-                self._reply(commands.Connection.CloseOk())
+                self.reply(commands.Connection.CloseOk())
                 self._end()
             case commands.Connection.UpdateSecret(), State.OPEN:
-                self._reply(commands.Connection.UpdateSecretOk())
+                self.reply(commands.Connection.UpdateSecretOk())
             case _:
-                state = "running" if self.state is State.OPEN else self.state.name.lower()
-                raise Fault(504, f"unexpected method in connection state {state}")
+                raise Fault(504, f"unexpected method in connection state {_SHOWN[self.state]}")
 
     def _start_ok(self, method: commands.Connection.StartOk) -> None:
         self.client_properties = dict(method.client_properties or {})
-        parts = str(method.response).split("\0")
-        if method.mechanism != "PLAIN":
-            raise Fault(504, f"unknown authentication mechanism '{method.mechanism}'")
-        if len(parts) != 3:
-            raise Fault(501, "response to PLAIN is not authorisation id, user and password")
+        self.mechanism = method.mechanism
         try:
-            self.user = self.host.authenticate(parts[1], parts[2], self._from_loopback)
-        except AuthenticationFailed:
-            self._refuse_login(parts[1])
+            self.user = handshake.log_in(self, method)
+        except AuthenticationFailed as error:
+            # With the capability the client is told why; otherwise the socket just closes (RabbitMQ's rule).
+            if self.client_can("authentication_failure_close"):
+                self.send(handshake.refusal(method.mechanism))
+            self.end_reason = f"{method.mechanism} login refused: {error}"
+            self.state = State.CLOSED
             return
         self.state = State.TUNE
-        host = self.host
-        self._reply(commands.Connection.Tune(host.channel_max, host.frame_max_bytes, host.heartbeat_s))
-
-    def _refuse_login(self, user: str) -> None:
-        """With the capability the client is told why; otherwise the socket just closes (RabbitMQ's rule)."""
-        if self.client_can("authentication_failure_close"):
-            text = (
-                "Login was refused using authentication mechanism PLAIN. For details see the broker logfile."
-            )
-            self.send(wire.close_method(0, 403, reply_text(403, text), 0, 0))
-        self.state = State.CLOSED
+        limits = self.host.limits
+        self.reply(commands.Connection.Tune(limits.channel_max, limits.frame_max_bytes, limits.heartbeat_s))
 
     def client_can(self, capability: str) -> bool:
         """Whether the client announced a capability."""
         capabilities = self.client_properties.get("capabilities")
         return isinstance(capabilities, dict) and bool(capabilities.get(capability))
 
-    def _tune_ok(self, method: commands.Connection.TuneOk) -> None:
-        host = self.host
-        if not 0 < method.channel_max <= host.channel_max:
-            raise Fault(
-                530,
-                f"negotiated channel_max = {method.channel_max} is not between 1 and the maximum allowed value "
-                f"({host.channel_max})",
-            )
-        if method.frame_max < wire.FRAME_MIN_BYTES:
-            raise Fault(
-                530,
-                f"negotiated frame_max = {method.frame_max} is lower than the minimum allowed value "
-                f"({wire.FRAME_MIN_BYTES})",
-            )
-        if method.frame_max > host.frame_max_bytes:
-            raise Fault(
-                530,
-                f"negotiated frame_max = {method.frame_max} is higher than the maximum allowed value "
-                f"({host.frame_max_bytes})",
-            )
-        self.frame_max_bytes = method.frame_max
-        self.channel_max = method.channel_max
-        self.heartbeat_ms = method.heartbeat * 1000
-        self.state = State.OPEN_WAIT
-
-    def _open(self, method: commands.Connection.Open) -> None:
-        vhost = method.virtual_host
-        try:
-            self.host.open_vhost(self.user or "", vhost)
-        except NotFound:
-            raise Fault(530, f"vhost {vhost} not found") from None
-        except LeveretError:
-            raise Fault(530, f"access to vhost '{vhost}' refused for user '{self.user}'") from None
-        self.vhost = vhost
-        self.access = Access(self.broker, self.user or "", vhost)
+    def _open(self, vhost: str) -> None:
+        handshake.enter(self, vhost)
         self.state = State.OPEN
         self.broker.connections.add(self)
-        self._reply(commands.Connection.OpenOk())
+        self.broker.churn.connection_created += 1
+        self.reply(commands.Connection.OpenOk())
 
-    def set_reading(self, reading: bool, now_ms: int) -> None:
+    # -- what others ask ----------------------------------------------------------------------
+
+    @property
+    def user_provided_name(self) -> str:
+        """The client's own name for the connection, empty if it gave none."""
+        name = self.client_properties.get("connection_name")
+        return name if isinstance(name, str) else ""
+
+    def shown_state(self, now_ms: int) -> str:
+        """The state as RabbitMQ shows it: `running`, `blocking`, `blocked`, `flow`, ..."""
+        if self.state is not State.OPEN:
+            return _SHOWN[self.state]
+        if self.stall is Stall.ALARM:
+            return "blocked"
+        if self.host.alarms.active:
+            return "blocking"
+        flow = self._in_flow_at_ms
+        return "flow" if flow is not None and now_ms - flow < FLOW_SHOWN_MS else "running"
+
+    def set_reading(self, reading: bool, now_ms: int, *, for_disk: bool = False) -> None:
         """The socket is read from again, or is not for a while: then the peer's silence is ours."""
         self.is_reading = reading
         self._received_at_ms = now_ms
+        if for_disk:
+            self._in_flow_at_ms = now_ms
 
     def takes_deliveries(self) -> bool:
         """Whether consumers may be sent more now: the socket takes it and not too much waits for the next write."""
@@ -324,7 +365,8 @@ class ClientConnection:
         self.out_bytes = 0
         return octets
 
-    def _reply(self, method: base.Frame) -> None:
+    def reply(self, method: base.Frame) -> None:
+        """Send a method of the connection itself."""
         self.send(wire.marshal(method, 0))
 
     def resume(self) -> None:
@@ -335,7 +377,7 @@ class ClientConnection:
 
     # -- ends ---------------------------------------------------------------------------------
 
-    def _fail(self, error: LeveretError, number: int, method: int) -> None:
+    def fail(self, error: LeveretError, number: int, method: int) -> None:
         """Close the channel or the connection, as the code demands."""
         code = code_of(error)
         text = reply_text(code, str(error))
@@ -350,17 +392,20 @@ class ClientConnection:
             return
         if self.state in (State.CLOSING, State.CLOSED):
             return
+        self.end_reason = text
         if self.state in (State.HEADER, State.START):
             self.state = State.CLOSED
             return
         self._release()
         self.send(wire.close_method(0, code, text, *ids))
         self.state = State.CLOSING
+        self.stall = None
+        self._closing_at_ms = self.now_ms
 
     def force_close(self, reason: str) -> None:
         """Close for the operator's or the node's reasons (320)."""
         if self.state not in (State.CLOSING, State.CLOSED):
-            self._fail(Fault(320, reason), 0, 0)
+            self.fail(Fault(320, reason), 0, 0)
 
     def lost(self) -> None:
         """The socket is gone: what is unacked returns, exclusive queues go."""
@@ -373,8 +418,11 @@ class ClientConnection:
     def _release(self) -> None:
         for channel in self.channels.values():
             channel.abandon()
+        self.broker.churn.channel_closed += len(self.channels)
         self.channels.clear()
-        self.broker.connections.discard(self)
+        if self in self.broker.connections:
+            self.broker.connections.discard(self)
+            self.broker.churn.connection_closed += 1
         for queue in (
             [queue for queue in self.broker.queues.values() if queue.owner is self] if self.vhost else []
         ):
@@ -385,15 +433,16 @@ class ClientConnection:
 
     def tick(self, now_ms: int) -> None:
         """Send a heartbeat when half the interval went by; give up on a silent peer."""
+        self.now_ms = now_ms
         if self.state is State.CLOSED:
             return
         if self.state is not State.OPEN:
-            if now_ms - max(self.connected_at_ms, self._received_at_ms) > HANDSHAKE_TIMEOUT_MS:
-                self.state = State.CLOSED
+            self._tick_before_or_after(now_ms)
             return
         if not self.heartbeat_ms:
             return
         if self.is_reading and now_ms - self._received_at_ms > 2 * self.heartbeat_ms:
+            self.end_reason = f"missed heartbeats from client, timeout: {self.heartbeat_ms // 1000}s"
             self._end()
             return
         if self.sent_bytes != self._idle_mark:
@@ -401,6 +450,27 @@ class ClientConnection:
         elif now_ms - self._sent_at_ms >= self.heartbeat_ms // 2:
             self.send(wire.HEARTBEAT)
             self._idle_mark, self._sent_at_ms = self.sent_bytes, now_ms
+
+    def _tick_before_or_after(self, now_ms: int) -> None:
+        """A handshake, and a goodbye, must not take for ever."""
+        if self.state is State.CLOSING:
+            if now_ms - self._closing_at_ms > CLOSING_TIMEOUT_MS:
+                self.state = State.CLOSED
+        elif now_ms - self.connected_at_ms > self.host.limits.handshake_timeout_ms:
+            self.end_reason = f"handshake timeout in state {_SHOWN[self.state]}"
+            self.state = State.CLOSED
+
+
+_SHOWN: Final = {
+    State.HEADER: "starting",
+    State.START: "starting",
+    State.TUNE: "tuning",
+    State.OPEN_WAIT: "opening",
+    State.OPEN: "running",
+    State.CLOSING: "closed",
+    State.CLOSED: "closed",
+}
+"""RabbitMQ's names of the states."""
 
 
 def _method_of(kind: int, payload: bytes) -> int:

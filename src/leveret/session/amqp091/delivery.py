@@ -6,9 +6,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from pamqp import commands
+
+from leveret.core.counters import Counters
 from leveret.core.queue import Head, Queue, Run
+from leveret.model.errors import PreconditionFailed
 from leveret.wire import amqp091 as wire
 
 if TYPE_CHECKING:
@@ -57,6 +61,11 @@ class UnackedRuns:
             taken.append(runs.popleft())
         self.count -= sum(run.count for run in taken)
         return taken
+
+    def put_back(self, runs: list[Unacked]) -> None:
+        """Runs that were taken are unsettled again (a rolled back transaction)."""
+        self._runs = deque(sorted([*self._runs, *runs], key=lambda run: run.tag))
+        self.count += sum(run.count for run in runs)
 
     def take_one(self, tag: int) -> Unacked | None:
         """Remove and return one delivery, None when it is not there."""
@@ -114,20 +123,42 @@ def _split_front(run: Unacked, count: int) -> Unacked:
 
 
 class Consumer:
-    """One basic.consume on one channel."""
+    """One basic.consume on one channel.
 
-    __slots__ = ("_heads", "channel", "exclusive", "no_ack", "prefetch", "queue", "tag", "unacked_count")
+    Attributes:
+        arguments: of the basic.consume, as the client gave them.
+        prefetch: unacked deliveries at most, 0 for no limit.
+    """
+
+    __slots__ = (
+        "_heads",
+        "arguments",
+        "channel",
+        "exclusive",
+        "no_ack",
+        "prefetch",
+        "priority",
+        "queue",
+        "tag",
+        "unacked_count",
+    )
 
     def __init__(
-        self, channel: Channel, queue: Queue, tag: bytes, *, no_ack: bool, exclusive: bool, prefetch: int
+        self, channel: Channel, queue: Queue, tag: bytes, method: commands.Basic.Consume, prefetch: int
     ) -> None:
-        """`prefetch` 0 means no limit."""
+        """Take what the method asks for.
+
+        Raises:
+            PreconditionFailed: an argument is not valid.
+        """
         self.channel = channel
         self.queue = queue
         self.tag = tag
-        self.no_ack = no_ack
-        self.exclusive = exclusive
+        self.arguments: dict[str, Any] = dict(method.arguments or {})
+        self.no_ack = method.no_ack
+        self.exclusive = method.exclusive
         self.prefetch = prefetch
+        self.priority = _priority(self.arguments, queue)
         self.unacked_count = 0
         self._heads: dict[int, bytes] = {}
 
@@ -155,26 +186,53 @@ class Consumer:
             first = channel.next_tag
             channel.next_tag = first + count
             channel.connection.send(self._frames(run, first, redelivered))
+            self._count(channel.counters, count, redelivered)
+            self._count(channel.connection.broker.counters, count, redelivered)
             if not self.no_ack:
                 channel.unacked.add(Unacked(first, run.first, count, queue, self))
                 self.unacked_count += count
 
+    def _count(self, counters: Counters, count: int, redelivered: bool) -> None:
+        if self.no_ack:
+            counters.deliver_no_ack += count
+        else:
+            counters.deliver += count
+        if redelivered:
+            counters.redeliver += count
+
     def _frames(self, run: Run, first: int, redelivered: bool) -> bytes:
         """basic.deliver and content of every message of a run, tags from `first` on."""
-        head = run.head
-        channel = self.channel.number
-        before = self._heads.get(len(head.route))
+        before = self._heads.get(len(run.head.route))
         if before is None:
-            before = self._heads[len(head.route)] = wire.deliver_head(channel, self.tag, len(head.route))
-        if head.body_bytes > self.channel.connection.frame_max_bytes - wire.FRAME_OVERHEAD:
-            return b"".join(
-                before + _pack_tag(first + i) + content(self.channel, head, body, redelivered)
-                for i, body in enumerate(run.bodies)
-            )
-        middle = frames_before_body(head, channel, redelivered)
-        tags = map(_pack_tag, range(first, first + len(run.bodies)))
-        parts = zip(repeat(before), tags, repeat(middle), run.bodies, repeat(wire.FRAME_END_OCTET))
-        return b"".join(chain.from_iterable(parts))
+            before = wire.deliver_head(self.channel.number, self.tag, len(run.head.route))
+            self._heads[len(run.head.route)] = before
+        return delivery_frames(self.channel, before, run.head, run.bodies, first, redelivered)
+
+
+def _priority(arguments: dict[str, Any], queue: Queue) -> int:
+    priority = arguments.get("x-priority", 0)
+    if isinstance(priority, int) and not isinstance(priority, bool):
+        return priority
+    kind = "bool" if isinstance(priority, bool) else "longstr"
+    vhost, name = queue.key
+    raise PreconditionFailed(
+        f"invalid arg 'x-priority' for queue '{name}' in vhost '{vhost}': \"expected integer, got {kind}\""
+    )
+
+
+def delivery_frames(
+    channel: Channel, before: bytes, head: Head, bodies: list[bytes], first: int, redelivered: bool
+) -> bytes:
+    """The frames of messages of one head, tags from `first` on; `before` is each deliver frame up to its tag."""
+    if head.body_bytes > channel.connection.frame_max_bytes - wire.FRAME_OVERHEAD:
+        return b"".join(
+            before + _pack_tag(first + i) + content(channel, head, body, redelivered)
+            for i, body in enumerate(bodies)
+        )
+    middle = frames_before_body(head, channel.number, redelivered)
+    tags = map(_pack_tag, range(first, first + len(bodies)))
+    parts = zip(repeat(before), tags, repeat(middle), bodies, repeat(wire.FRAME_END_OCTET))
+    return b"".join(chain.from_iterable(parts))
 
 
 def frames_before_body(head: Head, channel: int, redelivered: bool) -> bytes:

@@ -9,13 +9,21 @@ once. Everything else takes the long way, frame by frame, which also finds all e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from leveret.core.queue import Head, Queue
-from leveret.model.errors import Refusal
+from leveret.core.confirms import Batch
+from leveret.core.counters import Counters
+from leveret.core.dead_letters import headers_of
+from leveret.core.direct_reply import DirectReply
+from leveret.core.head import Head, make_head
+from leveret.core.queue import Queue
+from leveret.core.queue_settings import DROP_HEAD, REJECT_PUBLISH_DLX
+from leveret.model.errors import PreconditionFailed, Refusal
+from leveret.session.amqp091.direct_reply import with_reply_name
 from leveret.session.amqp091.replies import Fault
-from leveret.session.stored import make_head
 from leveret.wire import amqp091 as wire
+from leveret.wire import properties as props
+from leveret.wire import tables
 
 if TYPE_CHECKING:
     from leveret.session.amqp091.channel import Channel
@@ -23,25 +31,39 @@ if TYPE_CHECKING:
 
 SHAPES_MAX: Final = 4096
 MESSAGE_BYTES_MAX: Final = 128 * 1024 * 1024
+_EXPIRATION_DIGITS_MAX: Final = 18
 _MANDATORY: Final = 1
 _IMMEDIATE: Final = 2
+
+
+class Target:
+    """Where messages of one exchange, routing key and header go, and the head they go under."""
+
+    __slots__ = ("exchange", "guarded", "head", "queues", "reply")
+
+    def __init__(
+        self, head: Head, queues: list[Queue], exchange: Counters, reply: DirectReply | None
+    ) -> None:
+        """`exchange` counts what is published to it; `reply` is a client that takes replies without a queue."""
+        self.head = head
+        self.queues = queues
+        self.exchange = exchange
+        self.reply = reply
+        self.guarded = any(queue.settings.overflow != DROP_HEAD for queue in queues)
 
 
 class Shape:
     """Octets before a body, and where messages that start with them go."""
 
-    __slots__ = ("body_bytes", "channel", "head", "length", "mandatory", "octets", "queues")
+    __slots__ = ("body_bytes", "channel", "length", "mandatory", "octets", "target")
 
-    def __init__(
-        self, octets: bytes, channel: Channel, head: Head, queues: list[Queue], mandatory: bool
-    ) -> None:
+    def __init__(self, octets: bytes, channel: Channel, target: Target, mandatory: bool) -> None:
         """See the module."""
         self.octets = octets
         self.length = len(octets)
         self.channel = channel
-        self.head = head
-        self.body_bytes = head.body_bytes
-        self.queues = queues
+        self.target = target
+        self.body_bytes = target.head.body_bytes
         self.mandatory = mandatory
 
 
@@ -85,11 +107,12 @@ class Incoming:
         return self.left == 0
 
 
-def resolve(channel: Channel, exchange: bytes, routing_key: bytes, header: bytes) -> list[Queue]:
-    """The queues a message goes to, after the checks of permission and existence.
+def resolve(channel: Channel, exchange: bytes, routing_key: bytes, header: bytes) -> Target:
+    """Where a message goes, after the checks of permission, existence and properties.
 
     Raises:
-        Refusal: no such exchange, no permission, an internal exchange, another user's user-id.
+        Refusal: no such exchange, no permission, an internal exchange, another user's user-id, a property
+            that is not valid.
     """
     connection = channel.connection
     name = _text(exchange)
@@ -100,18 +123,67 @@ def resolve(channel: Channel, exchange: bytes, routing_key: bytes, header: bytes
         raise Fault(403, f"cannot publish to internal exchange '{name}' in vhost '{vhost}'")
     if name and definition.type == "topic":
         connection.access.require_topic("write", name, _text(routing_key))
+    flags = wire.property_flags(header)
+    if flags & (props.USER_ID | props.EXPIRATION):
+        _check_properties(props.split(header), connection.user or "")
+    if flags & props.REPLY_TO:
+        header = with_reply_name(channel, header)
+    keys = [routing_key]
+    if flags & props.HEADERS and b"CC" in header:
+        header, keys = _carbon_copies(header, keys)
+    broker, asked = connection.broker, header
+    queues: dict[Queue, None] = {}
+    for key in keys:
+        queues |= dict.fromkeys(broker.route(vhost, name, _text(key), lambda: headers_of(asked)))
+    reply = None if name or not broker.direct_replies else broker.direct_replies.get(_text(routing_key))
+    head = make_head(exchange, routing_key, header)
+    return Target(head, list(queues), broker.topologies[vhost].exchanges[name].counters, reply)
 
-    if wire.property_flags(header) & wire.FLAG_USER_ID:
-        claimed = wire.decode_properties(header).user_id
-        if claimed != connection.user:
-            raise Fault(
-                406, f"user_id property set to '{claimed}' but authenticated user was '{connection.user}'"
+
+def _check_properties(properties: dict[int, bytes], user: str) -> None:
+    claimed = properties.get(props.USER_ID)
+    if claimed is not None and claimed != user.encode():
+        raise PreconditionFailed(
+            f"user_id property set to '{_text(claimed)}' but authenticated user was '{user}'"
+        )
+    expiration = properties.get(props.EXPIRATION)
+    if expiration is not None and not (expiration.isdigit() and len(expiration) <= _EXPIRATION_DIGITS_MAX):
+        text = _text(expiration)
+        raise PreconditionFailed(f"invalid expiration '{text}': {_why_no_expiration(text)}")
+
+
+def _why_no_expiration(text: str) -> str:
+    """What is wrong with an expiration, in RabbitMQ's words."""
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    number = digits[: len(digits) - len(digits.lstrip("0123456789"))]
+    if not number:
+        return "no_integer"
+    if len(number) < len(digits):
+        return f'{{leftover_string,"{digits[len(number) :]}"}}'
+    if text.startswith("-"):
+        return f"{{value_negative,{int(text)}}}"
+    return f"{{value_too_large,{int(text)}}}"
+
+
+def _carbon_copies(header: bytes, keys: list[bytes]) -> tuple[bytes, list[bytes]]:
+    """The header without BCC, and all routing keys: the message's own, CC's and BCC's."""
+    properties = props.split(header)
+    headers = tables.split(properties[props.HEADERS])
+    keys = keys[:]
+    for name in (b"CC", b"BCC"):
+        value = headers.get(name)
+        if value is None:
+            continue
+        if value[:1] != b"A":
+            kind = "longstr" if value[:1] == b"S" else "table" if value[:1] == b"F" else "signedint"
+            raise PreconditionFailed(
+                f'invalid message: {{unacceptable_type_in_header,"{name.decode()}",{kind}}}'
             )
-
-    def headers() -> dict[str, Any]:
-        return wire.decode_properties(header).headers or {}
-
-    return connection.broker.route(vhost, name, _text(routing_key), headers)
+        keys += [text for text in map(tables.text_of, tables.split_array(value)) if text is not None]
+    if headers.pop(b"BCC", None) is not None:
+        properties[props.HEADERS] = tables.join(headers)
+        header = props.join(properties, wire.body_bytes_of(header))
+    return header, keys
 
 
 def _text(octets: bytes) -> str:
@@ -165,27 +237,88 @@ class Publisher:
                 position = stop + 1
             if not bodies:
                 return position
+            self.count(shape.channel, len(bodies))
             self.publish(shape, bodies)
             if position >= end:
                 return position
 
     def publish(self, shape: Shape, bodies: list[bytes]) -> None:
         """Hand whole messages of one shape to their queues; number them if they are to be confirmed."""
-        channel, head = shape.channel, shape.head
-        confirms = channel.confirms
-        batch = confirms.publish(len(bodies)) if confirms is not None else None
+        channel, target = shape.channel, shape.target
+        transaction = channel.transaction
+        if transaction is not None and transaction.committing is None:
+            transaction.publishes.append((shape, bodies))
+            return
+        if target.guarded:
+            self._publish_guarded(shape, bodies)
+            return
+        batch = None
+        if channel.confirms is not None:
+            batch = channel.confirms.publish(len(bodies))
+            self._connection.confirming[channel] = None
+        elif transaction is not None:
+            batch = transaction.committing
+        self._hand_over(target, target.queues, bodies, batch)
+        if not target.queues:
+            self._unroutable(shape, bodies)
+
+    def _hand_over(
+        self, target: Target, queues: list[Queue], bodies: list[bytes], batch: Batch | None
+    ) -> None:
+        head, count = target.head, len(bodies)
         dirty = self._connection.broker.dirty
-        for queue in shape.queues:
+        for queue in queues:
             queue.gather(head, bodies)
             dirty[queue] = None
             if batch is not None:
                 needs_disk = head.persistent and queue.definition.durable
                 batch.queues[queue] = needs_disk or batch.queues.get(queue, False)
-        if batch is not None:
-            self._connection.confirming[channel] = None
-        if not shape.queues and shape.mandatory:
+        target.exchange.publish_in += count
+        target.exchange.publish_out += count * len(queues)
+        self._connection.broker.counters.publish_out += count * len(queues)
+
+    def count(self, channel: Channel, count: int) -> None:
+        """Messages came in on a channel."""
+        counters = self._connection.broker.counters
+        channel.counters.publish += count
+        counters.publish += count
+        if channel.confirms is not None:
+            counters.publish_confirm += count
+
+    def _unroutable(self, shape: Shape, bodies: list[bytes]) -> None:
+        """Messages that no queue took: to the client that waits for the reply, back, or away."""
+        channel, target = shape.channel, shape.target
+        if target.reply is not None:
+            target.reply.take_reply(target.head, bodies)
+            return
+        for counters in (channel.counters, self._connection.broker.counters):
+            if shape.mandatory:
+                counters.return_unroutable += len(bodies)
+            else:
+                counters.drop_unroutable += len(bodies)
+        if shape.mandatory:
             for body in bodies:
-                channel.return_unroutable(head, body)
+                channel.return_unroutable(target.head, body)
+
+    def _publish_guarded(self, shape: Shape, bodies: list[bytes]) -> None:
+        """One by one: a queue among them refuses messages when it is full, and each refusal is a nack."""
+        channel, target = shape.channel, shape.target
+        confirms = channel.confirms
+        for body in bodies:
+            full = [queue for queue in target.queues if not queue.accepts(len(body))]
+            for queue in full:
+                if queue.settings.overflow == REJECT_PUBLISH_DLX:
+                    queue.refuse(target.head, body)
+                    self._connection.broker.dirty[queue] = None
+            batch = channel.transaction.committing if channel.transaction is not None else None
+            if confirms is not None:
+                self._connection.confirming[channel] = None
+                if full:
+                    confirms.refuse()
+                else:
+                    batch = confirms.publish(1)
+            takers = [queue for queue in target.queues if queue not in full]
+            self._hand_over(target, takers, [body], batch)
 
     def _shape_at(self, data: bytes, position: int, end: int) -> Shape | None:
         """The shape of the publish at `position`, None unless all before its body is there and regular."""
@@ -229,14 +362,12 @@ class Publisher:
             return None
         exchange, routing_key, flags = wire.split_publish(octets[7 : header_at - 1])
         try:
-            queues = resolve(channel, exchange, routing_key, header)
+            target = resolve(channel, exchange, routing_key, header)
         except (Refusal, Fault):
             return None
         if flags & _IMMEDIATE:
             return None
-        shape = Shape(
-            octets, channel, make_head(exchange, routing_key, header), queues, bool(flags & _MANDATORY)
-        )
+        shape = Shape(octets, channel, target, bool(flags & _MANDATORY))
         if len(self._shapes) >= SHAPES_MAX:
             self._shapes.clear()
         self._shapes[octets] = shape
@@ -246,8 +377,7 @@ class Publisher:
         """Publish a message that came the long way."""
         if incoming.flags & _IMMEDIATE:
             raise Fault(540, "immediate=true")
-        header = incoming.header or b""
-        queues = resolve(channel, incoming.exchange, incoming.routing_key, header)
-        head = make_head(incoming.exchange, incoming.routing_key, header)
-        shape = Shape(b"", channel, head, queues, bool(incoming.flags & _MANDATORY))
+        target = resolve(channel, incoming.exchange, incoming.routing_key, incoming.header or b"")
+        self.count(channel, 1)
+        shape = Shape(b"", channel, target, bool(incoming.flags & _MANDATORY))
         self.publish(shape, [b"".join(incoming.parts)])

@@ -37,6 +37,7 @@ REPLY: Final[dict[type[errors.LeveretError], int]] = {
     errors.ResourceLocked: 405,
     errors.PreconditionFailed: 406,
     errors.NotAllowed: 530,
+    errors.Unsupported: 540,
     errors.InvalidCommand: 503,
     errors.StorageError: 541,
     FrameError: 501,

@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any, Final
 from pamqp import base, commands
 
 from leveret.core.queue import Queue
+from leveret.core.queue_arguments import DEAD_LETTER_EXCHANGE
 from leveret.core.topology import PREDECLARED
+from leveret.core.validation import ALTERNATE_EXCHANGE
 from leveret.model import definitions as d
-from leveret.model.errors import AccessRefused, PreconditionFailed
+from leveret.model.errors import AccessRefused, NotFound, PreconditionFailed
+from leveret.model.reasons import Reason
+from leveret.session.amqp091.direct_reply import PREFIX, REPLY_TO
 from leveret.session.amqp091.replies import locked
 from leveret.wire import amqp091 as wire
 
 if TYPE_CHECKING:
     from leveret.session.amqp091.channel import Channel
 
-_PURGED: Final = 3
 _NESTING_MAX: Final = 32
 """Far below what encoding them for the definitions log can take."""
 
@@ -74,6 +77,8 @@ def _exchange_declare(channel: Channel, method: commands.Exchange.Declare) -> No
             arguments=_arguments(method.arguments),
         )
         _check_reserved_exchange(channel, name)
+        if name not in broker.topology(vhost).exchanges:
+            channel.connection.access.require_target("exchange", name, wanted.arguments, ALTERNATE_EXCHANGE)
         broker.declare_exchange(wanted)
         _hold(channel)
     if not method.nowait:
@@ -124,7 +129,6 @@ def _exchange_bind(channel: Channel, method: commands.Exchange.Bind | commands.E
 
 def _change_binding(channel: Channel, binding: d.Binding, *, add: bool) -> None:
     broker = channel.connection.broker
-    _check_match(binding)
     if add:
         broker.bind(binding)
     elif binding.source in broker.topology(binding.vhost).exchanges:
@@ -132,18 +136,13 @@ def _change_binding(channel: Channel, binding: d.Binding, *, add: bool) -> None:
     _hold(channel)
 
 
-def _check_match(binding: d.Binding) -> None:
-    mode = binding.arguments.get("x-match", "all")
-    if mode not in ("all", "any", "all-with-x", "any-with-x"):
-        raise PreconditionFailed(
-            f'Invalid x-match field value <<"{mode}">>; expected all, any, all-with-x, or any-with-x'
-        )
-
-
 def _queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
     connection = channel.connection
     vhost = _vhost(channel)
     name = method.queue or f"amq.gen-{connection.host.unique_id()}"
+    if method.queue == REPLY_TO or method.queue.startswith(PREFIX):
+        _declare_replies(channel, method)
+        return
     if method.passive:
         queue = channel.queue(method.queue)
     else:
@@ -151,10 +150,21 @@ def _queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
         queue = _declare(channel, method, name, vhost)
         _hold(channel)
     channel.last_queue = queue.key[1]
+    queue.touch()
+    channel.mark(queue)
     if not method.nowait:
         connection.send(
             wire.declare_ok(channel.number, queue.name_octets, queue.ready_count, queue.consumer_count)
         )
+
+
+def _declare_replies(channel: Channel, method: commands.Queue.Declare) -> None:
+    """The pseudo-queue of direct replies: it exists, and a name that leads to a client does while that is there."""
+    broker, name = channel.connection.broker, method.queue
+    if name != REPLY_TO and name not in broker.direct_replies:
+        raise NotFound(f"no queue '{name}' in vhost '{_vhost(channel)}'")
+    if not method.nowait:
+        channel.connection.send(wire.declare_ok(channel.number, name.encode(), 0, 1))
 
 
 def _declare(channel: Channel, method: commands.Queue.Declare, name: str, vhost: str) -> Queue:
@@ -173,6 +183,8 @@ def _declare(channel: Channel, method: commands.Queue.Declare, name: str, vhost:
         auto_delete=method.auto_delete,
         arguments=_arguments(method.arguments),
     )
+    if held is None:
+        connection.access.require_target("queue", name, wanted.arguments, DEAD_LETTER_EXCHANGE)
     return connection.broker.declare_queue(wanted, connection if method.exclusive else None)
 
 
@@ -208,7 +220,7 @@ def _queue_bind(channel: Channel, method: commands.Queue.Bind | commands.Queue.U
 def _queue_purge(channel: Channel, method: commands.Queue.Purge) -> None:
     queue = channel.queue(method.queue)
     channel.connection.access.require("read", "queue", queue.key[1])
-    count = queue.drop_ready(_PURGED)
+    count = queue.drop_ready(Reason.PURGED)
     channel.mark(queue)
     if not method.nowait:
         channel.reply(commands.Queue.PurgeOk(count))

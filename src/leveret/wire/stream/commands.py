@@ -2,7 +2,8 @@
 
 A request has a correlation id that its response repeats; a response, marked by the key's top bit,
 has a code too. The other commands (Publish, Deliver, Credit, Heartbeat, ...) go one way and have
-neither. Version 1 of every command is all there is here, Deliver included.
+neither. Version 1 of every command is all there is here; Publish of version 2 is read by `publish`, Deliver of
+version 2 is written by `deliver_head_2`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from leveret.wire.stream.fields import (
     MalformedCommand,
     Octets,
     Offset,
+    OptionalOffset,
     OptionalProperties,
     Properties,
     Statistics,
@@ -45,6 +47,7 @@ from leveret.wire.stream.fields import (
 
 _HEAD: Final = struct.Struct(">HH")
 _DELIVER: Final = struct.Struct(">IHHB")
+_DELIVER_2: Final = struct.Struct(">IHHBQ")
 _PUBLISH: Final = struct.Struct(">IHHBi")
 _ENTRY: Final = struct.Struct(">QI")
 _SUB_BATCH: Final = struct.Struct(">BHII")
@@ -268,6 +271,33 @@ class PartitionsResponse(Response):
     streams: Strings
 
 
+@command(Key.CREATE_SUPER_STREAM)
+class CreateSuperStream(Request):
+    """Makes a direct exchange and its partitions, each bound with the binding key in its place."""
+
+    super_stream: String
+    partitions: Strings
+    binding_keys: Strings
+    arguments: Properties
+
+
+@command(RESPONSE | Key.CREATE_SUPER_STREAM)
+class CreateSuperStreamResponse(Response):
+    """Whether all of it was made."""
+
+
+@command(Key.DELETE_SUPER_STREAM)
+class DeleteSuperStream(Request):
+    """Deletes a super stream with its partitions."""
+
+    super_stream: String
+
+
+@command(RESPONSE | Key.DELETE_SUPER_STREAM)
+class DeleteSuperStreamResponse(Response):
+    """Whether it was deleted."""
+
+
 # --- Consuming ----------------------------------------------------------------------------------
 
 
@@ -331,6 +361,21 @@ class Unsubscribe(Request):
 @command(RESPONSE | Key.UNSUBSCRIBE)
 class UnsubscribeResponse(Response):
     """No Deliver comes after it."""
+
+
+@command(Key.CONSUMER_UPDATE)
+class ConsumerUpdate(Request):
+    """From the server: this single active consumer reads from now on, or stops."""
+
+    subscription: U8
+    active: U8
+
+
+@command(RESPONSE | Key.CONSUMER_UPDATE)
+class ConsumerUpdateResponse(Response):
+    """Where it wants to begin; `offset` is left out by one that stops."""
+
+    offset: OptionalOffset
 
 
 @command(Key.STORE_OFFSET)
@@ -467,6 +512,11 @@ class DeletePublisherResponse(Response):
 
 
 # --- The hot paths, without an object for each frame ----------------------------------------------
+
+
+def deliver_head_2(subscription: int, chunk_bytes: int, committed_chunk_id: int) -> bytes:
+    """As `deliver_head`, in version 2 of Deliver."""
+    return _DELIVER_2.pack(13 + chunk_bytes, Key.DELIVER, 2, subscription, max(committed_chunk_id, 0))
 
 
 def deliver_head(subscription: int, chunk_bytes: int) -> bytes:

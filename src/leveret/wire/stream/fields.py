@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Callable
-from enum import IntEnum
 from typing import (
     Annotated,
     Any,
@@ -29,6 +28,8 @@ from typing import (
 )
 
 from leveret.model.errors import PeerError
+from leveret.model.stream import OffsetSpec as OffsetSpec
+from leveret.model.stream import OffsetType as OffsetType
 
 T = TypeVar("T")
 
@@ -145,23 +146,6 @@ _OPTIONAL_PROPERTIES: Final[FieldType[dict[str, str]]] = FieldType(
 )
 
 
-class OffsetType(IntEnum):
-    """Where a subscription begins."""
-
-    FIRST = 1
-    LAST = 2
-    NEXT = 3
-    OFFSET = 4
-    TIMESTAMP = 5
-
-
-class OffsetSpec(NamedTuple):
-    """`value` is an offset, or a time in ms, or unused, as `kind` says."""
-
-    kind: int
-    value: int = 0
-
-
 _OFFSET_VALUE: Final = {OffsetType.OFFSET: _U64, OffsetType.TIMESTAMP: _I64}
 
 
@@ -178,6 +162,13 @@ def _unpack_offset(cursor: Cursor) -> OffsetSpec:
         raise MalformedCommand(f"offset type {number} is none of 1 to 5") from None
     value = _OFFSET_VALUE.get(kind)
     return OffsetSpec(kind, value.unpack(cursor) if value else 0)
+
+
+def _no_offset(cursor: Cursor) -> bool:
+    """Step over type 0."""
+    none = cursor.data[cursor.position : cursor.position + 2] == b"\0\0"
+    cursor.position += 2 * none
+    return none
 
 
 class Broker(NamedTuple):
@@ -221,6 +212,12 @@ _NUMBERS: Final[FieldType[dict[str, int]]] = FieldType(
     dict,
 )
 _OFFSET: Final = FieldType(_pack_offset, _unpack_offset, lambda: OffsetSpec(OffsetType.FIRST))
+_OPTIONAL_OFFSET: Final[FieldType[OffsetSpec | None]] = FieldType(
+    lambda spec: _pack_offset(spec) if spec else b"",
+    # Clients write type 0, or nothing, for none.
+    lambda cursor: None if not cursor.left or _no_offset(cursor) else _unpack_offset(cursor),
+    lambda: None,
+)
 _BROKER: Final = _record(Broker, _U16, _STRING, _U32)
 _STREAM: Final = _record(StreamMetadata, _STRING, _U16, _U16, _array(_U16))
 
@@ -234,6 +231,7 @@ Octets: TypeAlias = Annotated[bytes, _BYTES]
 Properties: TypeAlias = Annotated[dict[str, str], _PROPERTIES]
 OptionalProperties: TypeAlias = Annotated[dict[str, str], _OPTIONAL_PROPERTIES]
 Offset: TypeAlias = Annotated[OffsetSpec, _OFFSET]
+OptionalOffset: TypeAlias = Annotated[OffsetSpec | None, _OPTIONAL_OFFSET]
 Brokers: TypeAlias = Annotated[list[Broker], _array(_BROKER)]
 Streams: TypeAlias = Annotated[list[StreamMetadata], _array(_STREAM)]
 Versions: TypeAlias = Annotated[list[CommandVersions], _array(_record(CommandVersions, _U16, _U16, _U16))]

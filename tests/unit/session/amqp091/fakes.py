@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pamqp.frame
 from pamqp import base, body, commands, header
 
+from leveret.config.limits import Amqp
+from leveret.config.tls import CertificateLogin
+from leveret.core.alarms import Alarms, Watermark
 from leveret.core.broker import Broker
 from leveret.core.queue import Head, Queue, Run
 from leveret.model import definitions as d
@@ -29,9 +33,9 @@ class FakeNode:
         self.broker = Broker(self.read)
         self.cluster_name = self.node_name = "fake"
         self.version = "0"
-        self.frame_max_bytes = FRAME_MAX_BYTES
-        self.channel_max = 100
-        self.heartbeat_s = 60
+        self.limits = replace(Amqp(), frame_max_bytes=FRAME_MAX_BYTES, channel_max=100)
+        self.certificate_login = CertificateLogin()
+        self.alarms = Alarms(Watermark(), Watermark(), 1)
         self.outbox: list[Sender] = []
         self.logs: dict[Queue, list[tuple[Head, bytes] | None]] = {}
         self.settled: dict[Queue, list[tuple[int, int, int]]] = {}
@@ -45,6 +49,11 @@ class FakeNode:
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
         if (username, password) != ("guest", "guest"):
+            raise AuthenticationFailed("no")
+        return username
+
+    def authenticate_external(self, username: str, from_loopback: bool) -> str:
+        if username != "guest":
             raise AuthenticationFailed("no")
         return username
 
@@ -62,7 +71,7 @@ class FakeNode:
         ]
 
     def append_now(self, queue: Queue) -> None:
-        gathered, queue.gathered = queue.gathered, []
+        gathered = queue.take_gathered()
         log = self.logs.setdefault(queue, [])
         if gathered:
             first = len(log)
@@ -83,9 +92,8 @@ class FakeNode:
         for session in sessions:
             confirming, session.confirming = session.confirming, {}
             for channel in confirming:
-                batch = channel.confirms.close_batch() if channel.confirms else None
-                if batch is not None:
-                    channel.confirm(batch, ok=True)
+                for batch in channel.close_batches():
+                    channel.confirm(batch, ok=not batch.refused)
 
     def queue(self, name: str) -> Queue:
         return self.broker.queues["/", name]

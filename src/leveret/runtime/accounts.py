@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 
 from leveret.core.access import SALT_BYTES, hash_password
-from leveret.management.tags import tags_of
 from leveret.model.definitions import User
 from leveret.model.errors import InvalidCommand
+from leveret.model.tags import tags_of
 
 ALGORITHMS: Final = (
     "rabbit_password_hashing_sha256",

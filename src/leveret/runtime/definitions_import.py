@@ -11,10 +11,10 @@ from typing import Any, Final
 import msgspec
 
 from leveret.core.topology import PREDECLARED
-from leveret.management.accounts import WantedUser, user_of
-from leveret.management.tags import tags_of
 from leveret.model.definitions import KINDS, AnyEntity, Definitions, Vhost
 from leveret.model.errors import InvalidCommand
+from leveret.model.tags import tags_of
+from leveret.runtime.accounts import WantedUser, user_of
 
 _CLUSTER_WIDE: Final = ("users", "vhosts", "permissions", "topic_permissions", "global_parameters")
 _DEFAULT_TYPE: Final = "classic"

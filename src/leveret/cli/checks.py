@@ -1,0 +1,69 @@
+"""What a command asks of the node before, and how it ends when the node declines.
+
+RabbitMQ's tools tell an unknown user (67), an unknown virtual host (65) and other refusals (69 for most)
+apart by exit status; HTTP answers all of them with 400 or 404.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from leveret.cli import exits
+from leveret.cli.api import CtlError
+from leveret.cli.command import Session
+from leveret.cli.secrets import text_of
+
+
+def need_vhost(ctl: Session, name: str | None = None) -> dict[str, Any]:
+    """The virtual host of that name, or of `-p`.
+
+    Raises:
+        CtlError: there is none.
+    """
+    name = ctl.vhost if name is None else name
+    held: dict[str, Any] | None = ctl.api.get_or_none("vhosts", name)
+    if held is None:
+        raise CtlError(exits.DATA, f"Virtual host '{name}' does not exist")
+    return held
+
+
+def need_user(ctl: Session, name: str, status: int = exits.NO_USER) -> dict[str, Any]:
+    """The user of that name.
+
+    Raises:
+        CtlError: there is none.
+    """
+    held: dict[str, Any] | None = ctl.api.get_or_none("users", name)
+    if held is None:
+        raise CtlError(status, f'User "{name}" does not exist')
+    return held
+
+
+@contextmanager
+def refused_as(status: int) -> Iterator[None]:
+    """End with this exit status where the node declines what is in the block."""
+    try:
+        yield
+    except CtlError as error:
+        raise CtlError(status if error.status == exits.DATA else error.status, str(error)) from None
+
+
+def json_of(argument: str) -> Any:
+    """An argument that is JSON; `-` reads it from standard input.
+
+    Raises:
+        CtlError: it is not.
+    """
+    try:
+        return msgspec.json.decode(text_of(argument))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CtlError(exits.UNAVAILABLE, f"JSON decoding error: {error}") from None
+
+
+def json_text(value: object) -> str:
+    """A value as compact JSON, as RabbitMQ shows it in a column."""
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,52 @@
+"""Feature flags, as far as RabbitMQ's tools ask for them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from typer import Argument, Option
+
+from leveret.cli import exits
+from leveret.cli.api import CtlError, NotThere
+from leveret.cli.command import Session, command
+from leveret.cli.commands.columns import chosen
+from leveret.cli.values import Table
+
+_FLAG: Final = ("name", "state", "stability", "provided_by", "desc", "doc_url")
+_DEPRECATED: Final = ("name", "deprecation_phase", "provided_by", "desc", "doc_url")
+
+
+@command("Listing feature flags ...", "list_feature_flags name state")
+def list_feature_flags(
+    ctl: Session,
+    columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_FLAG)}.")] = None,
+) -> Table:
+    """List the feature flags that clients and tools of RabbitMQ may ask for."""
+    return Table.of(chosen(columns, ("name", "state"), _FLAG), ctl.api.get("feature-flags"))
+
+
+@command("", "enable_feature_flag all")
+def enable_feature_flag(
+    ctl: Session, flag: Annotated[str, Argument(help="Name of the flag, or all.")]
+) -> None:
+    """Enable a feature flag; a node starts with all of its flags enabled."""
+    what = "all feature flags" if flag == "all" else f'feature flag "{flag}"'
+    ctl.announce(f"Enabling {what} ...")
+    names = [each["name"] for each in ctl.api.get("feature-flags")]
+    if flag != "all" and flag not in names:
+        raise CtlError(exits.USAGE, f"This feature flag is not supported by node {ctl.node}")
+
+
+@command("Listing deprecated features ...", "list_deprecated_features")
+def list_deprecated_features(
+    ctl: Session,
+    columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_DEPRECATED)}.")] = None,
+    used: Annotated[bool, Option("--used", help="Only those in use.")] = False,
+) -> Table:
+    """List features that clients should no longer rely on."""
+    wanted = chosen(columns, ("name", "deprecation_phase"), _DEPRECATED)
+    path = ("deprecated-features", "used") if used else ("deprecated-features",)
+    try:
+        return Table.of(wanted, ctl.api.get(*path))
+    except NotThere:
+        return Table(wanted, [])

@@ -1,0 +1,219 @@
+"""Health checks: each ends with 0, or with 69 and the reason."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+from typer import Argument, Option
+
+from leveret.cli import exits
+from leveret.cli.api import CtlError
+from leveret.cli.command import Session, command
+from leveret.cli.values import Message, Table
+
+_CONNECT_TIMEOUT_S: Final = 5.0
+_PURPOSES: Final = {
+    "amqp": "AMQP 0-9-1 and AMQP 1.0",
+    "amqp/ssl": "AMQP 0-9-1 and AMQP 1.0 over TLS",
+    "http": "HTTP API",
+    "https": "HTTP API over TLS (HTTPS)",
+    "stream": "stream",
+    "stream/ssl": "stream over TLS",
+    "http/prometheus": "Prometheus exporter API over HTTP",
+    "https/prometheus": "Prometheus exporter API over TLS (HTTPS)",
+}
+_ALIASES: Final = {
+    "amqp091": "amqp",
+    "amqp0.9.1": "amqp",
+    "amqp-0.9.1": "amqp",
+    "amqp10": "amqp",
+    "amqp1.0": "amqp",
+    "amqps": "amqp/ssl",
+    "ssl": "amqp/ssl",
+    "management": "http",
+    "streams": "stream",
+}
+_ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@command("Asking node {node} to report any known resource alarms ...", "alarms")
+def alarms(ctl: Session) -> Message:
+    """Show which alarms are in effect."""
+    found = active_alarms(ctl)
+    text = "\n".join(found) or f"Node {ctl.node} reported no alarms, local or clusterwide"
+    return Message(text, {"result": "ok", "node": ctl.node, "alarms": found})
+
+
+@command("Asking node {node} to report any local resource alarms ...", "check_alarms")
+def check_alarms(ctl: Session) -> Message:
+    """Fail if an alarm is in effect, here or anywhere in the cluster, which is this node."""
+    return _no_alarms(ctl, "alarms, local or clusterwide")
+
+
+@command("Asking node {node} to report any local resource alarms ...", "check_local_alarms")
+def check_local_alarms(ctl: Session) -> Message:
+    """Fail if an alarm is in effect on this node."""
+    return _no_alarms(ctl, "local alarms")
+
+
+@command("Checking if all vhosts are running on node {node} ...", "check_virtual_hosts")
+def check_virtual_hosts(ctl: Session) -> Message:
+    """Fail if a virtual host does not run."""
+    ctl.api.get("health", "checks", "virtual-hosts")
+    return _passed(ctl, f"Node {ctl.node} reported all vhosts as running")
+
+
+@command(
+    "Checking if node {node} is critical for quorum of any quorum queues ...",
+    "check_if_node_is_quorum_critical",
+)
+def check_if_node_is_quorum_critical(ctl: Session) -> Message:
+    """Pass: a single node is no part of a quorum."""
+    return _single(ctl)
+
+
+@command(
+    "Checking if node {node} is critical for data safety of any classic mirrored queues ...",
+    "check_if_node_is_mirror_sync_critical",
+)
+def check_if_node_is_mirror_sync_critical(ctl: Session) -> Message:
+    """Pass: a single node has no mirrors."""
+    return _single(ctl)
+
+
+@command("Asking node {node} to report its protocol listeners ...", "listeners")
+def listeners(ctl: Session) -> Message | Table:
+    """Show where the node listens, and for what."""
+    found = listeners_of(ctl)
+    if ctl.formatter == "csv":
+        return Table.of(("node", "protocol", "interface", "port", "purpose"), found)
+    text = "\n".join(listener_line(each) for each in found)
+    return Message(text, {"result": "ok", "node": ctl.node, "listeners": found})
+
+
+@command("Testing TCP connections to all active listeners on node {node} ...", "check_port_connectivity")
+def check_port_connectivity(
+    ctl: Session,
+    address: Annotated[
+        str | None, Option(help="Connect to this host instead of each listener's own.")
+    ] = None,
+) -> Message:
+    """Fail if a listener does not accept connections from this machine."""
+    found = listeners_of(ctl)
+    failed = [each for each in found if not _accepts(address or _host(each), each["port"])]
+    if failed:
+        lines = "; ".join(map(listener_line, failed))
+        text = f"Connection to ports of the following listeners on node {ctl.node} failed: {lines}"
+        raise CtlError(exits.UNAVAILABLE, text)
+    text = f"Successfully connected to ports {_ports(found)} on node {ctl.node}."
+    return Message(text, {"result": "ok", "node": ctl.node, "listeners": found})
+
+
+@command("Asking node {node} if there's an active listener on port {port} ...", "check_port_listener 5672")
+def check_port_listener(ctl: Session, port: Annotated[str, Argument(help="A TCP port.")]) -> Message:
+    """Fail if nothing of the node listens on a port."""
+    if not port.isdigit() or not int(port):
+        raise CtlError(exits.DATA, "Bad argument: Argument must be a positive integer")
+    found = listeners_of(ctl)
+    if int(port) not in [each["port"] for each in found]:
+        text = f"No listener for port {port} is active on node {ctl.node}."
+        there = f"Found listeners that use the following ports: {_ports(found)}"
+        raise CtlError(exits.UNAVAILABLE, f"{text} {there}")
+    return _passed(ctl, f"A listener for port {port} is running on node {ctl.node}.")
+
+
+@command(
+    "Asking node {node} if there's an active listener for protocol {protocol} ...",
+    "check_protocol_listener amqp",
+)
+def check_protocol_listener(
+    ctl: Session, protocol: Annotated[str, Argument(help="amqp, amqp/ssl, stream, http, ...")]
+) -> Message:
+    """Fail if the node does not listen for a protocol."""
+    there = sorted({str(each["protocol"]) for each in listeners_of(ctl)})
+    wanted = protocol.lower()
+    if _ALIASES.get(wanted, wanted) not in there:
+        text = f"No listener for protocol {protocol} is active on node {ctl.node}."
+        others = f"Found listeners for the following protocols: {', '.join(there)}"
+        raise CtlError(exits.UNAVAILABLE, f"{text} {others}")
+    return _passed(ctl, f"A listener for protocol {protocol} is running on node {ctl.node}.")
+
+
+@command(
+    "Checking certificate expiration on node {node} ...",
+    "check_certificate_expiration --within 2 --unit months",
+)
+def check_certificate_expiration(
+    ctl: Session,
+    within: Annotated[int, Option(min=1, help="How many units from now.")] = 4,
+    unit: Annotated[Literal["days", "weeks", "months", "years"], Option(help="The unit.")] = "weeks",
+) -> Message:
+    """Fail if a certificate of a TLS listener expires soon."""
+    ctl.api.get("health", "checks", "certificate-expiration", str(within), unit)
+    period = f"{within} {unit.removesuffix('s') if within == 1 else unit}"
+    return _passed(ctl, f"No certificates are expiring within {period}.")
+
+
+def active_alarms(ctl: Session) -> list[str]:
+    """The alarms in effect, a sentence each."""
+    node = ctl.api.get("nodes", ctl.node)
+    names = {"mem_alarm": "Memory alarm", "disk_free_alarm": "Free disk space alarm"}
+    return [f"{text} on node {ctl.node}" for field, text in names.items() if node.get(field)]
+
+
+def listeners_of(ctl: Session) -> list[dict[str, Any]]:
+    """The node's listeners, with RabbitMQ's fields."""
+    return [
+        {
+            "node": each["node"],
+            "protocol": each["protocol"],
+            "interface": f"[{each['ip_address']}]" if ":" in each["ip_address"] else each["ip_address"],
+            "port": each["port"],
+            "purpose": _PURPOSES.get(each["protocol"], each["protocol"]),
+        }
+        for each in ctl.api.get("overview")["listeners"]
+    ]
+
+
+def listener_line(listener: dict[str, Any]) -> str:
+    """A listener as RabbitMQ's tools show it."""
+    return "Interface: {interface}, port: {port}, protocol: {protocol}, purpose: {purpose}".format_map(
+        listener
+    )
+
+
+def _no_alarms(ctl: Session, what: str) -> Message:
+    found = active_alarms(ctl)
+    if found:
+        raise CtlError(exits.UNAVAILABLE, f"Node {ctl.node} reported alarms: {'; '.join(found)}")
+    # Queues that are down, too: the API knows of more than the two alarms.
+    ctl.api.get("health", "checks", "local-alarms")
+    return _passed(ctl, f"Node {ctl.node} reported no {what}")
+
+
+def _single(ctl: Session) -> Message:
+    text = f"Node {ctl.node} seems to be the only one in a single node cluster, the check does not apply"
+    return _passed(ctl, text)
+
+
+def _passed(ctl: Session, text: str) -> Message:
+    return Message(text, {"result": "ok", "node": ctl.node, "message": text})
+
+
+def _ports(found: Sequence[dict[str, Any]]) -> str:
+    return ", ".join(str(port) for port in sorted({each["port"] for each in found}))
+
+
+def _host(listener: dict[str, Any]) -> str:
+    host = str(listener["interface"]).strip("[]")
+    return _ANY_HOST.get(host, host)
+
+
+def _accepts(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,28 @@
+"""What leveretctl says about itself."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from typer import Argument
+
+import leveret
+from leveret.cli.command import Session, command
+from leveret.cli.values import Message, Text
+
+
+@command("", "version")
+def version(ctl: Session) -> Message:
+    """Print the version of leveretctl."""
+    return Message(leveret.__version__, {"result": "ok", "value": leveret.__version__})
+
+
+@command("", "completion bash > /etc/bash_completion.d/leveretctl")
+def completion(
+    ctl: Session, shell: Annotated[Literal["bash", "zsh", "fish"], Argument(help="Which shell's.")]
+) -> Text:
+    """Print what makes a shell complete commands, options, and the node's names."""
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]  # not in its __all__
+
+    name, variable = "leveretctl", "_LEVERETCTL_COMPLETE"
+    return Text(get_completion_script(prog_name=name, complete_var=variable, shell=shell))

@@ -1,0 +1,191 @@
+"""Whether a node runs, waiting until it does, and ending it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final
+
+from typer import Argument, Option
+
+from leveret.cli import exits
+from leveret.cli.api import CtlError, TimedOut, Unreachable
+from leveret.cli.command import Session, command
+from leveret.cli.data_dir import holder
+from leveret.cli.values import Message
+
+_POLL_S: Final = 0.1
+_START_TIMEOUT_S: Final = 300
+_STOP_TIMEOUT_S: Final = 300
+_WAIT_TIMEOUT_S: Final = 10
+
+
+@command("Will ping the node. Timeout: 60000 ms.", "ping")
+def ping(ctl: Session) -> Message:
+    """Check that the node's process answers."""
+    ctl.api.get("whoami")
+    return Message("Ping succeeded", {"result": "ok"})
+
+
+@command("Asking node {node} for its status ...", "is_running")
+def is_running(ctl: Session) -> Message:
+    """Tell whether the node is fully started."""
+    text = f"Leveret on node {ctl.node} is fully booted and running"
+    return Message(text, {"result": True, "message": text})
+
+
+@command("Asking node {node} for its boot status ...", "is_booting")
+def is_booting(ctl: Session) -> Message:
+    """Tell whether the node is still starting; its API answers once it has started."""
+    text = f"Leveret on node {ctl.node} is fully booted (check with is_running), stopped or has not started booting yet"
+    return Message(text, {"result": False, "message": text})
+
+
+@command("Checking if Leveret is running on node {node} ...", "check_running")
+def check_running(ctl: Session) -> Message:
+    """End with 0 if the node is fully started, with 69 if not."""
+    return Message(
+        f"Leveret on node {ctl.node} is fully booted and running", {"result": "ok", "node": ctl.node}
+    )
+
+
+@command("", "await_startup --timeout 60")
+def await_startup(ctl: Session) -> None:
+    """Wait until the node answers, five minutes by default."""
+    _await(ctl, _START_TIMEOUT_S, lambda: None)
+
+
+@command("", "await_online_nodes 1")
+def await_online_nodes(
+    ctl: Session, count: Annotated[int, Argument(min=1, help="How many nodes must be online.")]
+) -> None:
+    """Wait until so many nodes of the cluster are online; a Leveret node is a cluster of one."""
+    timeout_s = ctl.timeout_s or _START_TIMEOUT_S
+    ctl.announce(
+        f"Will wait for at least {count} nodes to join the cluster of {ctl.node}. Timeout: {timeout_s} seconds."
+    )
+    if count > 1:
+        text = f"Not enough nodes joined {ctl.node}'s cluster: a Leveret node is a cluster of its own"
+        raise CtlError(exits.SOFTWARE, text)
+
+
+@command("", "wait --timeout 60 /run/leveret.pid")
+def wait(
+    ctl: Session,
+    pid_file: Annotated[
+        Path | None, Argument(help="File with the node's process id; waited for, too.")
+    ] = None,
+    pid: Annotated[int | None, Option("--pid", "-P", min=1, help="The node's process id.")] = None,
+) -> Message:
+    """Wait until a node that is being started answers; ends at once if its process is gone."""
+    found: list[int] = [] if pid is None else [pid]
+
+    def check() -> None:
+        if not found and pid_file is not None and pid_file.exists():
+            found.extend(_pid_in(pid_file))
+        if found and not _is_alive(found[0]):
+            raise CtlError(exits.UNAVAILABLE, f"process {found[0]} ended before the node answered")
+
+    ctl.announce(f"Waiting for {'process ' + str(pid) if pid else pid_file or 'the node'} to start ...")
+    _await(ctl, _WAIT_TIMEOUT_S, check)
+    return Message("Node started", {"result": "ok"})
+
+
+@command("", "stop")
+def stop(
+    ctl: Session,
+    pid_file: Annotated[
+        Path | None, Argument(help="File with the node's process id; without, the data directory tells.")
+    ] = None,
+    idempotent: Annotated[bool, Option("--idempotent", help="End with 0 where no node runs.")] = False,
+) -> Message:
+    """End the node in order and wait for it: what was confirmed is kept."""
+    pid = _running(ctl, pid_file)
+    if pid is None:
+        if idempotent:
+            return Message("no node is running", {"result": "ok"})
+        raise Unreachable(f"no node runs on {pid_file or ctl.data_dir}")
+    ctl.announce(f"Stopping the node of process {pid} ...")
+    _end(ctl, pid, waits=True)
+    return Message(f"The node of process {pid} has ended", {"result": "ok"})
+
+
+@command("", "shutdown")
+def shutdown(
+    ctl: Session,
+    waits: Annotated[bool, Option("--wait/--no-wait", help="Whether to wait until it has ended.")] = True,
+) -> Message:
+    """End the node in order: as stop, with or without waiting."""
+    pid = _running(ctl, None)
+    if pid is None:
+        raise Unreachable(f"no node runs on {ctl.data_dir}")
+    ctl.announce(f"Shutting down the node running at PID {pid}")
+    if waits:
+        ctl.announce(f"Waiting for PID {pid} to terminate")
+    _end(ctl, pid, waits=waits)
+    done = "successfully shut down" if waits else "was told to shut down"
+    return Message(f"The node running at PID {pid} {done}", {"result": "ok"})
+
+
+def _await(ctl: Session, timeout_s: int, check: Callable[[], None]) -> None:
+    """Ask until the node answers; `check` ends the wait by raising.
+
+    Raises:
+        TimedOut: it did not in time.
+    """
+    timeout_s = timeout_s if ctl.timeout_s is None else ctl.timeout_s
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        check()
+        try:
+            with ctl.open() as api:
+                api.get("whoami")
+            return
+        except Unreachable as error:
+            if time.monotonic() > deadline_s:
+                raise TimedOut(exits.RETRY, f"{error} (waited {timeout_s} s)") from None
+            time.sleep(_POLL_S)
+
+
+def _running(ctl: Session, pid_file: Path | None) -> int | None:
+    """The process id of the node of a data directory, or in a file; None if it does not run.
+
+    Raises:
+        CtlError: nothing says which node is meant.
+    """
+    if pid_file is not None:
+        return next((pid for pid in _pid_in(pid_file) if _is_alive(pid)), None)
+    if ctl.data_dir is None:
+        raise CtlError(exits.USAGE, "name the node by --data-dir or a pid file; it must run on this machine")
+    return holder(ctl.data_dir)
+
+
+def _end(ctl: Session, pid: int, *, waits: bool) -> None:
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except PermissionError:
+        raise CtlError(exits.NO_PERMISSION, f"process {pid} belongs to another user") from None
+    except ProcessLookupError:
+        return
+    deadline_s = time.monotonic() + (ctl.timeout_s or _STOP_TIMEOUT_S)
+    while waits and _is_alive(pid):
+        if time.monotonic() > deadline_s:
+            raise TimedOut(exits.RETRY, f"process {pid} has been told to end, but still runs")
+        time.sleep(_POLL_S)
+
+
+def _pid_in(path: Path) -> list[int]:
+    """The process id in a file, if there is one."""
+    text = path.read_text().strip() if path.exists() else ""
+    return [int(text)] if text.isdigit() else []
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for by its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

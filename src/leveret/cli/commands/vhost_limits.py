@@ -1,0 +1,72 @@
+"""How many connections and queues a virtual host may have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from typer import Argument, Option
+
+from leveret.cli import exits
+from leveret.cli.api import CtlError
+from leveret.cli.checks import json_of, json_text, need_vhost, refused_as
+from leveret.cli.command import Session, command
+from leveret.cli.values import Message, Table
+
+LIMITS: Final = ("max-connections", "max-queues")
+
+
+@command(
+    'Setting vhost limits to "{definition}" for vhost "{vhost}" ...',
+    "set_vhost_limits -p orders '{\"max-queues\": 100}'",
+)
+def set_vhost_limits(
+    ctl: Session,
+    definition: Annotated[
+        str, Argument(help="JSON with max-connections and max-queues; - reads it from standard input.")
+    ],
+) -> None:
+    """Set the limits of a virtual host, all at once; -1 is no limit."""
+    wanted = json_of(definition)
+    need_vhost(ctl)
+    if not isinstance(wanted, dict) or set(wanted) - set(LIMITS):
+        raise CtlError(exits.UNAVAILABLE, f"limits must be an object of {', '.join(LIMITS)}")
+    held = _held(ctl).get(ctl.vhost, {})
+    with refused_as(exits.UNAVAILABLE):
+        for name, value in wanted.items():
+            ctl.api.put("vhost-limits", ctl.vhost, name, body={"value": value})
+    for name in set(held) - set(wanted):
+        ctl.api.delete("vhost-limits", ctl.vhost, name)
+
+
+@command('Clearing vhost "{vhost}" limits ...', "clear_vhost_limits -p orders")
+def clear_vhost_limits(ctl: Session) -> None:
+    """Take the limits of a virtual host away."""
+    need_vhost(ctl)
+    held = _held(ctl).get(ctl.vhost)
+    if not held:
+        raise CtlError(exits.UNAVAILABLE, "Parameter does not exist")
+    for name in held:
+        ctl.api.delete("vhost-limits", ctl.vhost, name)
+
+
+@command("", "list_vhost_limits --global")
+def list_vhost_limits(
+    ctl: Session,
+    for_all: Annotated[
+        bool, Option("--global", help="The limits of all virtual hosts that have any.")
+    ] = False,
+) -> Message | Table | None:
+    """List the limits of a virtual host, or of all."""
+    if for_all:
+        ctl.announce("Listing limits for all vhosts ...")
+        return Table(("vhost", "limits"), [[name, json_text(value)] for name, value in _held(ctl).items()])
+    ctl.announce(f'Listing limits for vhost "{ctl.vhost}" ...')
+    need_vhost(ctl)
+    held = _held(ctl).get(ctl.vhost)
+    text = json_text(held) if held else ""
+    return Message(text, {"node": ctl.node, "result": "ok", "value": text})
+
+
+def _held(ctl: Session) -> dict[str, dict[str, int]]:
+    """Limits by name, by virtual host."""
+    return {each["vhost"]: dict(each["value"]) for each in ctl.api.get("vhost-limits") if each["value"]}

@@ -1,0 +1,187 @@
+"""Which file of `cli/commands` has which commands, and what `--help` calls them.
+
+Named here, so that only the family of the command that runs is imported.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "helping": ("Help", ("completion", "version")),
+    "nodes": (
+        "Nodes",
+        ("cluster_status", "environment", "report", "server_version", "status"),
+    ),
+    "lifecycle": (
+        "Nodes",
+        (
+            "await_online_nodes",
+            "await_startup",
+            "check_running",
+            "is_booting",
+            "is_running",
+            "ping",
+            "shutdown",
+            "stop",
+            "wait",
+        ),
+    ),
+    "users": (
+        "Users",
+        (
+            "add_user",
+            "authenticate_user",
+            "change_password",
+            "clear_password",
+            "delete_user",
+            "hash_password",
+            "list_users",
+            "set_user_tags",
+        ),
+    ),
+    "user_limits": ("Users", ("clear_user_limits", "list_user_limits", "set_user_limits")),
+    "permissions": (
+        "Access control",
+        (
+            "clear_permissions",
+            "list_permissions",
+            "list_user_permissions",
+            "set_permissions",
+            "set_permissions_globally",
+        ),
+    ),
+    "topic_permissions": (
+        "Access control",
+        (
+            "clear_topic_permissions",
+            "list_topic_permissions",
+            "list_user_topic_permissions",
+            "set_topic_permissions",
+        ),
+    ),
+    "vhosts": (
+        "Virtual hosts",
+        (
+            "add_vhost",
+            "delete_vhost",
+            "list_vhosts",
+            "restart_vhost",
+            "set_vhost_tags",
+            "trace_off",
+            "trace_on",
+            "update_vhost_metadata",
+        ),
+    ),
+    "vhost_limits": ("Virtual hosts", ("clear_vhost_limits", "list_vhost_limits", "set_vhost_limits")),
+    "policies": (
+        "Policies",
+        (
+            "clear_policy",
+            "list_policies",
+            "list_policies_that_match",
+            "list_policies_with_classic_queue_mirroring",
+            "set_policy",
+        ),
+    ),
+    "operator_policies": (
+        "Policies",
+        ("clear_operator_policy", "list_operator_policies", "set_operator_policy"),
+    ),
+    "parameters": (
+        "Runtime parameters",
+        (
+            "clear_global_parameter",
+            "clear_parameter",
+            "list_global_parameters",
+            "list_parameters",
+            "set_cluster_name",
+            "set_global_parameter",
+            "set_parameter",
+        ),
+    ),
+    "queues": ("Queues", ("delete_queue", "list_queues", "list_unresponsive_queues", "purge_queue")),
+    "listings": ("Monitoring", ("list_bindings", "list_ciphers", "list_exchanges", "list_hashes")),
+    "clients": (
+        "Monitoring",
+        (
+            "close_all_connections",
+            "close_all_user_connections",
+            "close_connection",
+            "list_channels",
+            "list_connections",
+            "list_consumers",
+            "list_node_auth_attempt_stats",
+        ),
+    ),
+    "streams": (
+        "Streams",
+        (
+            "add_super_stream",
+            "delete_super_stream",
+            "list_stream_connections",
+            "list_stream_consumers",
+            "list_stream_publishers",
+            "set_stream_retention_policy",
+            "stream_status",
+        ),
+    ),
+    "health": (
+        "Health checks",
+        (
+            "alarms",
+            "check_alarms",
+            "check_certificate_expiration",
+            "check_if_node_is_mirror_sync_critical",
+            "check_if_node_is_quorum_critical",
+            "check_local_alarms",
+            "check_port_connectivity",
+            "check_port_listener",
+            "check_protocol_listener",
+            "check_virtual_hosts",
+            "listeners",
+        ),
+    ),
+    "resources": (
+        "Resources",
+        ("memory_breakdown", "set_disk_free_limit", "set_vm_memory_high_watermark"),
+    ),
+    "logging": ("Log", ("log_location", "log_tail", "log_tail_stream", "set_log_level")),
+    "feature_flags": (
+        "Feature flags",
+        ("enable_feature_flag", "list_deprecated_features", "list_feature_flags"),
+    ),
+    "definitions": ("Definitions", ("export_definitions", "import_definitions")),
+    "schema_replication": (
+        "Schema replication",
+        (
+            "add_schema_replication_user",
+            "disable_schema_replication",
+            "enable_schema_replication",
+            "restart_schema_replication",
+            "schema_replication_status",
+            "set_schema_replication_mode",
+            "set_schema_replication_upstream_endpoints",
+        ),
+    ),
+    "standby_replication": (
+        "Standby replication",
+        (
+            "connect_standby_replication_downstream",
+            "delete_all_data_on_standby_replication_cluster",
+            "disconnect_standby_replication_downstream",
+            "display_disk_space_used_by_standby_replication_data",
+            "display_standby_promotion_summary",
+            "inspect_local_data_available_for_standby_replication_recovery",
+            "inspect_standby_downstream_metrics",
+            "inspect_standby_upstream_metrics",
+            "list_vhosts_available_for_standby_replication_recovery",
+            "promote_standby_replication_downstream",
+            "set_standby_replication_mode",
+            "set_standby_replication_upstream_endpoints",
+            "standby_replication_status",
+        ),
+    ),
+}
+
+NAMES: Final = frozenset(name for _, names in FAMILIES.values() for name in names)

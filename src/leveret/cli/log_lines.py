@@ -1,0 +1,107 @@
+"""An event as one line: `key=value`, or a JSON object.
+
+    2026-11-21T05:13:09.042Z level=info from=runtime.queue_store queue_down vhost=/ queue=q error="no space"
+
+    {"time":"2026-11-21T05:13:09.042Z","level":"info","from":"runtime.queue_store","msg":"queue_down","vhost":"/",...}
+
+Rooms log `logger.info("queue_down vhost=%s queue=%s", vhost, name)`: the template is the event's name and its
+keys, so values need no parsing and are quoted where they would be taken for something else. What came from a
+client can so neither begin a new line nor a new key.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+_FIELD: Final = re.compile(r"([a-z_0-9]+)=(%[-+ #0-9.]*[a-zA-Z])")
+_PLAIN: Final = re.compile(r"[^\s\"=\x00-\x1f\x7f\u2028\u2029\x85]+")
+
+
+class Shape(NamedTuple):
+    """A template: its words, each with its key and format, or as it is with neither."""
+
+    words: tuple[tuple[str, str], ...]
+
+
+@lru_cache(maxsize=1024)
+def _shape(template: str) -> Shape | None:
+    """The shape of a template; None if not every `%` in it is the value of a key."""
+    words = []
+    for word in template.split(" "):
+        field = _FIELD.fullmatch(word)
+        if field is None and "%" in word:
+            return None
+        words.append((field[1], field[2]) if field else (word, ""))
+    return Shape(tuple(words))
+
+
+def words_of(record: logging.LogRecord) -> list[tuple[str, Any]]:
+    """The event's words in order: (key, value) for a field, (word, None) for any other."""
+    shape = _shape(record.msg) if isinstance(record.msg, str) else None
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    if shape is None or sum(1 for _, form in shape.words if form) != len(arguments):
+        return [(record.getMessage(), None)]
+    left = iter(arguments)
+    return [(word, _value(form, next(left)) if form else None) for word, form in shape.words]
+
+
+def _value(form: str, argument: object) -> object:
+    if isinstance(argument, bool | int | float) and form in ("%s", "%d"):
+        return argument
+    return form % (argument,)
+
+
+class KeyValueLine(logging.Formatter):
+    """Formats an event as time, level, room, name and fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line without a line feed."""
+        words = [_time_of(record), f"level={record.levelname.lower()}", f"from={_room_of(record)}"]
+        words += [
+            _escaped(word) if value is None else f"{word}={_quoted(value)}"
+            for word, value in words_of(record)
+        ]
+        if record.exc_info:
+            words.append(f"traceback={json.dumps(self.formatException(record.exc_info))}")
+        return " ".join(words)
+
+
+class JsonLine(logging.Formatter):
+    """Formats an event as a JSON object: RabbitMQ's `time`, `level` and `msg`, then the event's own fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line without a line feed."""
+        words = words_of(record)
+        shown: dict[str, Any] = {
+            "time": _time_of(record),
+            "level": record.levelname.lower(),
+            "from": _room_of(record),
+            "msg": " ".join(word for word, value in words if value is None),
+        }
+        shown |= {f"{word}_" if word in shown else word: value for word, value in words if value is not None}
+        if record.exc_info:
+            shown["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
+
+
+def _time_of(record: logging.LogRecord) -> str:
+    when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    return when.removesuffix("+00:00") + "Z"
+
+
+def _room_of(record: logging.LogRecord) -> str:
+    return record.name.removeprefix("leveret.")
+
+
+def _escaped(word: str) -> str:
+    return word.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+
+
+def _quoted(value: object) -> str:
+    text = ("true" if value else "false") if isinstance(value, bool) else str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)

@@ -1,0 +1,74 @@
+"""RabbitMQ's commands that have no counterpart here, each with the sentence that says why and what to do."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_NO_ERLANG: Final = "a Leveret node is a Python process, there is no Erlang machine in it"
+_ONE_NODE: Final = "a Leveret node is a cluster of its own; a second site follows it by standby replication"
+_ONE_COPY: Final = "a queue has one copy on its node; its second copy is on the standby"
+_RESET: Final = "stop the node and remove its data directory; it starts as new"
+_ONE_PROCESS: Final = (
+    "the broker and its process are one: leveretctl stop ends both, leveret serve starts them"
+)
+_PLAIN_SETTINGS: Final = (
+    "settings are not encrypted; keep secrets in a file that only the node's user may read"
+)
+
+_REASONS: Final = {
+    _NO_ERLANG: (
+        "command_line_arguments",
+        "erlang_cookie_hash",
+        "erlang_cookie_sources",
+        "erlang_version",
+        "eval",
+        "eval_file",
+        "exec",
+        "force_gc",
+        "hipe_compile",
+        "maybe_stuck",
+        "observer",
+        "os_env",
+        "remote_shell",
+        "resolver_info",
+        "runtime_thread_stats",
+        "schema_info",
+    ),
+    _ONE_NODE: (
+        "await_online_quorum_plus_one",
+        "await_online_synchronized_mirror",
+        "change_cluster_node_type",
+        "discover_peers",
+        "force_boot",
+        "forget_cluster_node",
+        "join_cluster",
+        "rename_cluster_node",
+        "update_cluster_nodes",
+    ),
+    _ONE_COPY: (
+        "add_member",
+        "add_replica",
+        "cancel_sync_queue",
+        "delete_member",
+        "delete_replica",
+        "grow",
+        "quorum_status",
+        "rebalance",
+        "reclaim_quorum_memory",
+        "shrink",
+        "sync_queue",
+    ),
+    _RESET: ("force_reset", "reset"),
+    _ONE_PROCESS: ("start_app", "stop_app"),
+    _PLAIN_SETTINGS: ("decode", "encode"),
+    "ask the operating system of the node's machine": (
+        "list_network_interfaces",
+        "resolve_hostname",
+    ),
+    "use check_running, check_local_alarms and check_port_connectivity": ("node_health_check",),
+    "the log goes to standard error; whoever keeps it (systemd, a container's runtime) rotates it": (
+        "rotate_logs",
+    ),
+}
+
+NOT_SERVED: Final[dict[str, str]] = {name: reason for reason, names in _REASONS.items() for name in names}

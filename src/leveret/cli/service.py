@@ -1,0 +1,90 @@
+"""The service manager's side of a node: ready, stopping, still alive, and the process id file.
+
+systemd listens on the datagram socket that `NOTIFY_SOCKET` names; where there is none, nothing is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+from typing import Final
+
+from leveret.model.errors import ConfigError
+
+_PINGS_A_WATCHDOG: Final = 3
+_US_PER_S: Final = 1_000_000
+
+
+class ServiceManager:
+    """Tells the service manager how the node is.
+
+    Attributes:
+        watchdog_s: the service manager restarts a node that is silent for so long; None if it does not.
+    """
+
+    def __init__(self, environ: MutableMapping[str, str]) -> None:
+        """Take what the service manager left in the environment, so that processes started later do not see it."""
+        address = environ.pop("NOTIFY_SOCKET", "")
+        silence_us = environ.pop("WATCHDOG_USEC", "")
+        watched = environ.pop("WATCHDOG_PID", str(os.getpid()))
+        # A name that begins with @ is in the kernel's own name space, where that is a zero octet.
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self.watchdog_s = (
+            int(silence_us) / _US_PER_S if silence_us.isdigit() and watched == str(os.getpid()) else None
+        )
+        self._watchdog: asyncio.Task[None] | None = None
+
+    def ready(self, status: str) -> None:
+        """All doors are open."""
+        self._tell("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}")
+        if self.watchdog_s and self._address:
+            self._watchdog = asyncio.get_running_loop().create_task(
+                self._ping(self.watchdog_s / _PINGS_A_WATCHDOG)
+            )
+
+    def status(self, text: str) -> None:
+        """What the node is doing, in a line."""
+        self._tell(f"STATUS={text}")
+
+    def stopping(self) -> None:
+        """The node goes."""
+        self._tell("STOPPING=1", "STATUS=stopping")
+
+    async def _ping(self, interval_s: float) -> None:
+        """As long as the event loop turns, the node is alive."""
+        while True:
+            self._tell("WATCHDOG=1")
+            await asyncio.sleep(interval_s)
+
+    def _tell(self, *lines: str) -> None:
+        if not self._address:
+            return
+        # The node serves whether or not somebody listens.
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as teller:
+            teller.connect(self._address)
+            teller.send("\n".join(lines).encode())
+
+
+@contextlib.contextmanager
+def pid_file(path: Path | None) -> Iterator[None]:
+    """A file with this process's id while the context lasts; None for no file.
+
+    Raises:
+        ConfigError: it can not be written.
+    """
+    if path is None:
+        yield
+        return
+    try:
+        path.write_text(f"{os.getpid()}\n")
+    except OSError as error:
+        raise ConfigError(f"pid_file: cannot write {path}: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()

@@ -1,0 +1,37 @@
+"""The settings of a tree as lines of a configuration file: what `leveretctl environment` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from leveret.config.settings import Setting, declared_values
+from leveret.config.tree import Config
+
+
+def settings_in_force(config: Config) -> Iterator[tuple[str, str]]:
+    """Key and text of every setting, in the order of the reference; secrets are left out."""
+    for one, value in declared_values(config):
+        if not one.is_secret:
+            yield from _lines(one, value)
+
+
+def _lines(one: Setting, value: Any) -> Iterator[tuple[str, str]]:
+    """One line; of a family, one for each member, `none` without any."""
+    if not one.is_family:
+        yield one.key, one.kind.show(value)
+        return
+    members = _members(value)
+    for name, member in members.items():
+        yield f"{one.prefix}.{name}", member if isinstance(member, str) else one.kind.show(member)
+    if not members:
+        yield one.prefix, "none"
+
+
+def _members(value: Any) -> Mapping[str, Any]:
+    """A family's members by last word, whatever they were collected into."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, frozenset):
+        return {name: "true" for name in sorted(value)}
+    return {str(number): member for number, member in enumerate(value, 1)}

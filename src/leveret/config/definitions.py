@@ -1,0 +1,40 @@
+"""Definitions that are imported when the node starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from leveret.config.kinds import Choice, Flag, LocalPath
+from leveret.config.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definitions:
+    """What is imported at every start, before anybody is let in; None for nothing."""
+
+    load: Path | None = setting(
+        "load_definitions",
+        LocalPath(),
+        "none",
+        "A definitions file, or a directory of `*.json` files, to import at every start. Only adds and "
+        "overwrites, as an import over the HTTP API does. What is wrong with it stops the start.",
+    )
+    backend: str = setting(
+        "definitions.import_backend",
+        Choice(("local_filesystem", "none")),
+        "none",
+        "With `local_filesystem`, `definitions.local.path` is imported. The newer form of `load_definitions`.",
+    )
+    path: Path | None = setting(
+        "definitions.local.path",
+        LocalPath(),
+        "none",
+        "The definitions file, or the directory of them, for `definitions.import_backend = local_filesystem`.",
+    )
+    skip_if_unchanged: bool = setting(
+        "definitions.skip_if_unchanged",
+        Flag(),
+        "false",
+        "Pass over definitions that are those of the last import, by their SHA-256.",
+    )

@@ -1,0 +1,92 @@
+"""What a connection is offered and may use, and when the node protects itself from its publishers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leveret.config.collect import in_order
+from leveret.config.kinds import Bytes, Choice, Integer, Limit, OptionalBytes, OptionalRatio
+from leveret.config.settings import family, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amqp:
+    """What an AMQP 0-9-1 connection is offered and may use; None for no limit."""
+
+    heartbeat_s: int = setting(
+        "heartbeat", Integer(0, 65535), "60", "Heartbeat offered to clients in seconds; 0 for none."
+    )
+    frame_max_bytes: int = setting(
+        "frame_max", Bytes(4096, 2**31 - 1), "131072", "Largest AMQP frame offered to clients."
+    )
+    initial_frame_max_bytes: int = setting(
+        "initial_frame_max",
+        Bytes(4096, 2**20),
+        "4096",
+        "Largest AMQP frame taken from a client that has not agreed on a size yet.",
+    )
+    channel_max: int = setting(
+        "channel_max", Integer(1, 65535), "2047", "Most channels of a connection offered to clients."
+    )
+    channel_max_per_node: int | None = setting(
+        "channel_max_per_node", Limit(1), "infinity", "Most channels of all connections together."
+    )
+    connection_max: int | None = setting(
+        "connection_max", Limit(), "infinity", "Most AMQP 0-9-1 connections of the node."
+    )
+    consumer_max_per_channel: int | None = setting(
+        "consumer_max_per_channel", Limit(1), "infinity", "Most consumers of a channel."
+    )
+    message_bytes_max: int = setting(
+        "max_message_size", Bytes(1, 2**29), "134217728", "Largest message that is taken."
+    )
+    handshake_timeout_ms: int = setting(
+        "handshake_timeout",
+        Integer(1, 3_600_000),
+        "10000",
+        "Milliseconds within which a client must have logged in and opened a virtual host.",
+    )
+    auth_mechanisms: tuple[str, ...] = family(
+        "auth_mechanisms",
+        Choice(("PLAIN", "AMQPLAIN", "EXTERNAL")),
+        {"1": "PLAIN", "2": "AMQPLAIN"},
+        "SASL mechanisms offered to clients. EXTERNAL takes the user's name from the certificate of a TLS client.",
+        collect=in_order,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watermarks:
+    """When publishers are stopped for want of memory or disk."""
+
+    memory_relative: float | None = setting(
+        "vm_memory_high_watermark.relative",
+        OptionalRatio(),
+        "0.4",
+        "Publishers are blocked while the node uses more than this part of the memory there is. 0 blocks them "
+        "always; none never.",
+    )
+    memory_absolute_bytes: int | None = setting(
+        "vm_memory_high_watermark.absolute",
+        OptionalBytes(Bytes(0)),
+        "none",
+        "The same as a size; where it is given the part does not count.",
+    )
+    memory_total_bytes: int | None = setting(
+        "total_memory_available_override_value",
+        OptionalBytes(Bytes(1)),
+        "none",
+        "How much memory there is; none for what the system or the control group says.",
+    )
+    disk_absolute_bytes: int = setting(
+        "disk_free_limit.absolute",
+        Bytes(0),
+        "50MB",
+        "Publishers are blocked while less than this is free where the data directory is.",
+    )
+    disk_relative: float | None = setting(
+        "disk_free_limit.relative",
+        OptionalRatio(),
+        "none",
+        "The same as a multiple of the memory there is; where it is given the size does not count.",
+    )

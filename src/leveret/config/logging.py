@@ -1,0 +1,112 @@
+"""What the node tells about itself, and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from leveret.config.kinds import Bytes, Choice, FileName, Flag, Integer, LocalPath
+from leveret.config.rotation import OptionalRotation, Rotation
+from leveret.config.settings import setting
+
+_LEVELS: Final = (
+    "debug",
+    "info",
+    "notice",
+    "warning",
+    "error",
+    "critical",
+    "alert",
+    "emergency",
+    "none",
+)
+_LEVEL: Final = Choice(_LEVELS)
+_LEVEL_OR_DEFAULT: Final = Choice((*_LEVELS, "default"))
+_FORMATTER: Final = Choice(("plaintext", "json"))
+_FORMATTER_HELP: Final = "`plaintext` is `key=value`, `json` an object a line."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleLog:
+    """The log on standard output or standard error."""
+
+    enabled: bool = setting("log.console", Flag(), "true", "Whether to log to the console.")
+    level: str = setting(
+        "log.console.level",
+        _LEVEL_OR_DEFAULT,
+        "default",
+        "Least severity that gets to the console; `default` is that of `log.default.level`.",
+    )
+    formatter: str = setting("log.console.formatter", _FORMATTER, "plaintext", _FORMATTER_HELP)
+    stdio: str = setting("log.console.stdio", Choice(("stdout", "stderr")), "stderr", "Which console.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLog:
+    """The log in a file; None for none."""
+
+    name: Path | None = setting(
+        "log.file",
+        FileName(),
+        "false",
+        "The log file; a name without a path is in `log.dir`. SIGHUP opens it anew.",
+    )
+    level: str = setting(
+        "log.file.level",
+        _LEVEL_OR_DEFAULT,
+        "default",
+        "Least severity that gets to the file; `default` is that of `log.default.level`.",
+    )
+    formatter: str = setting("log.file.formatter", _FORMATTER, "plaintext", _FORMATTER_HELP)
+    rotation_date: Rotation | None = setting(
+        "log.file.rotation.date", OptionalRotation(), "none", "When the file is put aside, in local time."
+    )
+    rotation_bytes: int = setting(
+        "log.file.rotation.size",
+        Bytes(0),
+        "0",
+        "The file is put aside before it grows larger; 0 for any size.",
+    )
+    rotation_count: int = setting(
+        "log.file.rotation.count",
+        Integer(0, 1000),
+        "0",
+        "So many files that were put aside are kept, as `NAME.0` (the newest), `NAME.1` and so on.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLevels:
+    """Least severities by category; `default` leaves it to the outputs."""
+
+    default: str = setting(
+        "log.default.level", _LEVEL, "info", "Least severity that is logged where no other setting says."
+    )
+    connection: str = setting(
+        "log.connection.level",
+        _LEVEL_OR_DEFAULT,
+        "default",
+        "Least severity of what is logged of connections: accepted, authenticated, refused, closed.",
+    )
+    queue: str = setting(
+        "log.queue.level", _LEVEL_OR_DEFAULT, "default", "Least severity of what is logged of queues."
+    )
+    replication: str = setting(
+        "log.replication.level",
+        _LEVEL_OR_DEFAULT,
+        "default",
+        "Least severity of what is logged of both kinds of replication to another site.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """What the node tells about itself, and where; `directory` None is `log` in the data directory."""
+
+    directory: Path | None = setting(
+        "log.dir", LocalPath(), "none", "LocalPath of the log file; none for `log` in the data directory."
+    )
+    levels: LogLevels = field(default_factory=LogLevels)
+    console: ConsoleLog = field(default_factory=ConsoleLog)
+    file: FileLog = field(default_factory=FileLog)

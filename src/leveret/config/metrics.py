@@ -1,0 +1,35 @@
+"""How often rates are sampled, and where Prometheus finds the metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leveret.config.kinds import LOOPBACK, Flag, Integer, Ip, OptionalPort, UrlPath
+from leveret.config.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """What is counted, and where it is shown."""
+
+    interval_ms: int = setting(
+        "collect_statistics_interval",
+        Integer(100, 3_600_000),
+        "5000",
+        "Milliseconds between two samples of the message rates that the HTTP API shows.",
+    )
+    ip: str = setting("prometheus.tcp.ip", Ip(), LOOPBACK, "IP address of the metrics' own port.")
+    port: int | None = setting(
+        "prometheus.tcp.port",
+        OptionalPort(),
+        "none",
+        "TCP port on which the metrics are served without a password; RabbitMQ's is 15692. "
+        "The port of the HTTP API has them as well.",
+    )
+    path: str = setting("prometheus.path", UrlPath(), "/metrics", "Path of the metrics on their own port.")
+    per_object: bool = setting(
+        "prometheus.return_per_object_metrics",
+        Flag(),
+        "false",
+        "Whether that path has a row for each queue, channel and connection instead of sums.",
+    )

@@ -1,0 +1,25 @@
+"""The node as a process of its machine: how it is found and how it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from leveret.config.kinds import Duration, LocalPath
+from leveret.config.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """How the process is found and how it ends."""
+
+    pid_file: Path | None = setting(
+        "pid_file", LocalPath(), "none", "A file to hold the process id while the node is up."
+    )
+    shutdown_timeout_ms: int = setting(
+        "shutdown_timeout",
+        Duration(0),
+        "10s",
+        "On SIGTERM, clients get this long to take what they were promised and to say goodbye. "
+        "A second SIGTERM ends the node at once.",
+    )

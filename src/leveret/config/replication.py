@@ -1,0 +1,82 @@
+"""Both kinds of replication to another site: of definitions and of messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from leveret.config.collect import by_name
+from leveret.config.kinds import Bytes, Choice, Duration, LocalPath, OptionalDuration, Regex
+from leveret.config.settings import family, setting
+
+_MODES: Final = Choice(("upstream", "downstream"))
+LOCAL_KINDS: Final = (
+    "users",
+    "vhosts",
+    "policies",
+    "global_parameters",
+    "parameters",
+    "queues",
+    "exchanges",
+    "bindings",
+    "permissions",
+    "operator_policies",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaSync:
+    """Schema replication; `locals_` are expressions by kind of entity."""
+
+    operating_mode: str = setting(
+        "schema_definition_sync.operating_mode",
+        _MODES,
+        "upstream",
+        "An `upstream` serves its definitions, a `downstream` follows those of its upstream.",
+    )
+    minimum_sync_interval_ms: int = setting(
+        "schema_definition_sync.downstream.minimum_sync_interval",
+        Duration(100),
+        "30s",
+        "A downstream asks for changes this often, or as often as it can apply them.",
+    )
+    locals_: dict[str, str] = family(
+        "schema_definition_sync.downstream.locals",
+        Regex(),
+        {},
+        "Entities of a downstream that match are its own: neither overwritten nor deleted. "
+        "Take `global_parameters = ^standby` where messages are replicated as well.",
+        collect=by_name,
+        names=LOCAL_KINDS,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standby:
+    """Message replication; limits are per virtual host, None for none."""
+
+    operating_mode: str = setting(
+        "standby.replication.operating_mode",
+        _MODES,
+        "upstream",
+        "An `upstream` collects messages for others, a `downstream` transfers those of its upstream.",
+    )
+    retention_bytes_max: int = setting(
+        "standby.replication.retention.size_limit.messages",
+        Bytes(1),
+        "5GB",
+        "An upstream keeps at most this much of the outgoing log of a virtual host.",
+    )
+    retention_ms_max: int | None = setting(
+        "standby.replication.retention.time_limit.messages",
+        OptionalDuration(Duration(1)),
+        "none",
+        "An upstream keeps a message for downstreams at most this long.",
+    )
+    data_dir: Path | None = setting(
+        "standby.replication.downstream.data_dir",
+        LocalPath(),
+        "none",
+        "Where a downstream keeps what it transferred; none for `standby` in the data directory.",
+    )

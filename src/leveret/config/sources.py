@@ -1,0 +1,154 @@
+"""From where a node's settings come: the file, the environment and overrides -> the tree, or an error.
+
+Later wins: defaults, the files, the environment (`LEVERET_` and the key in capitals with `_` for `.`), the
+command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from leveret.config.settings import Setting, check_known, read_tree
+from leveret.config.syntax import Given, parse_lines, render_line
+from leveret.config.tree import SETTINGS, Config
+from leveret.model.errors import ConfigError
+
+ENVIRONMENT_PREFIX: Final = "LEVERET_"
+OVERRIDE: Final = "--set"
+LOGS_VARIABLE: Final = "LEVERET_LOGS"
+
+
+def load(path: Path | None, overrides: Mapping[str, str] | None = None) -> Config:
+    """Read the file, if any, and put `overrides` (key -> text) on top.
+
+    Raises:
+        ConfigError: the file can not be read, a key is unknown or a value not allowed.
+    """
+    return build(gather(*((path,) if path else ()), overrides=overrides))
+
+
+def gather(
+    *paths: Path,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, str] | None = None,
+) -> dict[str, Given]:
+    """All texts that were given, with their places; the later source wins.
+
+    Args:
+        paths: files, and directories whose `*.conf` files are read in the order of their names.
+        environ: the process's environment.
+        overrides: texts by key, as from the command line.
+
+    Raises:
+        ConfigError: a file can not be read, a line is no setting, a key is unknown, or a secret is among `overrides`.
+    """
+    given: dict[str, Given] = {}
+    for path in paths:
+        for file in _files_at(path):
+            given |= parse_lines(_text_of(file), str(file), partial(_text_beside, file))
+    given |= _from_environment(environ or {})
+    given |= {key: Given(text, OVERRIDE) for key, text in (overrides or {}).items()}
+    check_known(given, SETTINGS)
+    _check_not_in_sight(given)
+    return given
+
+
+def build(given: Mapping[str, Given]) -> Config:
+    """The tree from what `gather` found.
+
+    Raises:
+        ConfigError: a value is not allowed.
+    """
+    return read_tree(Config, given)
+
+
+def render(given: Mapping[str, Given]) -> str:
+    """What holds, as a configuration file that says where each line comes from; secrets are left out."""
+    return "".join(f"{line:<60} # {origin}\n" for one in SETTINGS for line, origin in _lines(one, given))
+
+
+def unknown_variables(environ: Mapping[str, str], known: frozenset[str]) -> list[str]:
+    """Names of variables that look like settings and are none, `known` ones aside."""
+    return sorted(
+        name
+        for name in environ
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in {*known, LOGS_VARIABLE} and not _key_of(name)
+    )
+
+
+def _check_not_in_sight(given: Mapping[str, Given]) -> None:
+    for one in SETTINGS:
+        if one.is_secret and one.key in given and given[one.key].origin == OVERRIDE:
+            raise ConfigError(
+                f"{OVERRIDE}: {one.key} is a secret, and the command line is for all to see: "
+                f"give it in the file or as {_variable_of(one.key)}"
+            )
+
+
+def _files_at(path: Path) -> list[Path]:
+    return sorted(path.glob("*.conf")) if path.is_dir() else [path]
+
+
+def _text_beside(file: Path, name: str) -> str:
+    return _text_of(file.parent / name)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 at byte {error.start}") from error
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
+    pairs = ((_key_of(name), name) for name in sorted(environ))
+    return _logs(environ) | {key: Given(environ[name], name) for key, name in pairs if key}
+
+
+def _logs(environ: Mapping[str, str]) -> dict[str, Given]:
+    """What `RABBITMQ_LOGS` is to RabbitMQ: a log file, or `-` for standard output and no file."""
+    place = environ.get(LOGS_VARIABLE)
+    if place is None:
+        return {}
+    meant = {"log.file": place}
+    if place == "-":
+        meant = {"log.file": "false", "log.console": "true", "log.console.stdio": "stdout"}
+    return {key: Given(text, LOGS_VARIABLE) for key, text in meant.items()}
+
+
+def _key_of(variable: str) -> str | None:
+    """The key a variable stands for. Spark's own keys have capitals and dots, so they can not be given so."""
+    for one in SETTINGS:
+        if variable == _variable_of(one.prefix):
+            return one.prefix
+    for one in SETTINGS:
+        name = variable.removeprefix(_variable_of(one.prefix) + "_")
+        if one.is_family and one.prefix != "spark.conf" and name != variable:
+            return f"{one.prefix}.{name.lower()}"
+    return None
+
+
+def _variable_of(key: str) -> str:
+    return ENVIRONMENT_PREFIX + key.upper().replace(".", "_")
+
+
+def _lines(one: Setting, given: Mapping[str, Given]) -> list[tuple[str, str]]:
+    own = {key: text for key, text in given.items() if one.takes(key)}
+    if not own:
+        defaults = {f"{one.prefix}.{name}": text for name, text in one.defaults.items()}
+        own = {key: Given(text, "default") for key, text in (defaults or {one.key: one.default}).items()}
+    return [(_line(one, key, text.text), text.origin) for key, text in own.items()]
+
+
+def _line(one: Setting, key: str, text: str) -> str:
+    if one.is_secret:
+        return f"# {key} is not shown"
+    if "$" in key:
+        return f"# {key}"
+    value = text if key == one.prefix and one.is_family else one.kind.show(one.kind.parse(text))
+    return render_line(key, value)

@@ -1,0 +1,24 @@
+"""When data counts as written, and in what pieces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leveret.config.kinds import Bytes, Choice
+from leveret.config.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """When data counts as written, and in what pieces."""
+
+    durability: str = setting(
+        "durability",
+        Choice(("fsync", "os")),
+        "fsync",
+        "`fsync` confirms a message once it is on disk, `os` once the operating system has it: "
+        "then a loss of power can undo what was confirmed.",
+    )
+    segment_bytes_max: int = setting(
+        "segment_bytes_max", Bytes(65_536, 2**31), "64MiB", "A segment file of a log is closed at this size."
+    )

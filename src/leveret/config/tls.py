@@ -1,0 +1,82 @@
+"""TLS: the same settings for every door that speaks it, each under its own prefix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from leveret.config.collect import in_order
+from leveret.config.kinds import Choice, Flag, Integer, LocalPath, OptionalText, Text
+from leveret.config.settings import family, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsOptions:
+    """A server's certificate and what it asks of its peers; see `settings.branch` for the prefix."""
+
+    certfile: Path | None = setting(
+        "certfile", LocalPath(), "none", "The server's certificate, PEM, followed by its intermediates."
+    )
+    keyfile: Path | None = setting(
+        "keyfile", LocalPath(), "none", "The private key of that certificate, PEM."
+    )
+    password: str | None = setting(
+        "password", OptionalText(secret=True), "none", "Password of the private key."
+    )
+    cacertfile: Path | None = setting(
+        "cacertfile", LocalPath(), "none", "Authorities whose certificates peers may show, PEM."
+    )
+    verify: str = setting(
+        "verify",
+        Choice(("verify_none", "verify_peer")),
+        "verify_none",
+        "`verify_peer` asks peers for a certificate and refuses one that no authority signed.",
+    )
+    fail_if_no_peer_cert: bool = setting(
+        "fail_if_no_peer_cert",
+        Flag(),
+        "false",
+        "With `verify_peer`: refuse a peer that shows no certificate at all.",
+    )
+    versions: tuple[str, ...] = family(
+        "versions",
+        Choice(("tlsv1.2", "tlsv1.3")),
+        {"1": "tlsv1.3", "2": "tlsv1.2"},
+        "Versions of TLS that are spoken.",
+        collect=in_order,
+    )
+    ciphers: tuple[str, ...] = family(
+        "ciphers",
+        Text(),
+        {},
+        "Cipher suites of TLS 1.2 by their OpenSSL names, best first; those of OpenSSL without any. "
+        "TLS 1.3 has its own.",
+        collect=in_order,
+    )
+    honor_cipher_order: bool = setting(
+        "honor_cipher_order", Flag(), "true", "Whether the server's order of cipher suites decides."
+    )
+    client_renegotiation: bool = setting(
+        "client_renegotiation", Flag(), "false", "Whether a peer may renegotiate TLS 1.2."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateLogin:
+    """How a client's certificate names a user (mechanism EXTERNAL)."""
+
+    source: str = setting(
+        "ssl_cert_login_from",
+        Choice(("distinguished_name", "common_name", "subject_alternative_name", "subject_alt_name")),
+        "distinguished_name",
+        "What of a client's certificate is its user's name (mechanism EXTERNAL).",
+    )
+    san_type: str = setting(
+        "ssl_cert_login_san_type",
+        Choice(("dns", "ip", "email", "uri")),
+        "dns",
+        "Which kind of subject alternative name.",
+    )
+    san_index: int = setting(
+        "ssl_cert_login_san_index", Integer(0, 1000), "0", "Which of them, the first is 0."
+    )

@@ -1,0 +1,51 @@
+"""The frozen tree that a node's settings are read into; slices of it are passed down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from leveret.config.access import Access
+from leveret.config.definitions import Definitions
+from leveret.config.kinds import HostText
+from leveret.config.limits import Amqp, Watermarks
+from leveret.config.listeners import Listeners
+from leveret.config.logging import Log
+from leveret.config.management import Management
+from leveret.config.metrics import Metrics
+from leveret.config.process import Process
+from leveret.config.replication import SchemaSync, Standby
+from leveret.config.settings import branch, setting, settings_of
+from leveret.config.spark import Spark
+from leveret.config.storage import Storage
+from leveret.config.tls import CertificateLogin, TlsOptions
+
+_NAME: Final = "leveret@$HOST"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All of a node's settings."""
+
+    node_name: str = setting("nodename", HostText(), _NAME, "This node's name.")
+    cluster_name: str = setting(
+        "cluster_name", HostText(), _NAME, "The cluster's name, by which its peers know it."
+    )
+    listeners: Listeners = field(default_factory=Listeners)
+    management: Management = field(default_factory=Management)
+    metrics: Metrics = field(default_factory=Metrics)
+    access: Access = field(default_factory=Access)
+    definitions: Definitions = field(default_factory=Definitions)
+    amqp: Amqp = field(default_factory=Amqp)
+    tls: TlsOptions = branch(TlsOptions, "ssl_options")
+    certificate_login: CertificateLogin = field(default_factory=CertificateLogin)
+    watermarks: Watermarks = field(default_factory=Watermarks)
+    storage: Storage = field(default_factory=Storage)
+    process: Process = field(default_factory=Process)
+    log: Log = field(default_factory=Log)
+    schema_sync: SchemaSync = field(default_factory=SchemaSync)
+    standby: Standby = field(default_factory=Standby)
+    spark: Spark = field(default_factory=Spark)
+
+
+SETTINGS: Final = list(settings_of(Config))

@@ -1,0 +1,98 @@
+"""Whether the node has memory and disk left for what publishers send.
+
+Two alarms, memory and disk, each with a limit that is a size or a part of the memory there is. While
+one is in effect, connections that publish are not listened to (RabbitMQ's rules). Nothing here looks at
+the machine: `measure` is told what was found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+MEMORY: Final = "memory"
+DISK: Final = "disk"
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """A limit: `bytes_` if it is not None, else `ratio` of the memory there is; both None for no limit."""
+
+    ratio: float | None = None
+    bytes_: int | None = None
+
+    def of(self, total_bytes: int) -> int | None:
+        """The limit in bytes, None for none."""
+        if self.bytes_ is not None:
+            return self.bytes_
+        return None if self.ratio is None else int(self.ratio * total_bytes)
+
+
+class Alarms:
+    """The state of both alarms.
+
+    Attributes:
+        memory_total_bytes: the memory there is.
+        memory_used_bytes, disk_free_bytes: as last measured; the disk's is None where it cannot be told.
+        active: the alarms in effect, in the order RabbitMQ names them.
+    """
+
+    def __init__(self, memory: Watermark, disk: Watermark, memory_total_bytes: int) -> None:
+        """No alarm until the first measurement."""
+        self.memory = memory
+        self.disk = disk
+        self.memory_total_bytes = memory_total_bytes
+        self.memory_used_bytes = 0
+        self.disk_free_bytes: int | None = None
+        self.active: tuple[str, ...] = ()
+
+    @property
+    def memory_limit_bytes(self) -> int | None:
+        """Using more than this raises the alarm."""
+        return self.memory.of(self.memory_total_bytes)
+
+    @property
+    def disk_limit_bytes(self) -> int | None:
+        """Less free disk than this raises the alarm."""
+        return self.disk.of(self.memory_total_bytes)
+
+    @property
+    def mem_alarm(self) -> bool:
+        """Whether memory is low, by RabbitMQ's name."""
+        return MEMORY in self.active
+
+    @property
+    def disk_free_alarm(self) -> bool:
+        """Whether the disk is full, by RabbitMQ's name."""
+        return DISK in self.active
+
+    def measure(self, memory_used_bytes: int, disk_free_bytes: int | None) -> bool:
+        """Take what was found; tell whether the alarms in effect are others now."""
+        self.memory_used_bytes = memory_used_bytes
+        self.disk_free_bytes = disk_free_bytes
+        return self._judge()
+
+    def set_memory(self, limit: Watermark) -> bool:
+        """Another limit from now on; tell whether the alarms in effect are others now."""
+        self.memory = limit
+        return self._judge()
+
+    def set_disk(self, limit: Watermark) -> bool:
+        """Another limit from now on; tell whether the alarms in effect are others now."""
+        self.disk = limit
+        return self._judge()
+
+    def _judge(self) -> bool:
+        found: list[str] = []
+        memory, disk = self.memory_limit_bytes, self.disk_limit_bytes
+        if memory is not None and self.memory_used_bytes > memory:
+            found.append(MEMORY)
+        if disk is not None and self.disk_free_bytes is not None and self.disk_free_bytes < disk:
+            found.append(DISK)
+        before, self.active = self.active, tuple(found)
+        return before != self.active
+
+
+def reason(active: tuple[str, ...]) -> str:
+    """What connection.blocked tells a client."""
+    return f"low on {' & '.join(active)}"

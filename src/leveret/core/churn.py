@@ -1,0 +1,33 @@
+"""How often connections, channels and queues came and went; only ever rises, whoever shows rates samples it."""
+
+from __future__ import annotations
+
+
+class Churn:
+    """Counts since the node started, by RabbitMQ's names.
+
+    Attributes:
+        connection_created: connections whose virtual host was opened.
+        connection_closed: those of them that ended, in whatever way.
+        channel_created: channels opened.
+        channel_closed: channels ended, those of ended connections too.
+        queue_declared: declarations by clients that succeeded, of queues that were there too.
+        queue_created: queues made.
+        queue_deleted: queues deleted, by whatever cause.
+    """
+
+    __slots__ = (
+        "channel_closed",
+        "channel_created",
+        "connection_closed",
+        "connection_created",
+        "queue_created",
+        "queue_declared",
+        "queue_deleted",
+    )
+
+    def __init__(self) -> None:
+        """All zero."""
+        self.connection_created = self.connection_closed = 0
+        self.channel_created = self.channel_closed = 0
+        self.queue_declared = self.queue_created = self.queue_deleted = 0

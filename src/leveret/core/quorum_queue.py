@@ -1,0 +1,78 @@
+"""A queue that was declared as a quorum queue: it counts how often a message came back.
+
+Served by the same log as a classic queue. Every delivery carries `x-delivery-count`, and a message that
+comes back more often than `delivery-limit` allows is dead-lettered or dropped (RabbitMQ's rule against
+poison messages). The counts are in memory: a restart begins them anew.
+"""
+
+from __future__ import annotations
+
+from leveret.core.head import Head, Run, make_head
+from leveret.core.queue import Queue, Reader
+from leveret.model.definitions import Queue as QueueDefinition
+from leveret.model.reasons import Reason
+from leveret.wire import properties as props
+from leveret.wire import tables
+
+DELIVERY_COUNT = b"x-delivery-count"
+
+
+class QuorumQueue(Queue):
+    """See the module."""
+
+    def __init__(self, definition: QueueDefinition, read: Reader) -> None:
+        """An empty queue."""
+        super().__init__(definition, read)
+        self._returns: dict[int, int] = {}
+
+    def settle(self, first: int, count: int, reason: int = Reason.ACKED) -> None:
+        """See Queue."""
+        if self._returns:
+            for offset in range(first, first + count):
+                self._returns.pop(offset, None)
+        super().settle(first, count, reason)
+
+    def requeue(self, first: int, count: int) -> None:
+        """See Queue; what came back too often goes for good."""
+        limit = self.settings.delivery_limit
+        for offset in range(first, first + count):
+            returns = self._returns.get(offset, 0) + 1
+            if limit is not None and returns > limit:
+                self._refuse(offset)
+            else:
+                self._returns[offset] = returns
+                super().requeue(offset, 1)
+
+    def _refuse(self, offset: int) -> None:
+        self._returns.pop(offset, None)
+        if self.settings.dead_letter_exchange is None:
+            self.settle(offset, 1, Reason.DROPPED)
+        else:
+            self._rejected.append((offset, offset + 1, "delivery_limit"))
+
+    def _take_front(self, limit: int) -> tuple[list[Run], bool]:
+        runs, redelivered = super()._take_front(limit)
+        if not redelivered:
+            for run in runs:
+                run.head = with_delivery_count(run.head, 0)
+            return runs, False
+        counted: list[Run] = []
+        for run in runs:
+            for offset in range(run.first, run.end):
+                piece = run.cut(offset, offset + 1)
+                piece.head = with_delivery_count(run.head, self._returns.get(offset, 0))
+                counted.append(piece)
+        return counted, True
+
+
+def with_delivery_count(head: Head, count: int) -> Head:
+    """The same head with the header `x-delivery-count`; made once for each count."""
+    found = head.counted.get(count)
+    if found is None:
+        properties = props.split(head.header)
+        headers = tables.split(properties.get(props.HEADERS, b""))
+        headers[DELIVERY_COUNT] = tables.long_integer(count)
+        properties[props.HEADERS] = tables.join(headers)
+        header = props.join(properties, head.body_bytes)
+        found = head.counted[count] = make_head(head.exchange, head.routing_key, header)
+    return found

@@ -1,0 +1,297 @@
+"""A stream: a queue whose messages stay after they were read, until retention takes them.
+
+Its state is its log's (`LogBounds`), and two books: the last publishing id of each publisher with a
+reference, so that what is published twice is stored once, and the offset that each reader stored.
+Nothing is settled; a reader is a position. Readers of the stream protocol take chunks as they are on
+disk, past this class. Those of AMQP 0-9-1 are `Consumer`s as with any queue: each has a position of its
+own, and an acknowledgement gives it room for more, no more than that.
+
+Only what is durable is handed out (`committed_offset`): a reader must never have seen what a crash
+takes back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final, Protocol
+
+from leveret.core.queue import Consumer, Queue, Reader, Run
+from leveret.core.queue_settings import QueueSettings
+from leveret.model.definitions import Queue as QueueDefinition
+from leveret.model.errors import LeveretError, PreconditionFailed, Unsupported
+from leveret.model.reasons import Reason
+from leveret.model.stream import OffsetSpec, OffsetType, interval_ms
+
+SEQUENCES_MAX: Final = 255
+"""Publishers whose last id is known; beyond, the one that published longest ago is forgotten (as in Osiris)."""
+
+
+class LogBounds(Protocol):
+    """What a log that is served has, without reading it."""
+
+    @property
+    def first_offset(self) -> int:
+        """First offset retained."""
+
+    @property
+    def committed_offset(self) -> int:
+        """The offset after the last one that is durable; chunks from it on are not served."""
+
+    @property
+    def last_chunk_id(self) -> int:
+        """First offset of the last durable chunk, -1 when there is none."""
+
+    @property
+    def last_timestamp_ms(self) -> int:
+        """Time of that chunk."""
+
+    @property
+    def bytes(self) -> int:
+        """Octets retained."""
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """First offset of the first chunk that is not older."""
+
+
+class EmptyLog:
+    """The bounds of a stream that nothing was published to."""
+
+    first_offset = committed_offset = last_timestamp_ms = bytes = 0
+    last_chunk_id = -1
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """The next message's."""
+        return 0
+
+
+def first_wanted(log: LogBounds, spec: OffsetSpec) -> int:
+    """Where a reader begins; offsets retained no more are skipped."""
+    match spec.kind:
+        case OffsetType.FIRST:
+            return log.first_offset
+        case OffsetType.LAST:
+            return log.last_chunk_id if log.last_chunk_id >= 0 else log.committed_offset
+        case OffsetType.NEXT:
+            return log.committed_offset
+        case OffsetType.TIMESTAMP:
+            return log.offset_at(spec.value)
+    return max(spec.value, log.first_offset)
+
+
+def offset_of_argument(value: Any, now_ms: int) -> OffsetSpec:
+    """The consumer argument `x-stream-offset`: absent is next, a time is in seconds, an interval reaches back.
+
+    Raises:
+        PreconditionFailed: it is none of these.
+    """
+    names = {"first": OffsetType.FIRST, "last": OffsetType.LAST, "next": OffsetType.NEXT}
+    if value is None:
+        return OffsetSpec(OffsetType.NEXT)
+    if isinstance(value, str) and value in names:
+        return OffsetSpec(names[value])
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return OffsetSpec(OffsetType.OFFSET, value)
+    if hasattr(value, "timestamp"):
+        return OffsetSpec(OffsetType.TIMESTAMP, int(value.timestamp() * 1000))
+    back_ms = interval_ms(value) if isinstance(value, str) else None
+    if back_ms is None:
+        raise PreconditionFailed(f"invalid arg 'x-stream-offset': {value!r} is no offset specification")
+    return OffsetSpec(OffsetType.TIMESTAMP, now_ms - back_ms)
+
+
+class Batch:
+    """What one publisher hands in at once, in order.
+
+    Attributes:
+        reference: the publisher's, empty without deduplication.
+        ids: publishing ids, one an entry.
+        entries: as they stand in a chunk.
+        records: how many messages they are; more than entries if some are batches themselves.
+        filters: the filter values among them, b"" for messages without one; None if none has one.
+        done: called with None when they are durable, or with why they are not stored.
+    """
+
+    __slots__ = ("done", "entries", "filters", "ids", "records", "reference")
+
+    def __init__(
+        self,
+        reference: bytes,
+        ids: Sequence[int],
+        entries: list[bytes],
+        records: int,
+        filters: set[bytes] | None,
+    ) -> None:
+        """See the class; `done` does nothing until it is set."""
+        self.reference = reference
+        self.ids = ids
+        self.entries = entries
+        self.records = records
+        self.filters = filters
+        self.done: Callable[[LeveretError | None], None] = _forget
+
+
+class Stream(Queue):
+    """One stream's decisions; see the module."""
+
+    def __init__(self, definition: QueueDefinition, read: Reader) -> None:
+        """An empty stream; the store gives it the bounds of its log, and the books it found there."""
+        super().__init__(definition, read)
+        self.log: LogBounds = EmptyLog()
+        self.offsets: dict[bytes, int] = {}
+        self.unlogged_offsets: dict[bytes, int] = {}
+        self.incoming: list[Batch] = []
+        self._readers: dict[Consumer, _Position] = {}
+
+    # -- what is there ------------------------------------------------------------------------
+
+    @property
+    def message_count(self) -> int:
+        """Offsets retained."""
+        return self.log.committed_offset - self.log.first_offset
+
+    @property
+    def ready_count(self) -> int:
+        """All of them: reading takes nothing away."""
+        return self.message_count
+
+    # -- publishing ---------------------------------------------------------------------------
+
+    def last_sequence(self, reference: bytes) -> int:
+        """The last publishing id under a reference that was taken, -1 for none."""
+        return self.unlogged_sequences.get(reference, self.sequences.get(reference, -1))
+
+    def publish(self, batch: Batch) -> None:
+        """Take messages for the next flush, leaving out those that their publisher had published before."""
+        if batch.reference and batch.ids:
+            self._deduplicate(batch)
+        self.incoming.append(batch)
+
+    def _deduplicate(self, batch: Batch) -> None:
+        last = self.last_sequence(batch.reference)
+        ids = batch.ids
+        if ids[0] <= last or any(after <= before for before, after in pairwise(ids)):
+            kept = list(_rising(ids, batch.entries, last))
+            batch.records -= sum(map(records_of, batch.entries)) - sum(map(records_of, kept))
+            batch.entries = kept
+        self.unlogged_sequences[batch.reference] = max(last, *ids)
+
+    def logged_sequences(self, sequences: dict[bytes, int]) -> None:
+        """These stand in the log; the newest are last, and too many are forgotten from the oldest on."""
+        for reference, sequence in sequences.items():
+            self.sequences.pop(reference, None)
+            self.sequences[reference] = sequence
+        while len(self.sequences) > SEQUENCES_MAX:
+            del self.sequences[next(iter(self.sequences))]
+
+    # -- stored offsets -----------------------------------------------------------------------
+
+    def store_offset(self, reference: bytes, offset: int) -> None:
+        """Remember how far a reader has come; logged with the next flush."""
+        if self.offset_of(reference) != offset:
+            self.unlogged_offsets[reference] = offset
+
+    def offset_of(self, reference: bytes) -> int | None:
+        """What a reader stored last."""
+        return self.unlogged_offsets.get(reference, self.offsets.get(reference))
+
+    def live_offsets(self) -> dict[bytes, int]:
+        """Stored offsets that are still of use: those not behind the first offset retained."""
+        first = self.log.first_offset
+        return {reference: offset for reference, offset in self.offsets.items() if offset >= first}
+
+    # -- consuming by AMQP 0-9-1 --------------------------------------------------------------
+
+    def attach(self, consumer: Consumer, spec: OffsetSpec) -> None:
+        """Have a consumer begin where `spec` says, before `add_consumer`; else it begins with what comes next."""
+        self._readers[consumer] = _Position(first_wanted(self.log, spec))
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """See Queue."""
+        super().add_consumer(consumer)
+        if consumer not in self._readers:
+            self.attach(consumer, OffsetSpec(OffsetType.NEXT))
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """See Queue."""
+        super().remove_consumer(consumer)
+        self._readers.pop(consumer, None)
+
+    def dispatch(self, now_ms: int = 0) -> None:
+        """Hand each consumer what is durable from its position on, as far as it has room."""
+        for consumer in list(self.consumers):
+            position = self._readers[consumer]
+            while (room := consumer.capacity()) > 0 and (runs := self._next(position, room)):
+                self.unacked_count += sum(len(run.bodies) for run in runs)
+                consumer.deliver(self, runs, False)
+
+    def _next(self, position: _Position, limit: int) -> list[Run]:
+        if not position.window and position.offset < self.log.committed_offset:
+            position.window.extend(self._read(self, position.offset))
+        runs: list[Run] = []
+        while position.window and limit > 0:
+            run = position.window[0]
+            if len(run.bodies) > limit:
+                position.window[0] = Run(run.first + limit, run.head, run.bodies[limit:])
+                run = Run(run.first, run.head, run.bodies[:limit])
+            else:
+                position.window.popleft()
+            runs.append(run)
+            limit -= len(run.bodies)
+            position.offset = run.end
+        return runs
+
+    def settle(self, first: int, count: int, reason: int = Reason.ACKED) -> None:
+        """An acknowledgement: the consumer has room again, and the message stays."""
+        self.unacked_count -= count
+        self.settled_total += count
+
+    def requeue(self, first: int, count: int) -> None:
+        """As an acknowledgement: a stream delivers nothing twice to one reader."""
+        self.unacked_count -= count
+
+    # -- what a stream does not do ------------------------------------------------------------
+
+    def take(self, limit: int) -> tuple[list[Run], bool]:
+        """Refuse `basic.get`."""
+        raise self._unsupported("basic.get")
+
+    def drop_ready(self, reason: int) -> int:
+        """Refuse a purge."""
+        raise self._unsupported("queue.purge")
+
+    def _unsupported(self, what: str) -> Unsupported:
+        vhost, name = self.key
+        return Unsupported(f"{what} not supported by stream queues queue '{name}' in vhost '{vhost}'")
+
+
+class _Position:
+    """Where a consumer is: the offset it gets next, and what was read from there on."""
+
+    __slots__ = ("offset", "window")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self.window: deque[Run] = deque()
+
+
+def retained_before_ms(settings: QueueSettings, now_ms: int) -> int | None:
+    """Segments whose last message is older than this may go; None for no such limit."""
+    return None if settings.max_age_ms is None else now_ms - settings.max_age_ms
+
+
+def records_of(entry: bytes) -> int:
+    """How many messages an entry of a chunk is."""
+    return int.from_bytes(entry[1:3], "big") if entry[0] & 0x80 else 1
+
+
+def _rising(ids: Sequence[int], entries: list[bytes], last: int) -> Iterator[bytes]:
+    for publishing_id, entry in zip(ids, entries, strict=True):
+        if publishing_id > last:
+            last = publishing_id
+            yield entry
+
+
+def _forget(error: LeveretError | None) -> None:
+    """Nobody waits."""

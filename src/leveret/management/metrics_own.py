@@ -1,0 +1,55 @@
+"""The metrics that RabbitMQ has not: schema and message replication between sites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from leveret.management.metrics_text import Family, Metric, Row
+from leveret.management.node import ManagedNode
+
+_SCHEMA_STATES: Final = ("running", "connecting", "recover", "connected", "syncing", "disconnected")
+_STATE: Final = (Metric("schema_sync_state", "gauge", "1 for the state of the schema link"),)
+_DURATION: Final = (
+    Metric("schema_sync_last_duration_seconds", "gauge", "How long the last schema sync took"),
+)
+_LAG: Final = (
+    Metric("standby_lag_records", "gauge", "Records of the upstream not yet transferred"),
+    Metric("standby_lag_seconds", "gauge", "Age of the newest record not yet transferred"),
+)
+_UPSTREAM: Final = (Metric("standby_upstream_messages", "gauge", "Messages held by a replicated queue"),)
+
+
+class OwnMetrics:
+    """The families with the prefix `leveret_`."""
+
+    def __init__(self, node: ManagedNode) -> None:
+        """Of this node."""
+        self._node = node
+
+    def families(self) -> tuple[Family, ...]:
+        """All of them; their rows are few."""
+        return (
+            Family("schema_sync_state", _STATE, self._state),
+            Family("schema_sync_duration", _DURATION, self._duration),
+            Family("standby_lag", _LAG, self._lag),
+            Family("standby_upstream", _UPSTREAM, self._upstream),
+        )
+
+    def _state(self, vhosts: object) -> Iterable[Row]:
+        current = self._node.schema_sync.status()["state"]
+        return [Row((("state", state),), (int(state == current),)) for state in _SCHEMA_STATES]
+
+    def _duration(self, vhosts: object) -> Iterable[Row]:
+        duration_ms = self._node.schema_sync.status().get("last_sync_duration")
+        return [] if duration_ms is None else [Row((), (duration_ms / 1000,))]
+
+    def _lag(self, vhosts: object) -> Iterable[Row]:
+        rows = self._node.standby.status()["vhosts"]
+        return [
+            Row((("vhost", row["virtual_host"]),), (row["lag_records"], row["lag_ms"] / 1000)) for row in rows
+        ]
+
+    def _upstream(self, vhosts: object) -> Iterable[Row]:
+        rows = self._node.upstream_metrics()
+        return [Row((("vhost", row["vhost"]), ("queue", row["queue"])), (row["messages"],)) for row in rows]

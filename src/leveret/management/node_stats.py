@@ -1,0 +1,101 @@
+"""What the operating system says about this process and its disk, by RabbitMQ's names.
+
+Erlang's terms stand for their nearest kin: its processes for threads, its garbage collector for Python's,
+its run queue for what is runnable on the machine.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+from leveret.management.node import ManagedNode
+from leveret.runtime.alarms import free_disk_bytes, used_memory_bytes
+
+NAMES: Final = (
+    "mem_used",
+    "fd_used",
+    "sockets_used",
+    "proc_used",
+    "disk_free",
+    "gc_num",
+    "context_switches",
+    "io_read_count",
+    "io_read_bytes",
+    "io_write_count",
+    "io_write_bytes",
+)
+"""What `sample` gives, in its order."""
+
+_OPEN_FILES: Final = Path("/proc/self/fd")
+
+
+def sample(node: ManagedNode) -> tuple[int, ...]:
+    """What changes all the time; cheap enough for every few seconds."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    done = transferred()
+    return (
+        used_memory_bytes(),
+        open_files(),
+        open_sockets(node),
+        threading.active_count(),
+        free_disk_bytes(node.data_dir) or 0,
+        sum(generation["collections"] for generation in gc.get_stats()),
+        usage.ru_nvcsw + usage.ru_nivcsw,
+        done["syscr"],
+        done["read_bytes"],
+        done["syscw"],
+        done["write_bytes"],
+    )
+
+
+def limits(node: ManagedNode) -> dict[str, Any]:
+    """What stays for long: limits of the system, of the settings, the machine."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    alarms = node.alarms
+    return {
+        "mem_limit": alarms.memory_limit_bytes,
+        "mem_alarm": alarms.mem_alarm,
+        "disk_free_limit": alarms.disk_limit_bytes,
+        "disk_free_alarm": alarms.disk_free_alarm,
+        "fd_total": files,
+        "sockets_total": files,
+        "proc_total": _thread_limit(),
+        "processors": len(os.sched_getaffinity(0)),
+        "run_queue": runnable(),
+        "os_pid": str(os.getpid()),
+        "db_dir": str(node.data_dir),
+        "mem_calculation_strategy": "rss",
+    }
+
+
+def open_files() -> int:
+    """Descriptors this process has open; kernels since 6.2 keep the number, else they are counted."""
+    return _OPEN_FILES.stat().st_size or len(os.listdir(_OPEN_FILES))
+
+
+def open_sockets(node: ManagedNode) -> int:
+    """Clients connected."""
+    return len(node.broker.connections) + len(node.streams.connections)
+
+
+def transferred() -> dict[str, int]:
+    """Reads and writes of this process: calls, and octets that went to or came from the disk."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return {name: int(count) for name, _, count in (line.partition(": ") for line in lines)}
+
+
+def runnable() -> int:
+    """Threads of the machine that run or could run now."""
+    return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+
+
+def _thread_limit() -> int:
+    """Most threads this process may have."""
+    own = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    whole = int(Path("/proc/sys/kernel/threads-max").read_text())
+    return whole if own == resource.RLIM_INFINITY else min(own, whole)

@@ -1,0 +1,243 @@
+"""What rates are made of: counts at moments, kept in bounded memory, and the arithmetic over them. Pure.
+
+A row is written only when a count changed, so what is idle costs nothing but its last values. Between
+two rows nothing changed: the value at any moment is that of the newest row before it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from leveret.model.errors import InvalidCommand
+
+SAMPLES_MAX: Final = 500
+"""Most samples of one answer, as in RabbitMQ."""
+
+Values = tuple[int, ...]
+T = TypeVar("T")
+
+
+class Tier(NamedTuple):
+    """Rows at least `step_ms` apart, at most `rows_max` of them; what is older goes to the next tier."""
+
+    step_ms: int
+    rows_max: int
+
+
+MINUTES: Final = (Tier(0, 121), Tier(60_000, 61))
+"""Ten minutes in full and the hour before that in minutes, for one object."""
+
+DAY: Final = (*MINUTES, Tier(600_000, 49), Tier(1_800_000, 49))
+"""The same, and a day, for the totals of the broker."""
+
+
+class Range(NamedTuple):
+    """Which samples a caller wants: those of the last `age_ms`, every `step_ms`."""
+
+    age_ms: int
+    step_ms: int
+
+    def times(self, now_ms: int) -> range:
+        """The moments of the samples, oldest first; the last one is the newest whole step."""
+        last = now_ms - now_ms % self.step_ms
+        return range(last - self.age_ms // self.step_ms * self.step_ms, last + 1, self.step_ms)
+
+
+class Ranges(NamedTuple):
+    """What a request asks for, by the kind of number; None for the plain rate."""
+
+    lengths: Range | None = None
+    msg_rates: Range | None = None
+    data_rates: Range | None = None
+    node_stats: Range | None = None
+
+
+NO_RANGES: Final = Ranges()
+
+
+def ranges_of(parameters: Mapping[str, str]) -> Ranges:
+    """The ranges of a request: `lengths_age` and `lengths_incr` in seconds, and so on.
+
+    Raises:
+        InvalidCommand: a range that is no range, or has too many samples.
+    """
+    return Ranges(**{kind: _range_of(kind, parameters) for kind in Ranges._fields})
+
+
+def _range_of(kind: str, parameters: Mapping[str, str]) -> Range | None:
+    try:
+        age_s, step_s = int(parameters[f"{kind}_age"]), int(parameters[f"{kind}_incr"])
+    except (KeyError, ValueError):
+        return None
+    if age_s <= 0 or step_s <= 0 or age_s // step_s > SAMPLES_MAX:
+        raise InvalidCommand(f"Invalid range parameters: age {age_s}, incr {step_s}")
+    return Range(age_s * 1000, step_s * 1000)
+
+
+class _Rows:
+    """Rows of one tier, oldest first."""
+
+    __slots__ = ("cells", "times")
+
+    def __init__(self) -> None:
+        self.times = array("q")
+        self.cells = array("q")
+
+    def row(self, index: int, width: int) -> Values:
+        return tuple(self.cells[index * width : (index + 1) * width])
+
+
+class History:
+    """How the counts of one thing developed.
+
+    Attributes:
+        values: the counts at the newest tick.
+        changed_ms: the tick at which they were first seen so.
+    """
+
+    __slots__ = ("_rows", "changed_ms", "values")
+
+    def __init__(self, values: Values, now_ms: int) -> None:
+        """Begin with what is there at the first sight; that alone is no rate."""
+        self.values = values
+        self.changed_ms = now_ms
+        self._rows: list[_Rows] = []
+
+    def add(
+        self, values: Values, now_ms: int, interval_ms: int, tiers: Sequence[Tier], rows_max: int
+    ) -> None:
+        """Take the counts of a tick if they changed; `rows_max` bounds every tier beyond its own bound."""
+        if values == self.values:
+            return
+        if not self._rows:
+            self._rows = [_Rows() for _ in tiers]
+            self._push(self.changed_ms, tiers, rows_max)
+        if now_ms - interval_ms > self.changed_ms:
+            self._push(now_ms - interval_ms, tiers, rows_max)
+        self.values = values
+        self.changed_ms = now_ms
+        self._push(now_ms, tiers, rows_max)
+
+    def _push(self, now_ms: int, tiers: Sequence[Tier], rows_max: int) -> None:
+        width = len(self.values)
+        time, cells = now_ms, array("q", self.values)
+        for tier, rows in zip(tiers, self._rows, strict=True):
+            if rows.times and time - rows.times[-1] < tier.step_ms:
+                return
+            rows.times.append(time)
+            rows.cells.extend(cells)
+            if len(rows.times) <= min(tier.rows_max, rows_max):
+                return
+            time, cells = rows.times.pop(0), rows.cells[:width]
+            del rows.cells[:width]
+
+    def rates(self, tick_ms: int) -> list[float]:
+        """Changes a second between the last two ticks, of which `tick_ms` is the newest."""
+        if self.changed_ms != tick_ms or not self._rows or len(self._rows[0].times) < 2:
+            return [0.0] * len(self.values)
+        rows = self._rows[0]
+        before = rows.row(len(rows.times) - 2, len(self.values))
+        span_ms = tick_ms - rows.times[-2]
+        return [(new - old) * 1000 / span_ms for new, old in zip(self.values, before, strict=True)]
+
+    def at(self, time_ms: int) -> Values:
+        """The counts at a moment; 0 before all that is known."""
+        width = len(self.values)
+        for rows in self._rows:
+            index = bisect_right(rows.times, time_ms) - 1
+            if index >= 0:
+                return rows.row(index, width)
+        if not self._rows and time_ms >= self.changed_ms:
+            return self.values
+        return (0,) * width
+
+
+class Together:
+    """Several histories as if they were one."""
+
+    def __init__(self, histories: Sequence[History], width: int) -> None:
+        """Of any number; `width` counts each."""
+        self._histories = histories
+        self._width = width
+
+    @property
+    def values(self) -> Values:
+        """The sums at the newest tick."""
+        return self._sum([history.values for history in self._histories])
+
+    def rates(self, tick_ms: int) -> list[float]:
+        """See History."""
+        return [sum(rates) for rates in self._columns([each.rates(tick_ms) for each in self._histories])]
+
+    def at(self, time_ms: int) -> Values:
+        """See History."""
+        return self._sum([history.at(time_ms) for history in self._histories])
+
+    def _sum(self, rows: Sequence[Values]) -> Values:
+        return tuple(sum(column) for column in self._columns(rows))
+
+    def _columns(self, rows: Sequence[Sequence[T]]) -> Iterable[Sequence[T]]:
+        return zip(*rows, strict=True) if rows else [()] * self._width
+
+
+class Block(NamedTuple):
+    """Counts that are shown together, by their names, from column `start` of a history on.
+
+    Attributes:
+        under: the object that they stand in, empty for the answer itself.
+        asked: the kind of range that a request asks for them with.
+        always: whether they are shown while all of them are 0.
+    """
+
+    names: tuple[str, ...]
+    start: int
+    under: str
+    asked: str
+    always: bool = False
+
+
+def show(
+    blocks: Sequence[Block], history: History | Together, current: Values, ranges: Ranges, tick_ms: int
+) -> dict[str, Any]:
+    """The JSON of some blocks: each count, and `NAME_details` with its rate and, over a range, its samples."""
+    rates = history.rates(tick_ms)
+    shown: dict[str, Any] = {}
+    for block in blocks:
+        columns = slice(block.start, block.start + len(block.names))
+        if not block.always and not any(current[columns]):
+            continue
+        wanted: Range | None = getattr(ranges, block.asked)
+        target = shown.setdefault(block.under, {}) if block.under else shown
+        if wanted is None:
+            for name, value, rate in zip(block.names, current[columns], rates[columns], strict=True):
+                target[name] = value
+                target[f"{name}_details"] = {"rate": rate}
+        else:
+            _show_range(target, block.names, history, columns, wanted.times(tick_ms))
+    return shown
+
+
+def _show_range(
+    target: dict[str, Any],
+    names: Sequence[str],
+    history: History | Together,
+    columns: slice,
+    times: Sequence[int],
+) -> None:
+    rows = [history.at(time)[columns] for time in times]
+    newest_first = list(zip(reversed(times), reversed(rows), strict=True))
+    for column, name in enumerate(names):
+        cells = [row[column] for row in rows]
+        told: dict[str, Any] = {
+            "rate": 0.0,
+            "samples": [{"sample": row[column], "timestamp": time} for time, row in newest_first],
+        }
+        if len(cells) > 1:
+            told["rate"] = (cells[-1] - cells[-2]) * 1000 / (times[-1] - times[-2])
+            told["avg_rate"] = (cells[-1] - cells[0]) * 1000 / (times[-1] - times[0])
+            told["avg"] = sum(cells) / len(cells)
+        target[name] = cells[-1]
+        target[f"{name}_details"] = told

@@ -1,0 +1,93 @@
+"""All things of one kind that there are, each with its history; and the sums of a virtual host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Generic, TypeVar
+
+from leveret.management.rates_history import (
+    DAY,
+    MINUTES,
+    Block,
+    History,
+    Ranges,
+    Values,
+    show,
+)
+
+ROWS_MAX: Final = 200_000
+"""Most rows kept for all things of a kind together: some 20 MB for queues."""
+_ROWS_EACH_MIN: Final = 13
+"""A minute, however many things there are."""
+_SLICE: Final = 500
+
+T = TypeVar("T")
+
+
+class Kind(Generic[T]):
+    """All live things of a kind; see the module."""
+
+    def __init__(self, live: Callable[[], Iterable[T]], measure: Callable[[T], Values]) -> None:
+        """`live` lists them, `measure` reads the counts of one."""
+        self.measure = measure
+        self._live = live
+        self._histories: dict[T, History] = {}
+
+    def tick(
+        self,
+        now_ms: int,
+        interval_ms: int,
+        moved: Callable[[T, list[int]], None],
+        gone: Callable[[T, Values], None],
+    ) -> Iterator[None]:
+        """Sample all, in slices: between them others may work.
+
+        Args:
+            now_ms: later than at the tick before.
+            interval_ms: how much later.
+            moved: told of the differences of whatever changed, and of all of what is new.
+            gone: told of the last counts of what is no more.
+        """
+        before = self._histories
+        after: dict[T, History] = {}
+        things = list(self._live())
+        rows_max = max(ROWS_MAX // max(len(things), 1), _ROWS_EACH_MIN)
+        for count, thing in enumerate(things, 1):
+            values = self.measure(thing)
+            history = before.get(thing)
+            if history is None:
+                history = History(values, now_ms)
+                moved(thing, list(values))
+            elif values != history.values:
+                moved(thing, [new - old for new, old in zip(values, history.values, strict=True)])
+                history.add(values, now_ms, interval_ms, MINUTES, rows_max)
+            after[thing] = history
+            if not count % _SLICE:
+                yield
+        self._histories = after
+        for thing in before.keys() - after.keys():
+            gone(thing, before[thing].values)
+
+    def show(self, thing: T, blocks: tuple[Block, ...], ranges: Ranges, tick_ms: int) -> dict[str, Any]:
+        """What `blocks` say about one of them."""
+        current = self.measure(thing)
+        history = self._histories.get(thing) or History(current, tick_ms)
+        return show(blocks, history, current, ranges, tick_ms)
+
+
+class Sums:
+    """Counts of a virtual host: what its things counted, those that are gone too, and how that developed."""
+
+    def __init__(self, width: int, now_ms: int) -> None:
+        """All zero."""
+        self._values = [0] * width
+        self.history = History(tuple(self._values), now_ms)
+
+    def add(self, start: int, differences: Iterable[int]) -> None:
+        """Add to the counts from column `start` on."""
+        for column, difference in enumerate(differences, start):
+            self._values[column] += difference
+
+    def tick(self, now_ms: int, interval_ms: int) -> None:
+        """Sample what was added."""
+        self.history.add(tuple(self._values), now_ms, interval_ms, DAY, ROWS_MAX)

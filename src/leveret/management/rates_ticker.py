@@ -1,0 +1,34 @@
+"""Lets a node's rates sample at whole multiples of their interval."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from leveret.management import node_stats
+from leveret.management.node import ManagedNode
+from leveret.management.rates import Rates
+
+
+def rates_of(node: ManagedNode) -> Rates:
+    """The rates of a node; no sample is taken yet."""
+    return Rates(
+        node.broker,
+        lambda: node.streams.connections,
+        node_stats.NAMES,
+        lambda: node_stats.sample(node),
+        interval_ms=node.config.metrics.interval_ms,
+        now_ms=_clock_ms(),
+    )
+
+
+async def keep_sampling(rates: Rates) -> None:
+    """Sample for ever; between slices whoever waits has his turn."""
+    while True:
+        await asyncio.sleep((rates.interval_ms - _clock_ms() % rates.interval_ms) / 1000)
+        for _ in rates.tick(_clock_ms()):
+            await asyncio.sleep(0)
+
+
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000

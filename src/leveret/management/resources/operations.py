@@ -1,0 +1,187 @@
+"""`/api/operations`: what an operator does that RabbitMQ has no path for.
+
+Settings and alarm limits of the running node, and its log. RabbitMQ's tools do these by Erlang calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from starlette.responses import Response
+
+from leveret.config.current import settings_in_force
+from leveret.config.kinds import Bytes
+from leveret.core.alarms import Watermark
+from leveret.management.auth import Need
+from leveret.management.call import Call, resource
+from leveret.management.replies import done, json_reply
+from leveret.model.errors import InvalidCommand
+
+logger = logging.getLogger(__name__)
+
+TAIL_BYTES_MAX: Final = 1 << 20
+"""As much of a log file is looked at or sent at once, at most."""
+
+_LINES_MAX: Final = 10_000
+_END: Final = "end"
+_SIZE: Final = Bytes(0)
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "notice": logging.INFO + 5,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+    "alert": logging.CRITICAL + 1,
+    "emergency": logging.CRITICAL + 2,
+    "none": logging.CRITICAL + 3,
+}
+
+
+class WantedLevel(msgspec.Struct):
+    """The body that sets the log's level."""
+
+    level: str
+
+
+class WantedLimit(msgspec.Struct):
+    """The body that sets an alarm's limit: a part of all memory, or a size with its unit."""
+
+    relative: float | None = None
+    absolute: str | int | None = None
+
+    def watermark(self) -> Watermark:
+        """The limit.
+
+        Raises:
+            InvalidCommand: none or both are given, or they make no sense.
+        """
+        if (self.relative is None) is (self.absolute is None):
+            raise InvalidCommand("give either 'relative' or 'absolute'")
+        if self.absolute is None:
+            if not self.relative or self.relative >= 0:
+                return Watermark(ratio=self.relative)
+            raise InvalidCommand(f"relative is {self.relative}: expected 0 or more")
+        try:
+            return Watermark(bytes_=_SIZE.parse(str(self.absolute)))
+        except ValueError:
+            raise InvalidCommand(f"absolute is '{self.absolute}': expected {_SIZE.allowed}") from None
+
+
+async def show_settings(call: Call) -> Response:
+    """The settings the node runs with, without secrets."""
+    held = settings_in_force(call.node.config)
+    return json_reply([{"key": key, "value": value} for key, value in held])
+
+
+async def set_memory_limit(call: Call) -> Response:
+    """Block publishers above this use of memory, until the node is started again."""
+    call.node.alarms.set_memory((await call.body(WantedLimit)).watermark())
+    return done()
+
+
+async def set_disk_limit(call: Call) -> Response:
+    """Block publishers below this much free disk, until the node is started again."""
+    call.node.alarms.set_disk((await call.body(WantedLimit)).watermark())
+    return done()
+
+
+async def show_log(call: Call) -> Response:
+    """Where the log goes, and its level."""
+    level = logging.getLogger().level
+    name = next((name for name, number in _LEVELS.items() if number == level), str(level))
+    return json_reply({"places": list(_places()), "level": name})
+
+
+async def set_log_level(call: Call) -> Response:
+    """Log from a severity on, in all categories and on all outputs, until the node is started again."""
+    name = (await call.body(WantedLevel)).level
+    if name not in _LEVELS:
+        raise InvalidCommand(f"level '{name}' is not one of {', '.join(_LEVELS)}")
+    root = logging.getLogger()
+    for handler in root.handlers:
+        handler.filters.clear()
+        handler.setLevel(_LEVELS[name])
+    root.setLevel(_LEVELS[name])
+    logger.warning("log_level_set level=%s", name)
+    return done()
+
+
+async def show_lines(call: Call) -> Response:
+    """The last lines of the log file."""
+    count = _count(call.path("count"))
+    path = _log_file()
+    size = path.stat().st_size
+    text = _read(path, max(0, size - TAIL_BYTES_MAX))
+    return json_reply({"path": str(path), "lines": text.splitlines()[-count:]})
+
+
+async def show_text(call: Call) -> Response:
+    """The log file from an offset on, and the next offset; a file that was put aside begins anew."""
+    path = _log_file()
+    size = path.stat().st_size
+    where = call.path("offset")
+    offset = size if where == _END else _count(where, least=0, most=1 << 62)
+    start = 0 if offset > size else offset
+    data = _octets(path, start)
+    return json_reply({"text": data.decode("utf-8", "replace"), "offset": start + len(data)})
+
+
+def _places() -> Iterator[str]:
+    """The outputs of the log: files by path, the console by its name."""
+    for handler in logging.getLogger().handlers:
+        path = _path_of(handler)
+        if path is not None:
+            yield str(path)
+        elif isinstance(handler, logging.StreamHandler):
+            yield str(getattr(handler.stream, "name", "<console>"))
+
+
+def _path_of(handler: logging.Handler) -> Path | None:
+    """The file of a handler that writes one."""
+    found = getattr(handler, "path", None) or getattr(handler, "baseFilename", None)
+    return None if found is None else Path(found)
+
+
+def _log_file() -> Path:
+    paths = [path for handler in logging.getLogger().handlers if (path := _path_of(handler)) is not None]
+    if not paths:
+        raise InvalidCommand(
+            f"the log goes to {', '.join(_places()) or 'nowhere'}, not to a file; log.file sets one"
+        )
+    return paths[0]
+
+
+def _octets(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset, os.SEEK_SET)
+        return file.read(TAIL_BYTES_MAX)
+
+
+def _read(path: Path, offset: int) -> str:
+    """The text from an offset on; from the next whole line on, unless it is the beginning."""
+    text = _octets(path, offset).decode("utf-8", "replace")
+    return text if offset == 0 else text.partition("\n")[2]
+
+
+def _count(text: str, least: int = 1, most: int = _LINES_MAX) -> int:
+    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+        raise InvalidCommand(f"'{text}' is not a whole number from {least} to {most}")
+    return int(text)
+
+
+_ADMIN: Final = Need.ADMINISTRATOR
+ROUTES = [
+    resource("/api/operations/settings", need=_ADMIN, GET=show_settings),
+    resource("/api/operations/memory-limit", need=_ADMIN, PUT=set_memory_limit),
+    resource("/api/operations/disk-limit", need=_ADMIN, PUT=set_disk_limit),
+    resource("/api/operations/log", need=_ADMIN, GET=show_log),
+    resource("/api/operations/log/level", need=_ADMIN, PUT=set_log_level),
+    resource("/api/operations/log/lines/{count}", need=_ADMIN, GET=show_lines),
+    resource("/api/operations/log/text/{offset}", need=_ADMIN, GET=show_text),
+]

@@ -1,0 +1,301 @@
+"""One socket on the AMQP port, and when it is read from.
+
+The first eight octets tell AMQP 0-9-1 from AMQP 1.0; from then on the socket's octets go to that
+session and its output comes back. A socket is left unread while one of these holds, so that what a
+peer sends never costs more memory than it should:
+
+- what was read fills a turn: others are served first;
+- the disk has fallen behind;
+- the session stalls: an alarm blocks publishers, or its output has to go first;
+- the peer does not take what it was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Final, cast
+
+from leveret.runtime import connection_log
+from leveret.runtime.addresses import is_loopback
+from leveret.runtime.held_output import HeldOutput
+from leveret.runtime.tls import tls_peer
+from leveret.session.amqp091.connection import ClientConnection, Stall, State
+from leveret.session.amqp10 import Amqp10Session
+from leveret.wire.amqp091 import AMQP10_HEADERS
+from leveret.wire.proxy_protocol import Proxied
+
+if TYPE_CHECKING:
+    from leveret.runtime.amqp_listener import AmqpListener
+
+WRITE_BUFFER_HIGH_BYTES: Final = 1024 * 1024
+"""No deliveries to a peer for which more than this waits."""
+UNSENT_BYTES_MAX: Final = 4 * WRITE_BUFFER_HIGH_BYTES
+"""A peer for which more than this waits, answers and confirms too, is not read from."""
+TURN_BYTES: Final = 64 * 1024
+"""A read of this size or more ends a connection's turn."""
+ENDING_TIMEOUT_MS: Final = 10_000
+"""For a peer to take the last it was sent."""
+
+
+class AmqpPeer(asyncio.Protocol):
+    """See the module."""
+
+    def __init__(self, listener: AmqpListener, proxied: Proxied | None = None) -> None:
+        """Wait for the connection; `proxied` is whom a proxy speaks for."""
+        self._listener = listener
+        self._engine = listener.engine
+        self._proxied = proxied
+        self._transport: asyncio.Transport | None = None
+        self._session: ClientConnection | None = None
+        self._amqp10: Amqp10Session | None = None
+        self._begin = b""
+        self._from_loopback = False
+        self._held = HeldOutput()
+        self._ending_at_ms: int | None = None
+        self._is_known = False
+        self._reads = True
+        self._has_read_last = False
+        self._turn_is_over = False
+        self._waits_for_disk = False
+
+    # -- the transport's calls ----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A peer connected, and TLS is settled."""
+        # uvloop's transports are no subclasses of asyncio's.
+        transport = cast(asyncio.Transport, transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
+        self._set_options(transport.get_extra_info("socket"))
+        # A peer that is gone already has no name.
+        peer = transport.get_extra_info("peername") or ("", 0)
+        own = transport.get_extra_info("sockname") or ("", 0)
+        if self._proxied is not None:
+            peer, own = self._proxied
+        self._from_loopback = is_loopback(peer[0])
+        self.name = f"{peer[0]}:{peer[1]} -> {own[0]}:{own[1]}"
+        tls = tls_peer(transport)
+        self._session = ClientConnection(
+            self._listener.host,
+            peer=self.name,
+            from_loopback=self._from_loopback,
+            now_ms=self._listener.clock_ms(),
+            tls=tls,
+        )
+        self._engine.peers[self._session] = self
+        self._listener.peers.add(self)
+        connection_log.accepted(self.name, "amqp" if tls is None else "amqp/ssl")
+
+    def _set_options(self, accepted: socket.socket) -> None:
+        """What the event loop does not set by itself: it turns Nagle's algorithm off."""
+        options = self._listener.options
+        if not options.nodelay:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+        if options.keepalive:
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def data_received(self, data: bytes) -> None:
+        """Octets came."""
+        session = self._session
+        if session is None:
+            self._receive10(data)
+            return
+        if session.state is State.HEADER:
+            data = self._begin + data
+            if len(data) < 8:
+                self._begin = data
+                return
+            self._begin = b""
+            if data[:8] in AMQP10_HEADERS:
+                self._switch_to_amqp10()
+                self._receive10(data)
+                return
+        session.receive(data, self._listener.clock_ms())
+        if not self._is_known and session.state is State.OPEN:
+            self._is_known = True
+            connection_log.authenticated(self.name, session.user or "", session.vhost or "")
+        if len(data) >= TURN_BYTES and not self._turn_is_over:
+            self._turn_is_over = True
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        self._settle(session)
+
+    def pause_writing(self) -> None:
+        """The socket's buffer is full."""
+        if self._session is not None:
+            self._session.is_paused = True
+
+    def resume_writing(self) -> None:
+        """The socket takes more again."""
+        if self._session is not None:
+            self._session.resume()
+            self.go_on()
+        self._pace()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self._listener.forget(self)
+        self._transport = None
+        session = self._session
+        if session is not None:
+            user = session.user or "" if self._is_known else ""
+            connection_log.closed(self.name, user, session.vhost or "", session.end_reason)
+            self._engine.peers.pop(session, None)
+            session.lost()
+            self._engine.touch()
+
+    # -- AMQP 1.0 -----------------------------------------------------------------------------
+
+    def _switch_to_amqp10(self) -> None:
+        if self._session is not None:
+            self._engine.peers.pop(self._session, None)
+        self._session = None
+        self._amqp10 = Amqp10Session(self._listener.amqp10_host, from_loopback=self._from_loopback)
+
+    def _receive10(self, data: bytes) -> None:
+        if self._amqp10 is not None:
+            self._write10(self._amqp10.receive(data, self._listener.clock_ms()))
+
+    def _write10(self, octets: bytes) -> None:
+        if self._amqp10 is not None and self._transport is not None:
+            self._transport.write(octets)
+            if self._amqp10.closed:
+                self.end()
+            else:
+                self._pace()
+
+    # -- what the engine asks -----------------------------------------------------------------
+
+    def write(self, octets: bytes, *, hold: int) -> None:
+        """See engine.Peer."""
+        if self._transport is None:
+            return
+        if hold or self._held:
+            self._held.add(hold, octets)
+            self._pace()
+        else:
+            self._send(self._transport, octets)
+
+    def release(self, hold: int) -> None:
+        """See engine.Peer."""
+        octets = self._held.release(hold)
+        if octets and self._transport is not None:
+            self._send(self._transport, octets)
+        if self._ending_at_ms is not None:
+            self.end()
+
+    def _send(self, transport: asyncio.Transport, octets: bytes) -> None:
+        transport.write(octets)
+        session = self._session
+        if session is not None and not session.is_paused:
+            if session.is_throttled:
+                session.resume()
+                self._engine.touch()
+            if session.stall is Stall.OUTPUT:
+                asyncio.get_running_loop().call_soon(self.go_on)
+        self._pace()
+
+    def end(self) -> None:
+        """See engine.Peer."""
+        if self._ending_at_ms is None:
+            self._ending_at_ms = self._listener.clock_ms()
+        if self._transport is not None and not self._held:
+            self._transport.close()
+
+    def end_after_flush(self) -> None:
+        """Close once what the session said last has been written."""
+        asyncio.get_running_loop().call_soon(self._engine.flush)
+        asyncio.get_running_loop().call_soon(self.end)
+
+    # -- reading, or not ----------------------------------------------------------------------
+
+    def _settle(self, session: ClientConnection) -> None:
+        """The session took something: have it flushed, and see whether to read on."""
+        self._engine.touch(session)
+        if session.state is State.CLOSED:
+            self.end_after_flush()
+            return
+        if not self._waits_for_disk and self._engine.is_overloaded():
+            self._waits_for_disk = True
+            self._engine.when_relieved(self._disk_has_caught_up)
+        self._pace()
+
+    def _begin_turn(self) -> None:
+        self._turn_is_over = False
+        self._pace()
+
+    def _disk_has_caught_up(self) -> None:
+        self._waits_for_disk = False
+        self._pace()
+
+    def go_on(self) -> None:
+        """Things have changed: a session that stalls may go on."""
+        if self._session is not None and self._transport is not None:
+            self._session.go_on(self._listener.clock_ms())
+            self._settle(self._session)
+
+    def _pace(self) -> None:
+        """Read from the socket, or leave it unread; see the module.
+
+        The end of a turn matters too: the event loop would else go on reading from a socket that has more, tens
+        of times, before it looks at any other: one fast publisher would keep acks, and so deliveries, waiting.
+        """
+        transport, session = self._transport, self._session
+        if transport is None or transport.is_closing():
+            return
+        listens = not (
+            self._has_read_last
+            or self._waits_for_disk
+            or (session is not None and session.stall is not None)
+            or transport.get_write_buffer_size() + self._held.size_bytes > UNSENT_BYTES_MAX
+        )
+        if session is not None and session.is_reading != listens:
+            session.set_reading(listens, self._listener.clock_ms(), for_disk=self._waits_for_disk)
+        reads = listens and not self._turn_is_over
+        if reads != self._reads:
+            self._reads = reads
+            (transport.resume_reading if reads else transport.pause_reading)()
+
+    # -- time and ends ------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Heartbeats and timeouts."""
+        session = self._session
+        if self._ending_at_ms is not None:
+            if now_ms - self._ending_at_ms > ENDING_TIMEOUT_MS:
+                self.abort()
+        elif session is not None:
+            session.tick(now_ms)
+            if session.state is State.CLOSED:
+                self.end_after_flush()
+            else:
+                self._pace()
+        elif self._amqp10 is not None:
+            self._write10(self._amqp10.tick(now_ms))
+
+    def pause_reading(self) -> None:
+        """Read no more: what came until now is the last that is served."""
+        self._has_read_last = True
+        self._pace()
+
+    def say_goodbye(self) -> None:
+        """Tell the client that the node stops, and read on until it has said the same.
+
+        A socket that is closed with octets unread resets the connection, and the client may lose what it was
+        sent last: its confirms.
+        """
+        if self._session is None or self._transport is None:
+            self.end()
+            return
+        self._session.force_close("broker forced connection closure with reason 'shutdown'")
+        self._engine.flush()
+        if self._session.state is State.CLOSED:
+            self.end()
+        else:
+            self._has_read_last = False
+            self._pace()
+
+    def abort(self) -> None:
+        """Close without another word."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,42 @@
+"""What is told of clients' connections, in one place, so that all doors use the same words.
+
+    connection_accepted name="127.0.0.1:40312 -> 127.0.0.1:5672" protocol=amqp
+    login_refused user=app reason="invalid credentials"
+    connection_authenticated name=... user=app vhost=/
+    connection_closed name=... user=app vhost=/
+
+The setting `log.connection.level` is for these.
+"""
+
+from __future__ import annotations
+
+import logging
+
+logger = logging.getLogger(__name__)
+
+
+def accepted(name: str, protocol: str) -> None:
+    """A peer connected; `name` is both ends."""
+    logger.info("connection_accepted name=%s protocol=%s", name, protocol)
+
+
+def authenticated(name: str, user: str, vhost: str) -> None:
+    """A client logged in and was let into a virtual host."""
+    logger.info("connection_authenticated name=%s user=%s vhost=%s", name, user, vhost)
+
+
+def login_refused(user: str, reason: str) -> None:
+    """Credentials were wrong, or not allowed from where they came; the client is not told which."""
+    logger.warning("login_refused user=%s reason=%s", user, reason)
+
+
+def closed(name: str, user: str, vhost: str, reason: str = "") -> None:
+    """A connection ended; `user` is empty of one that had not been authenticated, `reason` of one that said goodbye."""
+    if user:
+        # The reason may hold names that the peer chose: quoted, they cannot pass for another line.
+        why = f" reason={reason!r}" if reason else ""
+        logger.info("connection_closed name=%s user=%s vhost=%s%s", name, user, vhost, why)
+    else:
+        logger.info(
+            "connection_closed name=%s reason=%s", name, repr(reason) if reason else "not_authenticated"
+        )

@@ -1,0 +1,62 @@
+"""Recovered messages into a queue, through the stream protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from leveret.core.broker import Broker
+from leveret.core.queue import Head, Queue
+from leveret.model.errors import StorageError
+from leveret.runtime.commit import GroupCommit
+from leveret.runtime.engine import Engine
+from leveret.session.stored import Heads
+
+
+class RecoveryIngest:
+    """runtime.stream_host.RecoveryQueue: stored messages into a queue, each once.
+
+    The last publishing id of a reference is logged in the trailer of the very chunk that holds its
+    message, so after any crash the two agree: what is there is known to be there.
+    """
+
+    def __init__(self, broker: Broker, queue: Queue, engine: Engine, commit: GroupCommit) -> None:
+        """Hand in to `queue`."""
+        self._broker = broker
+        self._queue = queue
+        self._engine = engine
+        self._commit = commit
+        self._heads = Heads()
+
+    def last_sequence(self, reference: str) -> int:
+        """See RecoveryQueue."""
+        return self._queue.sequences.get(reference.encode(), 0)
+
+    def append(self, reference: str, entries: list[tuple[int, bytes]], done: Callable[[], None]) -> None:
+        """See RecoveryQueue."""
+        queue = self._broker.queue(*self._queue.key)
+        name = reference.encode()
+        last = queue.sequences.get(name, 0)
+        new = [(sequence, *self._heads.of_entry(entry)) for sequence, entry in entries if sequence > last]
+        if queue.gathered:
+            # Others' messages first, by themselves: ours and their sequence must share one chunk.
+            self._engine.append_now(queue)
+        runs: list[tuple[Head, list[bytes]]] = []
+        for sequence, head, body in new:
+            if sequence > last:
+                last = sequence
+                if runs and runs[-1][0] is head:
+                    runs[-1][1].append(body)
+                else:
+                    runs.append((head, [body]))
+        for head, bodies in runs:
+            queue.gather(head, bodies)
+        if last > queue.sequences.get(name, 0):
+            queue.advance_sequence(name, last)
+            self._broker.dirty[queue] = None
+            self._engine.flush()
+            if queue.sequences.get(name, 0) < last:
+                raise StorageError(
+                    f"queue '{queue.key[1]}': the disk refused recovered messages; see the node's log"
+                )
+        self._commit.when_durable(done)
+        self._commit.begin()

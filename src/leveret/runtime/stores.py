@@ -1,0 +1,97 @@
+"""The logs of all queues, whichever kind: each kind has a store of its own, and nobody else asks which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from leveret.core.queue import Queue, Run
+from leveret.core.stream import Stream
+from leveret.runtime.commit import GroupCommit
+from leveret.runtime.queue_store import OnAppend, QueueStore
+from leveret.runtime.stream_store import StreamStore
+
+
+class QueueLogs(Protocol):
+    """What the engine and the node need of a store."""
+
+    on_append: OnAppend
+
+    def append_messages(self, queue: Queue) -> None:
+        """Append what the queue gathered. Raises StorageError."""
+
+    def append_settlements(self, queue: Queue) -> None:
+        """Append what else the queue has to remember. Raises StorageError."""
+
+    def delete(self, queue: Queue) -> None:
+        """Remove a deleted queue's log. Raises StorageError."""
+
+
+class Stores:
+    """See the module.
+
+    Attributes:
+        queues: all that are no streams.
+        streams: streams.
+    """
+
+    def __init__(
+        self, directory: Path, commit: GroupCommit, clock_ms: Callable[[], int], segment_bytes_max: int
+    ) -> None:
+        """See QueueStore and StreamStore."""
+        self.queues = QueueStore(directory, commit, clock_ms, segment_bytes_max)
+        self.streams = StreamStore(directory, commit, clock_ms, segment_bytes_max)
+
+    @property
+    def on_append(self) -> OnAppend:
+        """Told of every chunk that was appended."""
+        return self.queues.on_append
+
+    @on_append.setter
+    def on_append(self, told: OnAppend) -> None:
+        self.queues.on_append = self.streams.on_append = told
+
+    def append_messages(self, queue: Queue) -> None:
+        """See QueueLogs."""
+        if isinstance(queue, Stream):
+            self.streams.append_messages(queue)
+        else:
+            self.queues.append_messages(queue)
+
+    def append_settlements(self, queue: Queue) -> None:
+        """See QueueLogs."""
+        if isinstance(queue, Stream):
+            self.streams.append_settlements(queue)
+        else:
+            self.queues.append_settlements(queue)
+
+    def read(self, queue: Queue, offset: int) -> list[Run]:
+        """The core's Reader."""
+        if isinstance(queue, Stream):
+            return self.streams.read(queue, offset)
+        return self.queues.read(queue, offset)
+
+    def recover(self, queue: Queue) -> None:
+        """Give a queue what its log holds."""
+        if isinstance(queue, Stream):
+            self.streams.recover(queue)
+        else:
+            self.queues.recover(queue)
+
+    def delete(self, queue: Queue) -> None:
+        """See QueueLogs."""
+        if isinstance(queue, Stream):
+            self.streams.delete(queue)
+        else:
+            self.queues.delete(queue)
+
+    def remove_orphans(self, epochs: set[int]) -> None:
+        """Delete logs whose queue is none of these."""
+        self.queues.remove_orphans(epochs)
+        self.streams.remove_orphans(epochs)
+
+    def close(self) -> None:
+        """Close every log."""
+        self.queues.close()
+        self.streams.close()

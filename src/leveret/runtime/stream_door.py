@@ -1,0 +1,293 @@
+"""What the node answers to the stream protocol: streams, outgoing logs out, recovered messages in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from leveret.core.access import is_allowed, permission_of
+from leveret.core.broker import Broker
+from leveret.core.stream import Batch, Stream
+from leveret.core.stream_groups import ConsumerGroups
+from leveret.model import definitions as d
+from leveret.model.errors import AccessRefused, NotFound, PreconditionFailed
+from leveret.runtime.commit import GroupCommit
+from leveret.runtime.engine import Engine
+from leveret.runtime.hosts import Authority
+from leveret.runtime.outgoing import Collector, OutgoingLog
+from leveret.runtime.recovery_ingest import RecoveryIngest
+from leveret.runtime.stream_store import StreamLog, StreamStore
+from leveret.session.stream_types import Operation
+from leveret.wire.record import OUTGOING_STREAM
+
+PARTITION_ORDER: Final = "x-stream-partition-order"
+_NUMBERS: Final = (
+    "max-length-bytes",
+    "stream-max-segment-size-bytes",
+    "initial-cluster-size",
+    "stream-filter-size-bytes",
+)
+_TEXTS: Final = ("max-age", "queue-leader-locator")
+
+
+class StreamDoor:
+    """runtime.stream_host.StreamHost.
+
+    Attributes:
+        advertised_host: where clients are told to find this node.
+        groups: subscriptions of which one is active.
+    """
+
+    def __init__(
+        self,
+        authority: Authority,
+        collector: Collector,
+        streams: StreamStore,
+        engine: Engine,
+        commit: GroupCommit,
+        *,
+        node_name: str,
+    ) -> None:
+        """`advertised_port` is set once the listener has one."""
+        self.node_name = node_name
+        self.advertised_host = "127.0.0.1"
+        self.advertised_port = 0
+        self.groups = ConsumerGroups()
+        self._authority = authority
+        self._collector = collector
+        self._streams = streams
+        self._engine = engine
+        self._commit = commit
+        self.authenticate = authority.authenticate
+        self.open_vhost = authority.open_vhost
+
+    # -- streams ------------------------------------------------------------------------------
+
+    @property
+    def _broker(self) -> Broker:
+        return self._authority.broker
+
+    def check(self, user: str, vhost: str, operation: Operation, name: str) -> None:
+        """See StreamAuthority."""
+        permission = permission_of(self._broker.definitions, user, vhost)
+        if user not in self._authority.internal and not is_allowed(permission, operation, name):
+            raise AccessRefused(
+                f"{operation} access to queue '{name}' in vhost '{vhost}' refused for user '{user}'"
+            )
+
+    def _find(self, vhost: str, name: str) -> Stream:
+        found = self._broker.queue(vhost, name)
+        if not isinstance(found, Stream):
+            raise NotFound(f"queue '{name}' in vhost '{vhost}' is not a stream")
+        return found
+
+    def stream(self, vhost: str, name: str) -> OpenStream:
+        """See StreamHost."""
+        stream = self._find(vhost, name)
+        return OpenStream(stream, self._streams.log(stream), self._broker, self._engine)
+
+    def wake(self, stream: Stream) -> None:
+        """More of a stream is durable: its consumers by AMQP 0-9-1 may have it."""
+        if stream.consumers and self._broker.queues.get(stream.key) is stream:
+            self._broker.dirty[stream] = None
+            self._engine.touch()
+
+    def create_stream(self, vhost: str, name: str, arguments: Mapping[str, str]) -> bool:
+        """See StreamAuthority."""
+        exists = (vhost, name) in self._broker.queues
+        self._broker.declare_queue(d.Queue(name=name, vhost=vhost, arguments=_queue_arguments(arguments)))
+        return not exists
+
+    def delete_stream(self, vhost: str, name: str) -> None:
+        """See StreamAuthority."""
+        self._broker.delete_queue(self._find(vhost, name))
+
+    def when_durable(self, done: Callable[[], None]) -> None:
+        """See StreamHost."""
+        self._engine.flush()
+        if self._broker.changes:
+            # The definitions log refused them; the engine tries again, and so the answer waits.
+            asyncio.get_running_loop().call_later(1.0, self.when_durable, done)
+            return
+        self._commit.when_durable(done)
+        self._commit.begin()
+
+    # -- super streams ------------------------------------------------------------------------
+
+    def create_super_stream(
+        self, vhost: str, name: str, partitions: Mapping[str, str], arguments: Mapping[str, str]
+    ) -> bool:
+        """See StreamAuthority."""
+        broker = self._broker
+        if name in broker.topology(vhost).exchanges or any((vhost, each) in broker.queues for each in partitions):
+            return False
+        queues = [
+            d.Queue(name=each, vhost=vhost, arguments=_queue_arguments(arguments)) for each in partitions
+        ]
+        exchange = d.Exchange(name=name, vhost=vhost, type="direct", arguments={"x-super-stream": True})
+        for queue in queues:
+            # The first would be refused for what all of them ask: so it is all or nothing.
+            broker.declare_queue(queue)
+        broker.declare_exchange(exchange)
+        for order, (stream, key) in enumerate(partitions.items()):
+            broker.bind(
+                d.Binding(
+                    vhost=vhost,
+                    source=name,
+                    destination=stream,
+                    destination_type="queue",
+                    routing_key=key,
+                    arguments={PARTITION_ORDER: order},
+                )
+            )
+        return True
+
+    def delete_super_stream(self, vhost: str, name: str) -> None:
+        """See StreamAuthority."""
+        for stream in self.partitions(vhost, name):
+            self._broker.delete_queue(self._find(vhost, stream))
+        self._broker.delete_exchange(vhost, name)
+
+    def partitions(self, vhost: str, super_stream: str) -> list[str]:
+        """See StreamAuthority."""
+        self._broker.exchange(vhost, super_stream)
+        bindings = self._broker.topology(vhost).exchanges[super_stream].bindings.values()
+        found = [
+            binding
+            for binding in bindings
+            if binding.destination_type == "queue" and self._is_stream(vhost, binding.destination)
+        ]
+        found.sort(key=lambda binding: binding.arguments.get(PARTITION_ORDER, 0))
+        return [binding.destination for binding in found]
+
+    def _is_stream(self, vhost: str, name: str) -> bool:
+        return isinstance(self._broker.queues.get((vhost, name)), Stream)
+
+    def route(self, vhost: str, super_stream: str, routing_key: str) -> list[str]:
+        """See StreamAuthority."""
+        queues = self._broker.route(vhost, super_stream, routing_key, {})
+        return [queue.definition.name for queue in queues if isinstance(queue, Stream)]
+
+    # -- standby ------------------------------------------------------------------------------
+
+    def outgoing_log(self, user: str, vhost: str) -> OutgoingLog:
+        """See StreamHost."""
+        log = self._collector.logs.get(vhost)
+        if log is None:
+            raise NotFound(f"vhost '{vhost}' has no outgoing log: it is not tagged standby_replication")
+        if not self._authority.may_read(user, vhost, OUTGOING_STREAM):
+            raise AccessRefused(
+                f"access to queue '{OUTGOING_STREAM}' in vhost '{vhost}' refused for user '{user}'"
+            )
+        return log
+
+    def recovery_queue(self, user: str, vhost: str, queue: str) -> RecoveryIngest:
+        """See StreamHost: for this node's own recovery jobs and for administrators."""
+        broker = self._authority.broker
+        held = broker.definitions.by_kind["users"].get((user,))
+        if user not in self._authority.internal and "administrator" not in getattr(held, "tags", ()):
+            raise AccessRefused(f"recovery into queue '{queue}' in vhost '{vhost}' refused for user '{user}'")
+        if (vhost, queue) not in broker.queues:
+            # The schema sync had not brought it yet; without a queue its messages could not come back.
+            broker.declare_queue(d.Queue(name=queue, vhost=vhost))
+            self._engine.touch()
+        return RecoveryIngest(broker, broker.queue(vhost, queue), self._engine, self._commit)
+
+    def store_offset(self, vhost: str, reference: str, offset: int) -> None:
+        """See StreamHost."""
+        log = self._collector.logs.get(vhost)
+        if log is not None:
+            log.offsets[reference] = offset
+
+    def query_offset(self, vhost: str, reference: str) -> int | None:
+        """See StreamHost."""
+        log = self._collector.logs.get(vhost)
+        return log.offsets.get(reference) if log is not None else None
+
+
+class OpenStream:
+    """runtime.stream_host.StreamHandle: one stream, for one connection."""
+
+    def __init__(self, stream: Stream, log: StreamLog, broker: Broker, engine: Engine) -> None:
+        """Of `stream` with its `log`."""
+        self._stream = stream
+        self._log = log
+        self._broker = broker
+        self._engine = engine
+        self.read = log.read
+        self.on_commit = log.on_commit
+        self.offset_at = log.offset_at
+
+    @property
+    def first_offset(self) -> int:
+        """See LogBounds."""
+        return self._log.first_offset
+
+    @property
+    def committed_offset(self) -> int:
+        """See LogBounds."""
+        return self._log.committed_offset
+
+    @property
+    def last_chunk_id(self) -> int:
+        """See LogBounds."""
+        return self._log.last_chunk_id
+
+    @property
+    def last_timestamp_ms(self) -> int:
+        """See LogBounds."""
+        return self._log.last_timestamp_ms
+
+    @property
+    def bytes(self) -> int:
+        """See LogBounds."""
+        return self._log.bytes
+
+    def last_sequence(self, reference: str) -> int:
+        """See SequenceBook."""
+        return max(self._stream.sequences.get(reference.encode(), 0), 0)
+
+    def stored_offset(self, reference: str) -> int | None:
+        """See StreamBook."""
+        return self._stream.offset_of(reference.encode())
+
+    def publish(self, batch: Batch) -> None:
+        """See StreamHandle."""
+        if self._is_gone:
+            batch.done(NotFound("the stream was deleted"))
+            return
+        self._stream.publish(batch)
+        self._mark()
+
+    def store_offset(self, reference: str, offset: int) -> None:
+        """See StreamHandle."""
+        if not self._is_gone:
+            self._stream.store_offset(reference.encode(), offset)
+            self._mark()
+
+    @property
+    def _is_gone(self) -> bool:
+        return self._broker.queues.get(self._stream.key) is not self._stream
+
+    def _mark(self) -> None:
+        self._broker.dirty[self._stream] = None
+        self._engine.touch()
+
+
+def _queue_arguments(given: Mapping[str, str]) -> dict[str, Any]:
+    """A stream's arguments as those of a queue; unknown ones are left out, as RabbitMQ does.
+
+    Raises:
+        PreconditionFailed: one that has to be a number is none.
+    """
+    arguments: dict[str, Any] = {"x-queue-type": "stream"}
+    for name in _NUMBERS:
+        if name in given:
+            if not given[name].isdecimal():
+                raise PreconditionFailed(f"stream argument '{name}' is {given[name]!r}, expected a whole number")
+            arguments[f"x-{name}"] = int(given[name])
+    for name in _TEXTS:
+        if name in given:
+            arguments[f"x-{name}"] = given[name]
+    return arguments

@@ -1,0 +1,411 @@
+"""Streams and their logs: appending, what is committed, reading, retention.
+
+A chunk is one flush of one stream. Its data are the entries as publishers sent them, so readers of the
+stream protocol get it as it stands in the file. Beside them its trailer holds what the stream remembers:
+the last publishing id of each publisher in it, and offsets that readers stored since the last chunk (a
+chunk of type TRACKING with one empty record if there is no message to ride on). The first chunk of a
+segment repeats all of both, so that the newest segment, which retention never takes, knows everything.
+
+Readers are served up to the committed end, which rises when the fdatasync that covers a chunk has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from builtins import bytes as octets_type
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from leveret.core.queue import Queue, Run
+from leveret.core.stream import Batch, Stream, records_of, retained_before_ms
+from leveret.model.errors import Corrupt, NotFound, StorageError
+from leveret.runtime.commit import GroupCommit
+from leveret.session.stream_messages import entries_of, runs_of
+from leveret.storage.log import Log
+from leveret.wire.chunk import (
+    ENTRIES_MAX,
+    Attribute,
+    Chunk,
+    ChunkError,
+    ChunkType,
+    Header,
+    decode_trailer,
+    encode_attribute,
+    encode_entry,
+    encode_trailer,
+)
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES_MAX: Final = 1_000_000
+"""A chunk is one frame to a reader, which may take no more than a mebibyte; a larger message is alone in its."""
+READ_BYTES: Final = 512 * 1024
+FILTERS_MAX: Final = 128
+"""With more filter values than that in a chunk it is sent to every reader."""
+
+OnAppend = Callable[[Queue, Header, bytes], None]
+
+
+class StreamLog:
+    """One stream's log and its committed end: what runtime.stream_host serves of it.
+
+    Attributes:
+        committed_offset: the offset after the last one that is durable.
+        last_chunk_id: first offset of the last durable chunk of messages, -1 for none.
+        is_closed: the stream was deleted.
+    """
+
+    def __init__(self, log: Log) -> None:
+        """Everything in `log`, which is open, is durable."""
+        self.log = log
+        self.committed_offset = log.next_offset
+        self.last_chunk_id = -1
+        self.last_appended_id = -1
+        self.is_closed = False
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def first_offset(self) -> int:
+        """The oldest offset retained."""
+        return self.log.first_offset
+
+    @property
+    def last_timestamp_ms(self) -> int:
+        """Timestamp of the newest chunk."""
+        return self.log.last_timestamp_ms
+
+    @property
+    def bytes(self) -> int:
+        """Octets retained."""
+        return self.log.size_bytes
+
+    def read(self, offset: int, bytes_max: int) -> list[octets_type]:
+        """See runtime.stream_host.ServedLog."""
+        if self.is_closed:
+            raise NotFound("the stream was deleted")
+        chunks: list[octets_type] = []
+        if offset < self.committed_offset:
+            for header, octets in self.log.read_raw(offset, bytes_max):
+                if header.next_offset > self.committed_offset:
+                    break
+                chunks.append(octets)
+        return chunks
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """First offset of the first durable chunk that is not older."""
+        return min(self.log.offset_at(timestamp_ms), self.committed_offset)
+
+    def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back whenever the committed end rose, and when the stream is deleted; returns what ends that."""
+        self._listeners.append(callback)
+        return lambda: self._listeners.remove(callback) if callback in self._listeners else None
+
+    def commit(self, next_offset: int, last_chunk_id: int) -> None:
+        """Everything before `next_offset` is durable."""
+        self.committed_offset = next_offset
+        self.last_chunk_id = last_chunk_id
+        self.tell()
+
+    def tell(self) -> None:
+        """Call the listeners."""
+        for callback in list(self._listeners):
+            callback()
+
+
+class StreamStore:
+    """One log a stream, in a directory named after its epoch.
+
+    Attributes:
+        on_append: told of every chunk that was appended.
+        on_commit: told of every stream whose committed end rose.
+    """
+
+    def __init__(
+        self, directory: Path, commit: GroupCommit, clock_ms: Callable[[], int], segment_bytes_max: int
+    ) -> None:
+        """Streams live in `directory`/streams; `segment_bytes_max` holds unless a stream has its own."""
+        self.on_append: OnAppend = _ignore
+        self.on_commit: Callable[[Stream], None] = _unheard
+        self._directory = directory / "streams"
+        self._commit = commit
+        self._clock_ms = clock_ms
+        self._segment_bytes_max = segment_bytes_max
+        self._logs: dict[Stream, StreamLog] = {}
+
+    # -- life of a log ------------------------------------------------------------------------
+
+    def log(self, stream: Stream) -> StreamLog:
+        """The stream's log, made on first use.
+
+        Raises:
+            StorageError: the stream's log is damaged, or the disk refuses it.
+        """
+        found = self._logs.get(stream)
+        if found is None:
+            if stream.damage is not None:
+                raise StorageError(f"stream '{stream.key[1]}' is down: {stream.damage}")
+            found = self._keep(stream, self._describe(stream).open(), -1)
+        return found
+
+    def _describe(self, stream: Stream) -> Log:
+        return Log(
+            self._directory / f"{stream.epoch:016x}",
+            epoch=stream.epoch,
+            segment_bytes_max=stream.settings.segment_bytes_max or self._segment_bytes_max,
+        )
+
+    def _keep(self, stream: Stream, log: Log, last_chunk_id: int) -> StreamLog:
+        kept = self._logs[stream] = stream.log = StreamLog(log)
+        kept.last_chunk_id = kept.last_appended_id = last_chunk_id
+        return kept
+
+    def recover(self, stream: Stream) -> None:
+        """Give the stream what its log holds; a damaged log takes the stream down, and nothing else."""
+        log = self._describe(stream)
+        if not log.directory.exists():
+            return
+        last_chunk_id = -1
+
+        def on_chunk(chunk: Chunk) -> None:
+            nonlocal last_chunk_id
+            if chunk.header.type == ChunkType.USER:
+                last_chunk_id = chunk.header.chunk_id
+            _remember(stream, chunk)
+
+        try:
+            log.open(on_chunk)
+        except (StorageError, ChunkError) as error:
+            logger.error("queue_down vhost=%s queue=%s error=%s", *stream.key, error)
+            stream.damage = str(error)
+            return
+        if log.torn_bytes:
+            logger.warning(
+                "torn_tail_cut vhost=%s queue=%s offset=%d octets=%d",
+                *stream.key,
+                log.next_offset,
+                log.torn_bytes,
+            )
+        self._keep(stream, log, last_chunk_id)
+
+    def delete(self, stream: Stream) -> None:
+        """Remove a deleted stream's log, and tell its readers.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        held = self._logs.pop(stream, None)
+        if held is not None:
+            held.is_closed = True
+            held.tell()
+            held.log.delete()
+        elif stream.damage is None:
+            self._describe(stream).delete()
+
+    def remove_orphans(self, epochs: set[int]) -> None:
+        """Delete logs of streams that none of these epochs belongs to."""
+        known = {f"{epoch:016x}" for epoch in epochs}
+        for directory in self._directory.iterdir() if self._directory.exists() else ():
+            if directory.name not in known:
+                logger.info("orphaned_log_removed directory=%s", directory.name)
+                shutil.rmtree(directory)
+
+    def close(self) -> None:
+        """Close every log."""
+        for held in self._logs.values():
+            held.log.close()
+
+    # -- appending ----------------------------------------------------------------------------
+
+    def append_messages(self, stream: Stream) -> None:
+        """Append what was published since the last flush, by either protocol.
+
+        Raises:
+            StorageError: the disk refused it; what was published is dropped, and its publishers are told.
+        """
+        batches, stream.incoming = stream.incoming, []
+        gathered, stream.gathered = stream.gathered, []
+        sequences, stream.unlogged_sequences = stream.unlogged_sequences, {}
+        if gathered:
+            # The time of arrival is not kept by itself: RabbitMQ's streams have the chunk's.
+            converted = entries_of(gathered)
+            batches.append(Batch(b"", (), converted, len(converted), None))
+        if not batches:
+            return
+        try:
+            kept = self.log(stream)
+            self._append_batches(stream, kept, batches, sequences)
+        except StorageError as error:
+            for batch in batches:
+                batch.done(error)
+            raise
+        stream.logged_sequences(sequences)
+        stream.published_total += sum(batch.records for batch in batches)
+        stream.next_offset = kept.log.next_offset
+        self._promise(stream, kept, [batch for batch in batches if batch.ids])
+
+    def _append_batches(
+        self, stream: Stream, kept: StreamLog, batches: list[Batch], sequences: dict[bytes, int]
+    ) -> None:
+        filters = _filters_of(batches)
+        offsets, stream.unlogged_offsets = stream.unlogged_offsets, {}
+        stream.offsets.update(offsets)
+        parts = list(_split(batches))
+        for part in parts:
+            newest = part is parts[-1]
+            trailer = self._trailer(
+                stream, kept.log, sequences if newest else {}, offsets if newest else {}, filters
+            )
+            entries, records = part
+            header = self._append(stream, kept, ChunkType.USER, entries, records, trailer)
+            kept.last_appended_id = header.chunk_id
+
+    def append_settlements(self, stream: Stream) -> None:
+        """Append offsets that readers stored and no message took along; then apply retention to a new segment.
+
+        Raises:
+            StorageError: the disk refused it; they are kept for the next flush.
+        """
+        if stream.unlogged_offsets:
+            kept = self.log(stream)
+            trailer = self._trailer(stream, kept.log, {}, stream.unlogged_offsets, None)
+            self._append(stream, kept, ChunkType.TRACKING, [encode_entry(b"")], 1, trailer)
+            stream.offsets.update(stream.unlogged_offsets)
+            stream.unlogged_offsets = {}
+            stream.next_offset = kept.log.next_offset
+            self._promise(stream, kept, [])
+
+    def _append(
+        self, stream: Stream, kept: StreamLog, kind: int, entries: list[bytes], records: int, trailer: bytes
+    ) -> Header:
+        log = kept.log
+        log.segment_bytes_max = stream.settings.segment_bytes_max or self._segment_bytes_max
+        starts_segment = log.starts_segment
+        data = entries[0] if len(entries) == 1 else b"".join(entries)
+        # A clock that was set back must not make the log's times fall: they are searched.
+        now_ms = max(self._clock_ms(), log.last_timestamp_ms)
+        header = log.append(kind, len(entries), records, data, now_ms, trailer)
+        self._commit.appended(log)
+        self.on_append(stream, header, data)
+        if starts_segment:
+            self._retain(stream, kept)
+        return header
+
+    def _trailer(
+        self,
+        stream: Stream,
+        log: Log,
+        sequences: dict[bytes, int],
+        offsets: dict[bytes, int],
+        filters: set[bytes] | None,
+    ) -> bytes:
+        if log.starts_segment:
+            sequences = stream.sequences | sequences
+            offsets = stream.live_offsets() | offsets
+        if not sequences and not offsets and filters is None:
+            return b""
+        found = [encode_attribute(Attribute.SEQUENCE, name, value) for name, value in sequences.items()]
+        found += [encode_attribute(Attribute.OFFSET, name, value) for name, value in offsets.items()]
+        if filters is not None:
+            many = len(filters) > FILTERS_MAX
+            found += [encode_attribute(Attribute.FILTER, name, many) for name in ({b""} if many else filters)]
+        return encode_trailer(*found)
+
+    def _promise(self, stream: Stream, kept: StreamLog, batches: list[Batch]) -> None:
+        end, last = kept.log.next_offset, kept.last_appended_id
+        self._commit.when_durable(partial(self._committed, stream, kept, end, last, batches))
+
+    def _committed(
+        self, stream: Stream, kept: StreamLog, end: int, last_chunk_id: int, batches: list[Batch]
+    ) -> None:
+        for batch in batches:
+            batch.done(None)
+        kept.commit(end, last_chunk_id)
+        self.on_commit(stream)
+
+    # -- retention ----------------------------------------------------------------------------
+
+    def retain(self) -> None:
+        """Delete the segments that are beyond their streams' limits, never the newest of a stream."""
+        for stream, kept in self._logs.items():
+            try:
+                self._retain(stream, kept)
+            except StorageError as error:
+                logger.error("retention_failed vhost=%s queue=%s error=%s", *stream.key, error)
+
+    def _retain(self, stream: Stream, kept: StreamLog) -> None:
+        settings = stream.settings
+        before_ms = retained_before_ms(settings, self._clock_ms())
+        if settings.max_length_bytes is not None or before_ms is not None:
+            kept.log.retain(bytes_max=settings.max_length_bytes, older_than_ms=before_ms)
+
+    # -- reading for AMQP 0-9-1 ---------------------------------------------------------------
+
+    def read(self, stream: Stream, offset: int) -> list[Run]:
+        """The core's Reader: durable messages at and after the offset, about half a megabyte of them.
+
+        Raises:
+            StorageError: the log cannot be read back at `offset`.
+        """
+        kept = self.log(stream)
+        runs: list[Run] = []
+        while offset < kept.committed_offset and not runs:
+            for chunk in kept.log.read(offset, READ_BYTES, check=True):
+                if chunk.header.next_offset > kept.committed_offset:
+                    break
+                if chunk.header.type == ChunkType.USER:
+                    try:
+                        runs += runs_of(bytes(chunk.data), chunk.header.chunk_id, offset, stream.name_octets)
+                    except ChunkError as error:
+                        raise Corrupt(
+                            str(kept.log.directory), "", chunk.header.chunk_id, -1, str(error)
+                        ) from None
+                offset = max(offset, chunk.header.next_offset)
+        return runs
+
+
+def _remember(stream: Stream, chunk: Chunk) -> None:
+    """Take over the publishers' sequences and the readers' offsets of a chunk."""
+    for kind, name, value in decode_trailer(chunk.trailer):
+        if kind == Attribute.SEQUENCE:
+            stream.logged_sequences({name: value})
+        elif kind == Attribute.OFFSET:
+            stream.offsets[name] = value
+    stream.next_offset = chunk.header.next_offset
+
+
+def _filters_of(batches: list[Batch]) -> set[bytes] | None:
+    """The filter values of a chunk, b"" among them if a message has none; None if no message has one."""
+    filters: set[bytes] = set()
+    for batch in batches:
+        filters |= {b""} if batch.filters is None else batch.filters
+    return None if filters == {b""} else {name[:255] for name in filters}
+
+
+def _split(batches: list[Batch]) -> Iterator[tuple[list[bytes], int]]:
+    """(entries, messages in them) of what fits a chunk; nearly always one."""
+    entries = [entry for batch in batches for entry in batch.entries]
+    records = sum(batch.records for batch in batches)
+    if len(entries) <= ENTRIES_MAX and sum(map(len, entries)) <= CHUNK_BYTES_MAX:
+        if entries:
+            yield entries, records
+        return
+    part: list[bytes] = []
+    size = 0
+    for entry in entries:
+        if part and (len(part) == ENTRIES_MAX or size + len(entry) > CHUNK_BYTES_MAX):
+            yield part, sum(map(records_of, part))
+            part, size = [], 0
+        part.append(entry)
+        size += len(entry)
+    yield part, sum(map(records_of, part))
+
+
+def _ignore(queue: Queue, header: Header, data: bytes) -> None:
+    """Nobody counts."""
+
+
+def _unheard(stream: Stream) -> None:
+    """Nobody consumes by AMQP 0-9-1."""

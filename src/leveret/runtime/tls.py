@@ -1,0 +1,124 @@
+"""From settings to a TLS server, for every door that speaks it.
+
+Certificates are read once, when a door opens: what is wrong with them stops the start and names the
+setting, the file and the reason.
+"""
+
+from __future__ import annotations
+
+import ssl
+from asyncio import BaseTransport
+from pathlib import Path
+from typing import Any, Final
+
+from leveret.config.tls import TlsOptions
+from leveret.model.errors import ConfigError
+from leveret.session.certificate import TlsPeer
+
+_VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
+_SHOWN: Final = {"TLSv1.2": "tlsv1.2", "TLSv1.3": "tlsv1.3"}
+
+
+def server_context(options: TlsOptions, prefix: str) -> ssl.SSLContext:
+    """A context for accepting TLS clients; `prefix` is the settings', for messages.
+
+    Raises:
+        ConfigError: a file is missing, cannot be read or does not fit, or settings contradict each other.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load_own(context, options, prefix)
+    _ask_peers(context, options, prefix)
+    chosen = sorted(_VERSIONS[version] for version in options.versions)
+    if not chosen:
+        raise ConfigError(f"{prefix}.versions: at least one version of TLS is needed")
+    context.minimum_version, context.maximum_version = chosen[0], chosen[-1]
+    if options.ciphers:
+        try:
+            context.set_ciphers(":".join(options.ciphers))
+        except ssl.SSLError as error:
+            raise ConfigError(
+                f"{prefix}.ciphers: OpenSSL knows none of {', '.join(options.ciphers)}"
+            ) from error
+    if not options.honor_cipher_order:
+        context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+    if not options.client_renegotiation:
+        context.options |= ssl.OP_NO_RENEGOTIATION
+    return context
+
+
+def _load_own(context: ssl.SSLContext, options: TlsOptions, prefix: str) -> None:
+    certificate = _readable(options.certfile, f"{prefix}.certfile", "the certificate of a TLS listener")
+    key = _readable(options.keyfile, f"{prefix}.keyfile", "the private key of a TLS listener")
+    password = options.password or ""
+    try:
+        # A callable, or OpenSSL would ask on the terminal where a password is needed and none was given.
+        context.load_cert_chain(certificate, key, lambda: password)
+    except ssl.SSLError as error:
+        raise ConfigError(
+            f"{prefix}: certificate {certificate} and key {key} cannot be used: {_cause(error)}"
+        ) from error
+
+
+def _ask_peers(context: ssl.SSLContext, options: TlsOptions, prefix: str) -> None:
+    if options.verify == "verify_none":
+        if options.fail_if_no_peer_cert:
+            raise ConfigError(f"{prefix}.fail_if_no_peer_cert = true needs {prefix}.verify = verify_peer")
+        context.verify_mode = ssl.CERT_NONE
+        return
+    authorities = _readable(
+        options.cacertfile, f"{prefix}.cacertfile", f"{prefix}.verify = verify_peer needs it:"
+    )
+    try:
+        context.load_verify_locations(authorities)
+    except ssl.SSLError as error:
+        raise ConfigError(
+            f"{prefix}.cacertfile = {authorities} holds no certificates: {_cause(error)}"
+        ) from error
+    context.verify_mode = ssl.CERT_REQUIRED if options.fail_if_no_peer_cert else ssl.CERT_OPTIONAL
+
+
+def _readable(path: Path | None, key: str, what: str) -> Path:
+    if path is None:
+        raise ConfigError(f"{key} is not set; {what} a PEM file")
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise ConfigError(f"{key} = {path} cannot be read: {error.strerror}") from error
+    return path
+
+
+def _cause(error: ssl.SSLError) -> str:
+    """OpenSSL's reason in words."""
+    reasons = {
+        "KEY_VALUES_MISMATCH": "the key is not that of the certificate",
+        "BAD_DECRYPT": "the password of the key is wrong",
+        "BAD_PASSWORD_READ": "the key needs a password",
+        "EMPTY": "there is none in it",
+    }
+    reason = error.reason or ""
+    if not reason:
+        return "it is no PEM, or its password is wrong"
+    return reasons.get(reason, reason.replace("_", " ").lower())
+
+
+def tls_peer(transport: BaseTransport) -> TlsPeer | None:
+    """How a transport is encrypted, None if it is not."""
+    found: Any = transport.get_extra_info("ssl_object")
+    if found is None:
+        return None
+    suite = found.cipher()
+    kept = {each["name"]: each for each in found.context.get_ciphers()}
+    details = kept.get(suite[0] if suite else "", {})
+    exchange = [
+        word.partition("-")[2]
+        for word in (details.get("kea") or "", details.get("auth") or "")
+        if word.partition("-")[2] not in ("", "any")
+    ]
+    version = found.version() or ""
+    return TlsPeer(
+        protocol=_SHOWN.get(version, version.lower()),
+        key_exchange="_".join(exchange) or "any",
+        cipher=(details.get("symmetric") or "").replace("-", "_"),
+        hash="aead" if details.get("aead") else details.get("digest") or "",
+        certificate=found.getpeercert() or None,
+    )

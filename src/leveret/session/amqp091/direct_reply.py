@@ -1,0 +1,65 @@
+"""`amq.rabbitmq.reply-to`: replies to a client without a queue in between.
+
+A client consumes from the pseudo-queue, without acknowledgements, and publishes requests whose `reply-to`
+is its name; the node writes a name there that leads back to the channel. Whoever publishes to that name
+on the default exchange is heard at once, or never: nothing is stored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from leveret.core.head import Head
+from leveret.model.errors import PreconditionFailed
+from leveret.session.amqp091.delivery import delivery_frames
+from leveret.wire import amqp091 as wire
+from leveret.wire import properties as props
+
+if TYPE_CHECKING:
+    from leveret.session.amqp091.channel import Channel
+
+REPLY_TO: Final = "amq.rabbitmq.reply-to"
+PREFIX: Final = f"{REPLY_TO}."
+
+
+class ReplyConsumer:
+    """One channel's consumer of replies; `name` is where they are published to."""
+
+    def __init__(self, channel: Channel, tag: bytes) -> None:
+        """Be known to publishers from now on."""
+        self.channel = channel
+        self.tag = tag
+        self.name = PREFIX + channel.connection.host.unique_id()
+        self._before = wire.deliver_head(channel.number, tag, 2 + len(self.name))
+        channel.connection.broker.direct_replies[self.name] = self
+
+    def take_reply(self, head: Head, bodies: list[bytes]) -> None:
+        """See core.broker.DirectReply."""
+        channel = self.channel
+        first = channel.next_tag
+        channel.next_tag += len(bodies)
+        channel.counters.deliver_no_ack += len(bodies)
+        channel.connection.broker.counters.deliver_no_ack += len(bodies)
+        channel.connection.send(delivery_frames(channel, self._before, head, bodies, first, False))
+
+    def close(self) -> None:
+        """Be known no more."""
+        broker = self.channel.connection.broker
+        broker.direct_replies.pop(self.name, None)
+        broker.version += 1
+        self.channel.reply_consumer = None
+
+
+def with_reply_name(channel: Channel, header: bytes) -> bytes:
+    """The content header of a request, with the pseudo-queue's name replaced by the channel's own.
+
+    Raises:
+        PreconditionFailed: it asks for replies, and the channel does not consume them.
+    """
+    properties = props.split(header)
+    if properties.get(props.REPLY_TO) != REPLY_TO.encode():
+        return header
+    if channel.reply_consumer is None:
+        raise PreconditionFailed("fast reply consumer does not exist")
+    properties[props.REPLY_TO] = channel.reply_consumer.name.encode()
+    return props.join(properties, wire.body_bytes_of(header))

@@ -1,0 +1,122 @@
+"""How a connection begins: start, tune, open; who may, with what, and RabbitMQ's words if not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pamqp import commands
+
+from leveret.core.limits import check_connection_limits
+from leveret.model.errors import AuthenticationFailed, NotAllowed, NotFound, Refusal
+from leveret.session.amqp091.replies import Fault, reply_text
+from leveret.session.amqp091.sasl import AMQPLAIN, EXTERNAL, PLAIN, amqplain, plain
+from leveret.session.host import Access
+from leveret.wire import amqp091 as wire
+
+if TYPE_CHECKING:
+    from leveret.session.amqp091.connection import ClientConnection
+
+CAPABILITIES: Final = (
+    "publisher_confirms",
+    "exchange_exchange_bindings",
+    "basic.nack",
+    "consumer_cancel_notify",
+    "connection.blocked",
+    "consumer_priorities",
+    "authentication_failure_close",
+    "per_consumer_qos",
+    "direct_reply_to",
+)
+
+
+def start(connection: ClientConnection) -> commands.Connection.Start:
+    """Who answers, and how a client may log in."""
+    host = connection.host
+    properties: dict[str, Any] = {
+        "capabilities": dict.fromkeys(CAPABILITIES, True),
+        "cluster_name": host.cluster_name,
+        "copyright": "Copyright the Leveret authors",
+        "information": "Licensed under the Apache License 2.0",
+        "platform": "Python",
+        "product": "Leveret",
+        "version": host.version,
+    }
+    return commands.Connection.Start(
+        server_properties=properties, mechanisms=" ".join(_offered(connection)), locales="en_US"
+    )
+
+
+def _offered(connection: ClientConnection) -> list[str]:
+    """EXTERNAL is offered to every TLS client, so that one without a certificate is told what is missing."""
+    configured = connection.host.limits.auth_mechanisms
+    return [each for each in configured if each != EXTERNAL or connection.tls is not None]
+
+
+def log_in(connection: ClientConnection, method: commands.Connection.StartOk) -> str:
+    """Check what the client answered to start; return the user's name.
+
+    Raises:
+        AuthenticationFailed: no such user, a wrong password, or not from here. Fault: it cannot be understood.
+    """
+    if method.mechanism not in _offered(connection):
+        raise Fault(503, f"unknown authentication mechanism '{method.mechanism}'")
+    response: Any = method.response
+    octets = response if isinstance(response, bytes) else str(response or "").encode()
+    if method.mechanism == EXTERNAL:
+        name = connection.tls.login_name(connection.host.certificate_login) if connection.tls else None
+        if name is None:
+            raise AuthenticationFailed("the connection presented no certificate that names a user")
+        return connection.host.authenticate_external(name, connection.from_loopback)
+    username, password = {PLAIN: plain, AMQPLAIN: amqplain}[method.mechanism](octets)
+    return connection.host.authenticate(username, password, connection.from_loopback)
+
+
+def refusal(mechanism: str) -> bytes:
+    """The close that tells a client which can hear it that its login was refused."""
+    text = (
+        f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
+    )
+    return wire.close_method(0, 403, reply_text(403, text), 0, 0)
+
+
+def tune(connection: ClientConnection, method: commands.Connection.TuneOk) -> None:
+    """Take the sizes the client agreed to.
+
+    Raises:
+        NotAllowed: one is out of bounds.
+    """
+    limits = connection.host.limits
+    _check("frame_max", method.frame_max, wire.FRAME_MIN_BYTES, limits.frame_max_bytes)
+    _check("channel_max", method.channel_max, 1, limits.channel_max)
+    connection.frame_max_bytes = method.frame_max
+    connection.channel_max = method.channel_max
+    connection.heartbeat_ms = method.heartbeat * 1000
+
+
+def _check(name: str, chosen: int, least: int, most: int) -> None:
+    if 0 < chosen < least:
+        raise NotAllowed(f"negotiated {name} = {chosen} is lower than the minimum allowed value ({least})")
+    if not 0 < chosen <= most:
+        shown = f"{chosen}" if chosen else "0 (no limit)"
+        raise NotAllowed(f"negotiated {name} = {shown} is higher than the maximum allowed value ({most})")
+
+
+def enter(connection: ClientConnection, vhost: str) -> None:
+    """Let the user into a vhost.
+
+    Raises:
+        NotAllowed: there is none, no permission, or too many are there already.
+    """
+    user, host = connection.user or "", connection.host
+    limit = host.limits.connection_max
+    if limit is not None and len(host.broker.connections) >= limit:
+        raise NotAllowed(f"connection refused: node connection limit ({limit}) is reached")
+    check_connection_limits(host.broker, user, vhost)
+    try:
+        host.open_vhost(user, vhost)
+    except NotFound:
+        raise NotAllowed(f"vhost {vhost} not found") from None
+    except Refusal:
+        raise NotAllowed(f"access to vhost '{vhost}' refused for user '{user}'") from None
+    connection.vhost = vhost
+    connection.access = Access(host.broker, user, vhost)

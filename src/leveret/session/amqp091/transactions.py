@@ -1,0 +1,52 @@
+"""`tx.*`: publishes and settlements of a channel that take effect together, at its commit.
+
+Nothing of a transaction reaches a queue before the commit: publishes are kept with their shapes,
+settlements with the deliveries they concern. A commit hands all of them over in one flush, and its reply
+waits for the disk as a confirm does. A rollback drops the publishes and makes the deliveries unacked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from leveret.core.confirms import Batch
+from leveret.session.amqp091.delivery import Unacked
+
+if TYPE_CHECKING:
+    from leveret.session.amqp091.publishing import Shape
+
+Settle = Callable[[list[Unacked]], None]
+
+
+class Transaction:
+    """What a channel in `tx` mode did since its last commit or rollback.
+
+    Attributes:
+        committing: the batch of a commit that is being handed over; publishes count into it.
+        batches: commits of this flush, whose replies wait.
+    """
+
+    __slots__ = ("batches", "committing", "publishes", "settlements")
+
+    def __init__(self) -> None:
+        """Nothing done yet."""
+        self.publishes: list[tuple[Shape, list[bytes]]] = []
+        self.settlements: list[tuple[Settle, list[Unacked]]] = []
+        self.committing: Batch | None = None
+        self.batches: list[Batch] = []
+
+    def take_publishes(self) -> list[tuple[Shape, list[bytes]]]:
+        """The publishes, once."""
+        publishes, self.publishes = self.publishes, []
+        return publishes
+
+    def take_settlements(self) -> list[tuple[Settle, list[Unacked]]]:
+        """The settlements, once."""
+        settlements, self.settlements = self.settlements, []
+        return settlements
+
+    def close_batches(self) -> list[Batch]:
+        """The commits of this flush, once."""
+        batches, self.batches = self.batches, []
+        return batches

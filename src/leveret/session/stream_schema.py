@@ -1,0 +1,161 @@
+"""Streams and super streams of a stream session: made, deleted, looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from leveret.model.errors import LeveretError, NotFound
+from leveret.session.stream_types import Answer, code_of
+from leveret.wire.record import OUTGOING_STREAM, RECOVERY_STREAM_PREFIX
+from leveret.wire.stream import commands as wire
+from leveret.wire.stream.codec import Code, Request, Response
+from leveret.wire.stream.fields import NO_LEADER, Broker, StreamMetadata
+
+if TYPE_CHECKING:
+    from leveret.session.stream import StreamSession
+
+
+def _change(
+    session: StreamSession, command: Request, answer: type[Response], apply: Callable[[], Code]
+) -> None:
+    """Change what there is; the answer waits for the disk, a refusal does not."""
+    try:
+        code = apply()
+    except LeveretError as error:
+        code = code_of(error)
+    response = answer(command.correlation, code)
+    if code == Code.OK:
+        session.effects.append(Answer(response))
+    else:
+        session.send(response)
+
+
+def create(session: StreamSession, command: wire.Create) -> None:
+    """Make a stream."""
+    name = command.stream.strip()
+
+    def apply() -> Code:
+        if not _is_free(name):
+            return Code.PRECONDITION_FAILED
+        session.require("configure", name)
+        made = session.authority.create_stream(session.vhost, name, command.arguments)
+        return Code.OK if made else Code.STREAM_EXISTS
+
+    _change(session, command, wire.CreateResponse, apply)
+
+
+def _is_free(name: str) -> bool:
+    """Whether a stream may be called that."""
+    return bool(name) and name != OUTGOING_STREAM and not name.startswith(RECOVERY_STREAM_PREFIX)
+
+
+def delete(session: StreamSession, command: wire.Delete) -> None:
+    """Delete a stream."""
+
+    def apply() -> Code:
+        if command.stream == OUTGOING_STREAM:
+            return Code.ACCESS_REFUSED
+        session.require("configure", command.stream)
+        session.authority.delete_stream(session.vhost, command.stream)
+        return Code.OK
+
+    _change(session, command, wire.DeleteResponse, apply)
+
+
+def create_super_stream(session: StreamSession, command: wire.CreateSuperStream) -> None:
+    """Make an exchange and the streams bound to it."""
+    partitions = dict(zip(command.partitions, command.binding_keys, strict=False))
+
+    def apply() -> Code:
+        names = [command.super_stream, *command.partitions]
+        unequal = len(partitions) != len(command.partitions) or len(partitions) != len(command.binding_keys)
+        if unequal or not partitions or not all(map(_is_free, names)):
+            return Code.PRECONDITION_FAILED
+        for name in names:
+            session.require("configure", name)
+        session.require("read", command.super_stream)
+        for name in command.partitions:
+            session.require("write", name)
+        made = session.authority.create_super_stream(
+            session.vhost, command.super_stream, partitions, command.arguments
+        )
+        return Code.OK if made else Code.STREAM_EXISTS
+
+    _change(session, command, wire.CreateSuperStreamResponse, apply)
+
+
+def delete_super_stream(session: StreamSession, command: wire.DeleteSuperStream) -> None:
+    """Delete a super stream."""
+
+    def apply() -> Code:
+        session.require("configure", command.super_stream)
+        for name in session.authority.partitions(session.vhost, command.super_stream):
+            session.require("configure", name)
+        session.authority.delete_super_stream(session.vhost, command.super_stream)
+        return Code.OK
+
+    _change(session, command, wire.DeleteSuperStreamResponse, apply)
+
+
+def metadata(session: StreamSession, command: wire.Metadata) -> None:
+    """Tell where streams are: here, or nowhere."""
+    here = Broker(0, session.authority.advertised_host, session.authority.advertised_port)
+    streams = [_metadata_of(session, stream) for stream in command.streams]
+    session.send(wire.MetadataResponse(command.correlation, [here], streams))
+
+
+def _metadata_of(session: StreamSession, stream: str) -> StreamMetadata:
+    try:
+        if stream == OUTGOING_STREAM:
+            session.log(stream)
+        else:
+            session.authority.stream(session.vhost, stream)
+    except LeveretError as error:
+        return StreamMetadata(stream, code_of(error), NO_LEADER, [])
+    return StreamMetadata(stream, Code.OK, 0, [])
+
+
+def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:
+    """Tell the bounds of a stream: of the outgoing log with the offset after the last, else with the last."""
+    try:
+        log = session.log(command.stream)
+    except LeveretError as error:
+        session.send(wire.StreamStatsResponse(command.correlation, code_of(error), {}))
+        return
+    if command.stream == OUTGOING_STREAM:
+        statistics = {
+            "first_chunk_id": log.first_offset,
+            "committed_chunk_id": log.last_chunk_id,
+            "committed_offset": log.committed_offset,
+            "committed_timestamp_ms": log.last_timestamp_ms,
+            "bytes": log.bytes,
+        }
+    else:
+        is_empty = log.committed_offset == log.first_offset
+        statistics = {
+            "first_chunk_id": -1 if is_empty else log.first_offset,
+            "committed_chunk_id": log.last_chunk_id,
+            "committed_offset": log.committed_offset - 1,
+        }
+    session.send(wire.StreamStatsResponse(command.correlation, Code.OK, statistics))
+
+
+def route(session: StreamSession, command: wire.Route) -> None:
+    """Tell which streams a routing key leads to."""
+    code, streams = Code.OK, []
+    try:
+        streams = session.authority.route(session.vhost, command.super_stream, command.routing_key)
+    except NotFound:
+        code = Code.STREAM_DOES_NOT_EXIST
+    session.send(wire.RouteResponse(command.correlation, code, streams))
+
+
+def partitions(session: StreamSession, command: wire.Partitions) -> None:
+    """Tell the streams of a super stream."""
+    code, streams = Code.OK, []
+    try:
+        streams = session.authority.partitions(session.vhost, command.super_stream)
+    except NotFound:
+        code = Code.STREAM_DOES_NOT_EXIST
+    session.send(wire.PartitionsResponse(command.correlation, code, streams))

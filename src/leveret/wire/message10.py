@@ -1,0 +1,234 @@
+"""A message of AMQP 0-9-1 as one of AMQP 1.0, which is what streams hold, and back.
+
+    0-9-1                                                 1.0
+    delivery-mode 2, priority, expiration                 header: durable, priority, ttl
+    exchange, routing key                                 message annotations x-exchange, x-routing-key
+    type                                                  message annotation x-basic-type
+    headers beginning with x-                             message annotations
+    other headers                                         application properties
+    message-id, user-id, reply-to, correlation-id,        properties, of the same names
+      content-type, content-encoding
+    timestamp                                             properties: creation-time
+    app-id                                                properties: group-id
+    body                                                  data
+
+That is how RabbitMQ 3.13 does it. Reading also knows what older ones write (x-basic-delivery-mode,
+x-basic-priority, x-basic-expiration, x-basic-app-id, and x-basic-type among the application properties).
+A body that is not data (a value, a sequence) comes as its sections, with type `amqp-1.0`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from pamqp import commands, header
+
+from leveret.model.errors import PeerError
+from leveret.wire.amqp091 import decode_properties
+from leveret.wire.amqp10_values import (
+    decode_value,
+    encode_value,
+    list_of,
+    map_of,
+    symbol,
+    timestamp,
+    ubyte,
+    uint,
+)
+
+OFFSET_HEADER: Final = "x-stream-offset"
+_HEADER: Final = 0x70
+_DELIVERY_ANNOTATIONS: Final = 0x71
+_ANNOTATIONS: Final = 0x72
+_PROPERTIES: Final = 0x73
+_APPLICATION: Final = 0x74
+_DATA: Final = 0x75
+_FOOTER: Final = 0x78
+_NULL: Final = b"\x40"
+
+
+class Message091(NamedTuple):
+    """What a message of AMQP 1.0 is in AMQP 0-9-1; `exchange` None: nobody said where it came from."""
+
+    exchange: str | None
+    routing_key: str | None
+    properties: commands.Basic.Properties
+    body: bytes
+
+
+def _section(descriptor: int, value: bytes) -> bytes:
+    return bytes((0, 0x53, descriptor)) + value
+
+
+def _optional(value: Any) -> bytes:
+    return encode_value(value) if value else _NULL
+
+
+def encode_before_body(exchange: str, routing_key: str, content_header: bytes, body_bytes: int) -> bytes:
+    """All of the message of AMQP 1.0 but the body, which follows; the same for every message of one shape.
+
+    Raises:
+        PeerError: the content header's properties are malformed.
+    """
+    given = decode_properties(content_header)
+    headers: dict[str, Any] = dict(given.headers or {})
+    annotations = [
+        (symbol("x-exchange"), encode_value(exchange)),
+        (symbol("x-routing-key"), encode_value(routing_key)),
+    ]
+    if given.message_type:
+        annotations.append((symbol("x-basic-type"), encode_value(given.message_type)))
+    annotations += [(symbol(key), encode_value(headers.pop(key))) for key in _annotating(headers)]
+    sections = [
+        _section(_HEADER, _header_of(given)),
+        _section(_ANNOTATIONS, map_of(annotations)),
+        _section(_PROPERTIES, _properties_of(given)),
+    ]
+    if headers:
+        pairs = [(encode_value(key), encode_value(value)) for key, value in headers.items()]
+        sections.append(_section(_APPLICATION, map_of(pairs)))
+    size = bytes((0xA0, body_bytes)) if body_bytes < 256 else b"\xb0" + body_bytes.to_bytes(4, "big")
+    return b"".join(sections) + _section(_DATA, size)
+
+
+def _annotating(headers: dict[str, Any]) -> list[str]:
+    return [key for key in headers if key.startswith("x-") and key != OFFSET_HEADER]
+
+
+def _header_of(given: commands.Basic.Properties) -> bytes:
+    expiration = str(given.expiration or "")
+    return list_of(
+        (
+            encode_value(given.delivery_mode == 2),
+            _NULL if given.priority is None else ubyte(given.priority),
+            uint(int(expiration)) if expiration.isdecimal() else _NULL,
+        )
+    )
+
+
+def _properties_of(given: commands.Basic.Properties) -> bytes:
+    time = given.timestamp
+    return list_of(
+        (
+            _optional(given.message_id),
+            _optional((given.user_id or "").encode()),
+            _NULL,
+            _NULL,
+            _optional(given.reply_to),
+            _optional(given.correlation_id),
+            symbol(given.content_type) if given.content_type else _NULL,
+            symbol(given.content_encoding) if given.content_encoding else _NULL,
+            _NULL,
+            timestamp(int(time.timestamp() * 1000)) if isinstance(time, datetime) else _NULL,
+            _optional(given.app_id),
+        )
+    )
+
+
+def decode_message10(octets: bytes) -> Message091:
+    """Read a message of AMQP 1.0; what is none becomes the body as it is.
+
+    Publishers of the stream protocol may send anything: a stream does not look into its messages.
+    """
+    try:
+        return _decode(octets)
+    except PeerError:
+        return Message091(None, None, commands.Basic.Properties(), octets)
+
+
+def _decode(octets: bytes) -> Message091:
+    sections: dict[int, Any] = {}
+    body: list[bytes] = []
+    others: list[bytes] = []
+    position = 0
+    while position < len(octets):
+        start = position
+        if octets[position] != 0:
+            raise PeerError(f"no section begins at byte {position}")
+        descriptor, position = decode_value(octets, position + 1)
+        value, position = decode_value(octets, position)
+        if descriptor == _DATA and isinstance(value, bytes):
+            body.append(value)
+        elif descriptor in (0x76, 0x77):
+            others.append(octets[start:position])
+        elif isinstance(descriptor, int) and _HEADER <= descriptor <= _FOOTER:
+            sections[descriptor] = value
+        else:
+            raise PeerError(f"section {descriptor!r} at byte {start} is unknown")
+    if not sections and not body and not others:
+        raise PeerError("no section at all")
+    message = _message(sections, b"".join(body))
+    if others:
+        message.properties.message_type = "amqp-1.0"
+        return message._replace(body=b"".join(others))
+    return message
+
+
+def _message(sections: dict[int, Any], body: bytes) -> Message091:
+    annotations = dict(sections.get(_ANNOTATIONS) or {})
+    application = dict(sections.get(_APPLICATION) or {})
+    exchange, key = annotations.pop("x-exchange", None), annotations.pop("x-routing-key", None)
+    fields = _fields(sections.get(_PROPERTIES), 13)
+    durable, priority, ttl = _fields(sections.get(_HEADER), 3)
+
+    def basic(name: str) -> Any:
+        value = annotations.pop(f"x-basic-{name}", None)
+        return application.pop(f"x-basic-{name}", None) if value is None else value
+
+    mode, old_priority, expiration = basic("delivery-mode"), basic("priority"), basic("expiration")
+    kind, app_id = basic("type"), basic("app-id")
+    if mode is None and durable is not None:
+        mode = 2 if durable else 1
+    properties = commands.Basic.Properties(
+        content_type=_short(fields[6]),
+        content_encoding=_short(fields[7]),
+        headers={key: _plain(value) for key, value in {**application, **annotations}.items()},
+        delivery_mode=mode if mode in (1, 2) else None,
+        priority=_octet(old_priority if priority is None else priority),
+        correlation_id=_short(fields[5]),
+        reply_to=_short(fields[4]),
+        expiration=_short(expiration if ttl is None else ttl),
+        message_id=_short(fields[0]),
+        timestamp=fields[9] if isinstance(fields[9], datetime) else None,
+        message_type=_short(kind),
+        user_id=_short(fields[1]),
+        app_id=_short(app_id if fields[10] is None else fields[10]),
+    )
+    return Message091(_short(exchange), _short(key), properties, body)
+
+
+def _fields(section: Any, count: int) -> list[Any]:
+    """The fields of a list section; those left out at its end are None."""
+    given = list(section) if isinstance(section, list) else []
+    return (given + [None] * count)[:count]
+
+
+def _short(value: Any) -> str | None:
+    """A short string, None for what does not fit one."""
+    if value is None:
+        return None
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return text if len(text.encode()) < 256 else None
+
+
+def _octet(value: Any) -> int | None:
+    return value if isinstance(value, int) and 0 <= value < 256 else None
+
+
+def _plain(value: Any) -> Any:
+    """A value that a field table of 0-9-1 can hold."""
+    if isinstance(value, bytes):
+        return bytearray(value)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 63:
+        return str(value)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def content_header_of(properties: commands.Basic.Properties, body_bytes: int) -> bytes:
+    """A content header payload of AMQP 0-9-1."""
+    return header.ContentHeader(0, body_bytes, properties).marshal()

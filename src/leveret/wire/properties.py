@@ -1,0 +1,89 @@
+"""The properties of a content header, without decoding what nobody asks for.
+
+A content header payload is class, weight and body size (12 octets), the property flags, and the
+properties whose flag is set, in the order of `_KINDS` (spec 4.2.6.1, 1.8). `split` and `join` take it
+apart and together again by octets, so what a publisher wrote stays as it was but for what is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from leveret.wire.amqp091 import SyntaxFault, property_flags
+
+CONTENT_TYPE: Final = 0x8000
+CONTENT_ENCODING: Final = 0x4000
+HEADERS: Final = 0x2000
+DELIVERY_MODE: Final = 0x1000
+PRIORITY: Final = 0x0800
+CORRELATION_ID: Final = 0x0400
+REPLY_TO: Final = 0x0200
+EXPIRATION: Final = 0x0100
+MESSAGE_ID: Final = 0x0080
+TIMESTAMP: Final = 0x0040
+TYPE: Final = 0x0020
+USER_ID: Final = 0x0010
+APP_ID: Final = 0x0008
+CLUSTER_ID: Final = 0x0004
+
+_SHORT: Final = "short string"
+_TABLE: Final = "table"
+_KINDS: Final[dict[int, str | int]] = {
+    CONTENT_TYPE: _SHORT,
+    CONTENT_ENCODING: _SHORT,
+    HEADERS: _TABLE,
+    DELIVERY_MODE: 1,
+    PRIORITY: 1,
+    CORRELATION_ID: _SHORT,
+    REPLY_TO: _SHORT,
+    EXPIRATION: _SHORT,
+    MESSAGE_ID: _SHORT,
+    TIMESTAMP: 8,
+    TYPE: _SHORT,
+    USER_ID: _SHORT,
+    APP_ID: _SHORT,
+    CLUSTER_ID: _SHORT,
+}
+
+
+def split(header: bytes) -> dict[int, bytes]:
+    """The properties that are set, by flag; strings and tables without their length.
+
+    Raises:
+        SyntaxFault: the header ends inside its properties.
+    """
+    flags = property_flags(header)
+    found: dict[int, bytes] = {}
+    position = 14
+    for flag, kind in _KINDS.items():
+        if not flags & flag:
+            continue
+        start, size = _extent(header, position, kind)
+        if start + size > len(header):
+            raise SyntaxFault("content header ends inside its properties")
+        found[flag] = header[start : start + size]
+        position = start + size
+    return found
+
+
+def _extent(header: bytes, position: int, kind: str | int) -> tuple[int, int]:
+    """Where the value at `position` starts, and its size."""
+    if isinstance(kind, int):
+        return position, kind
+    width = 1 if kind == _SHORT else 4
+    return position + width, int.from_bytes(header[position : position + width], "big")
+
+
+def join(properties: Mapping[int, bytes], body_bytes: int) -> bytes:
+    """A content header payload of these properties; what `split` gave, changed or not."""
+    flags = 0
+    parts: list[bytes] = []
+    for flag, kind in _KINDS.items():
+        value = properties.get(flag)
+        if value is not None:
+            flags |= flag
+            if not isinstance(kind, int):
+                parts.append(len(value).to_bytes(1 if kind == _SHORT else 4, "big"))
+            parts.append(value)
+    return b"".join([b"\x00\x3c\x00\x00", body_bytes.to_bytes(8, "big"), flags.to_bytes(2, "big"), *parts])

@@ -1,0 +1,128 @@
+"""Field tables by octets: an entry is changed, added or taken out while all others stay as they were.
+
+A table's octets (without its length) are pairs of a short string and a value; a value is an octet that
+names its type and the octets of it (spec 4.2.5.5, with RabbitMQ's types).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from leveret.wire.amqp091 import SyntaxFault, shortstr
+
+_FIXED: Final = {
+    ord("t"): 1,
+    ord("b"): 1,
+    ord("B"): 1,
+    ord("s"): 2,
+    ord("u"): 2,
+    ord("I"): 4,
+    ord("i"): 4,
+    ord("l"): 8,
+    ord("L"): 8,
+    ord("f"): 4,
+    ord("d"): 8,
+    ord("D"): 5,
+    ord("T"): 8,
+    ord("V"): 0,
+}
+_SIZED: Final = frozenset(b"SAFx")
+"""Types whose value begins with its own size, four octets of it."""
+
+
+def split(table: bytes) -> dict[bytes, bytes]:
+    """Key to value (type octet included), in the table's order; of a key that comes twice the last holds.
+
+    Raises:
+        SyntaxFault: not a table.
+    """
+    entries: dict[bytes, bytes] = {}
+    position = 0
+    while position < len(table):
+        end = position + 1 + table[position]
+        stop = _value_end(table, end)
+        entries[table[position + 1 : end]] = table[end:stop]
+        position = stop
+    return entries
+
+
+def join(entries: Mapping[bytes, bytes]) -> bytes:
+    """A table's octets from what `split` gave."""
+    return b"".join([shortstr(key) + value for key, value in entries.items()])
+
+
+def split_array(value: bytes) -> list[bytes]:
+    """The values of an array value, none if it is of another type.
+
+    Raises:
+        SyntaxFault: the array is cut short.
+    """
+    if value[:1] != b"A":
+        return []
+    values: list[bytes] = []
+    position = 5
+    while position < len(value):
+        end = _value_end(value, position)
+        values.append(value[position:end])
+        position = end
+    return values
+
+
+def _value_end(octets: bytes, position: int) -> int:
+    """Where the value at `position` ends."""
+    kind = octets[position] if position < len(octets) else -1
+    if kind in _SIZED:
+        end = position + 5 + int.from_bytes(octets[position + 1 : position + 5], "big")
+    elif kind in _FIXED:
+        end = position + 1 + _FIXED[kind]
+    else:
+        raise SyntaxFault(f"field table holds a value of unknown type {kind} at octet {position}")
+    if end > len(octets):
+        raise SyntaxFault("field table ends inside a value")
+    return end
+
+
+def text_of(value: bytes) -> bytes | None:
+    """The octets of a long string value, None for any other type."""
+    return value[5:] if value[:1] == b"S" else None
+
+
+def table_of(value: bytes) -> bytes | None:
+    """The octets of a table value, None for any other type."""
+    return value[5:] if value[:1] == b"F" else None
+
+
+def integer_of(value: bytes) -> int | None:
+    """An integer of any width, None for any other type."""
+    return int.from_bytes(value[1:], "big", signed=value[0] in b"bsIl") if value[:1] in _INTEGERS else None
+
+
+_INTEGERS: Final = frozenset({b"b", b"B", b"s", b"u", b"I", b"i", b"l", b"L"})
+
+
+def long_string(octets: bytes) -> bytes:
+    """A long string value."""
+    return b"S" + len(octets).to_bytes(4, "big") + octets
+
+
+def long_integer(number: int) -> bytes:
+    """A 64-bit signed integer value."""
+    return b"l" + number.to_bytes(8, "big", signed=True)
+
+
+def timestamp(seconds: int) -> bytes:
+    """A timestamp value."""
+    return b"T" + seconds.to_bytes(8, "big")
+
+
+def array(values: Iterable[bytes]) -> bytes:
+    """An array value."""
+    octets = b"".join(values)
+    return b"A" + len(octets).to_bytes(4, "big") + octets
+
+
+def table(entries: Mapping[bytes, bytes]) -> bytes:
+    """A table value."""
+    octets = join(entries)
+    return b"F" + len(octets).to_bytes(4, "big") + octets

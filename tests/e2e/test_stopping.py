@@ -1,0 +1,88 @@
+"""A node that is told to stop: what it took over is confirmed and kept, and everybody is told to go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from pamqp import commands
+
+from leveret.testing.broker import LeveretProcess
+from leveret.testing.ports import wait_until
+from tests.conformance.rawclient import Peer
+
+QUEUE = "kept"
+BODY_BYTES = 2000
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[LeveretProcess]:
+    with LeveretProcess(data_dir=tmp_path / "data") as node:
+        yield node
+
+
+class Publisher(threading.Thread):
+    """Publishes numbered messages as fast as it can without waiting, until the node says goodbye."""
+
+    def __init__(self, node: LeveretProcess) -> None:
+        super().__init__(daemon=True)
+        self.confirmed = 0
+        self.published = 0
+        self.reply: commands.Connection.Close | None = None
+        self._peer = Peer(node.amqp_port)
+        self._peer.login()
+        self._peer.open_channel(1)
+        self._peer.call(1, commands.Queue.Declare(queue=QUEUE, durable=True), commands.Queue.DeclareOk)
+        self._peer.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+
+    def run(self) -> None:
+        writer = threading.Thread(target=self._publish, daemon=True)
+        writer.start()
+        self._read()
+        writer.join(10)
+        self._peer.send(0, commands.Connection.CloseOk())
+        self._peer.expect_end()
+        self._peer.abort()
+
+    def _publish(self) -> None:
+        properties = commands.Basic.Properties(delivery_mode=2)
+        try:
+            while self.reply is None:
+                self.published += 1
+                body = f"{self.published}".encode().ljust(BODY_BYTES)
+                self._peer.publish(1, body, routing_key=QUEUE, properties=properties)
+        except OSError:
+            self.published -= 1
+
+    def _read(self) -> None:
+        while self.reply is None:
+            _, frame = self._peer.receive()
+            if isinstance(frame, commands.Basic.Ack):
+                assert frame.delivery_tag is not None
+                self.confirmed = max(self.confirmed, frame.delivery_tag)
+            elif isinstance(frame, commands.Connection.Close):
+                self.reply = frame
+
+
+def test_a_stop_keeps_and_confirms_what_was_taken_and_tells_publishers_to_go(node: LeveretProcess) -> None:
+    publishers = [Publisher(node) for _ in range(3)]
+    for each in publishers:
+        each.start()
+    wait_until(lambda: all(each.confirmed > 200 for each in publishers), "confirms", 30)
+    assert node.stop() == 0
+    for each in publishers:
+        each.join(15)
+        assert not each.is_alive()
+        assert each.reply is not None
+        assert each.reply.reply_code == 320
+        assert each.reply.reply_text.startswith("CONNECTION_FORCED")
+    node.start()
+    confirmed = sum(each.confirmed for each in publishers)
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.amqp_port)) as connection:
+        kept = connection.channel().queue_declare(QUEUE, passive=True).method.message_count
+    # Nothing that was confirmed is missing, and nothing was taken over without being confirmed.
+    assert kept == confirmed
+    assert confirmed < sum(each.published for each in publishers)

@@ -1,0 +1,171 @@
+"""`python -m tests.suites`: run what others wrote on Leveret and on RabbitMQ, and compare.
+
+Exit status: 0; 1 if something that passes on RabbitMQ does not pass on Leveret and is no known
+difference, or a suite could not be run; 2 for wrong arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from leveret.testing import rabbitmq
+from leveret.testing.ports import NotReady
+from tests.suites import report
+from tests.suites.brokers import LEVERET, RABBITMQ, Certificates, running
+from tests.suites.catalogue import SUITES, Suite
+from tests.suites.compare import Comparison, compare
+from tests.suites.fetch import ROOM, ROOT, FetchError, Kitchen
+from tests.suites.known import KNOWN
+from tests.suites.lock import LockError
+from tests.suites.record import Record, SuiteRun, read_record
+from tests.suites.run import Results, SuiteError, run
+
+RECORD: Final = ROOM / "results.json"
+PAGE: Final = ROOT / "docs" / "conformance.md"
+NAMES: Final = [suite.name for suite in SUITES]
+Say = Callable[[str], None]
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line; ends the process with status 2 if it makes no sense."""
+    parser = argparse.ArgumentParser("python -m tests.suites", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--broker", choices=(LEVERET, RABBITMQ, "both"), default="both")
+    parser.add_argument("--suite", action="append", choices=NAMES, help="only this one; may be repeated")
+    parser.add_argument(
+        "-k", dest="select", default="", metavar="EXPRESSION", help="as pytest's; is not recorded"
+    )
+    parser.add_argument("--formatter", choices=("table", "json"), default="table")
+    parser.add_argument("--compare", action="store_true", help="show the last runs again; runs nothing")
+    parser.add_argument(
+        "--write-docs", action="store_true", help=f"put the result into {PAGE.relative_to(ROOT)}"
+    )
+    told = parser.parse_args(arguments)
+    told.suites = [suite for suite in SUITES if told.suite is None or suite.name in told.suite]
+    told.brokers = [RABBITMQ, LEVERET] if told.broker == "both" else [told.broker]
+    return told
+
+
+class Cook:
+    """Runs suites on brokers, one after the other, and keeps the record."""
+
+    def __init__(self, kitchen: Kitchen, record: Record, select: str, say: Say) -> None:
+        self.kitchen = kitchen
+        self.record = record
+        self.select = select
+        self.say = say
+        self.certificates = kitchen.certificates(say)
+
+    def run(self, suite: Suite, broker: str) -> None:
+        """Run a suite on a fresh broker and put its results into the record.
+
+        Raises:
+            FetchError, LockError: the suite could not be brought.
+            NotReady: the broker did not start.
+            SuiteError: the suite ran no test.
+        """
+        folder = self.kitchen.sdist(suite.package, self.say) if suite.package else ROOT
+        suite.prepare(folder, self.certificates)
+        room = self.kitchen.room / "runs" / f"{suite.name}-{broker}"
+        room.mkdir(parents=True, exist_ok=True)
+        self.say(f"{suite.name} on {broker}: starting the broker")
+        with running(broker, self._certificates_for(suite, folder), room / "broker.log") as doors:
+            results = run(
+                suite,
+                doors,
+                self.kitchen.python,
+                folder,
+                room,
+                lambda ended: self.say(f"{suite.name} on {broker}: {ended} tests"),
+                self.select,
+            )
+        self._keep(suite, broker, results)
+
+    def _certificates_for(self, suite: Suite, folder: Path) -> Certificates:
+        own = folder / suite.own_certificates
+        if not suite.own_certificates:
+            return self.certificates
+        return Certificates(own / "ca.pem", own / "server.pem", own / "server.key")
+
+    def _keep(self, suite: Suite, broker: str, results: Results) -> None:
+        ended_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        version = rabbitmq.version() if broker == RABBITMQ else version_of("leveret")
+        self.record.put(suite.name, broker, SuiteRun(ended_at, version, results))
+        if not self.select:
+            self.record.write(RECORD)
+
+
+def cook(told: argparse.Namespace, record: Record, say: Say) -> list[str]:
+    """Run what was asked for; return what could not be run and why."""
+    kitchen = Kitchen()
+    kitchen.install(say)
+    the_cook = Cook(kitchen, record, told.select, say)
+    errors = []
+    for suite in told.suites:
+        for broker in told.brokers:
+            try:
+                the_cook.run(suite, broker)
+            except (FetchError, LockError, NotReady, SuiteError) as error:
+                errors.append(f"{suite.name} on {broker}: {error}")
+    return errors
+
+
+def compared(told: argparse.Namespace, record: Record) -> list[Comparison]:
+    """Compare every wanted suite that has been run on both brokers."""
+    rows = []
+    for suite in told.suites:
+        runs = record.runs.get(suite.name, {})
+        if RABBITMQ in runs and LEVERET in runs:
+            on_rabbitmq, on_leveret = runs[RABBITMQ].results, runs[LEVERET].results
+            if told.select:  # the other broker's last run may hold the whole suite
+                on_rabbitmq = {test: ended for test, ended in on_rabbitmq.items() if test in on_leveret}
+            rows.append(compare(suite.name, on_rabbitmq, on_leveret, KNOWN))
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says; return the exit status."""
+    told = parse(arguments)
+    record, errors = read_record(RECORD), []
+    if not told.compare:
+        errors = _cook_with_a_line(told, record)
+    rows = compared(told, record)
+    if told.formatter == "json":
+        print(report.as_json(rows))
+    else:
+        report.print_table(rows, Console())
+    for error in errors:
+        print(f"not run: {error}", file=sys.stderr)
+    if told.write_docs and not errors:
+        packages = Kitchen().packages
+        versions = {suite.name: packages[suite.package or suite.name].version for suite in SUITES}
+        report.write_docs(report.markdown(rows, record, versions), PAGE)
+    return 0 if not errors and all(row.met for row in rows) else 1
+
+
+def _cook_with_a_line(told: argparse.Namespace, record: Record) -> list[str]:
+    """Run with one line on stderr that says what is being done; in a pipe one line a step."""
+    console = Console(stderr=True)
+    with console.status("") as status:
+
+        def say(text: str) -> None:
+            if console.is_terminal:
+                status.update(text)
+            elif not text.endswith(" tests"):
+                print(text, file=sys.stderr)
+
+        try:
+            return cook(told, record, say)
+        except (FetchError, LockError) as error:
+            return [str(error)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
