@@ -117,7 +117,6 @@ def test_a_server_named_queue_needs_configure_on_its_new_name(peer: Peer, broker
         assert text.startswith("ACCESS_REFUSED - access to queue 'amq.gen-")
 
 
-@pytest.mark.later
 @pytest.mark.parametrize("lacking", ["write", "read"])
 def test_a_dead_letter_exchange_must_be_writable_and_the_queue_readable(
     broker: Broker, connect: Any, name: str, lacking: str

@@ -62,7 +62,6 @@ def test_start_announces_the_capabilities_clients_decide_by(broker: Broker) -> N
         assert NEEDED <= announced <= CAPABILITIES
 
 
-@pytest.mark.later
 def test_start_announces_exactly_the_capabilities_of_rabbitmq(broker: Broker) -> None:
     with broker.peer() as peer:
         peer.start()

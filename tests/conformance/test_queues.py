@@ -113,7 +113,6 @@ def test_declaring_again_with_another_property_gets_406(channel: Any, name: str,
         channel.queue_declare(name, **{what: True})
 
 
-@pytest.mark.later
 @pytest.mark.parametrize(
     ("argument", "value", "kind"),
     [("x-message-ttl", 1000, "signedint"), ("x-dead-letter-exchange", "amq.fanout", "longstr")],
@@ -127,7 +126,6 @@ def test_declaring_again_with_another_argument_gets_406(
         channel.queue_declare(name, arguments={argument: value})
 
 
-@pytest.mark.later
 def test_declaring_again_with_another_value_of_an_argument_gets_406(channel: Any, name: str) -> None:
     channel.queue_declare(name, arguments={"x-max-length": 5})
     text = inequivalent("x-max-length", name, "'6'", "'5'")
@@ -135,7 +133,6 @@ def test_declaring_again_with_another_value_of_an_argument_gets_406(channel: Any
         channel.queue_declare(name, arguments={"x-max-length": 6})
 
 
-@pytest.mark.later
 def test_numbers_in_arguments_are_compared_by_value_not_by_width(channel: Any, peer: Peer, name: str) -> None:
     """Clients differ in the width they send a number with: here four octets, then one."""
     channel.queue_declare(name, auto_delete=True, arguments={"x-max-length": 5})
@@ -144,7 +141,6 @@ def test_numbers_in_arguments_are_compared_by_value_not_by_width(channel: Any, p
     peer.call(1, declare, commands.Queue.DeclareOk)
 
 
-@pytest.mark.later
 @pytest.mark.parametrize(
     ("argument", "value", "why"),
     [

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pika
+import pika.exceptions
 import pytest
 from pamqp import commands
 
@@ -86,3 +89,53 @@ def test_a_stop_keeps_and_confirms_what_was_taken_and_tells_publishers_to_go(nod
     # Nothing that was confirmed is missing, and nothing was taken over without being confirmed.
     assert kept == confirmed
     assert confirmed < sum(each.published for each in publishers)
+
+
+def silent_client(node: LeveretProcess) -> Peer:
+    """A client that is logged in and then neither reads nor answers."""
+    peer = Peer(node.amqp_port)
+    peer.login()
+    return peer
+
+
+def test_a_client_that_does_not_say_goodbye_is_waited_for_no_longer_than_the_setting(tmp_path: Path) -> None:
+    config = {"shutdown_timeout": "300ms"}
+    with LeveretProcess(data_dir=tmp_path / "data", config=config) as node, silent_client(node) as peer:
+        began = time.monotonic()
+        assert node.stop() == 0
+        assert 0.3 <= time.monotonic() - began < 8
+        assert peer.expect(0, commands.Connection.Close).reply_code == 320
+
+
+def test_a_second_signal_ends_a_node_that_waits_for_a_client(tmp_path: Path) -> None:
+    config = {"shutdown_timeout": "10m", "pid_file": str(tmp_path / "pid")}
+    with LeveretProcess(data_dir=tmp_path / "data", config=config) as node, silent_client(node) as peer:
+        assert (tmp_path / "pid").read_text() == f"{node.pid}\n"
+        node.server.signal(signal.SIGTERM)
+        assert peer.expect(0, commands.Connection.Close).reply_code == 320
+        node.server.signal(signal.SIGTERM)
+        wait_until(lambda: node.server.exit_status is not None, "the end", 10)
+        assert node.server.exit_status == 143
+        assert not (tmp_path / "pid").exists()
+        assert "stop_forced" in node.log_text()
+
+
+def test_a_stock_client_learns_why_the_node_goes_and_finds_its_messages_later(node: LeveretProcess) -> None:
+    parameters = pika.ConnectionParameters("127.0.0.1", node.amqp_port)
+    connection = pika.BlockingConnection(parameters)
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare(QUEUE, durable=True)
+    channel.basic_publish("", QUEUE, b"one", pika.BasicProperties(delivery_mode=2))
+    unacked, _, _ = channel.basic_get(QUEUE)
+    assert unacked is not None
+    stopping = threading.Thread(target=node.stop)
+    stopping.start()
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
+        connection.process_data_events(20)
+    stopping.join(20)
+    assert closed.value.reply_code == 320
+    node.start()
+    with pika.BlockingConnection(parameters) as again:
+        _, _, body = again.channel().basic_get(QUEUE, auto_ack=True)
+        assert body == b"one"

@@ -85,10 +85,10 @@ class Alarms:
     def _judge(self) -> bool:
         found: list[str] = []
         memory, disk = self.memory_limit_bytes, self.disk_limit_bytes
-        if memory is not None and self.memory_used_bytes > memory:
-            found.append(MEMORY)
         if disk is not None and self.disk_free_bytes is not None and self.disk_free_bytes < disk:
             found.append(DISK)
+        if memory is not None and self.memory_used_bytes > memory:
+            found.append(MEMORY)
         before, self.active = self.active, tuple(found)
         return before != self.active
 

@@ -23,6 +23,7 @@ from leveret.core.queue_settings import queue_settings
 from leveret.core.queue_types import make_queue
 from leveret.core.routing import ROUTERS, Headers
 from leveret.core.schema import OPERATOR_POLICY
+from leveret.core.stream import Stream
 from leveret.core.topology import PREDECLARED, ExchangeState, Topology
 from leveret.core.validation import (
     ALTERNATE_EXCHANGE,
@@ -471,7 +472,12 @@ class Broker:
     def _refresh_replicated(self, queue: Queue, applied: Applied) -> None:
         asked = applied.definition.get(REPLICATE) is True
         replicated = (
-            asked and queue.definition.durable and queue.owner is None and self._is_tagged(queue.key[0])
+            asked
+            # A stream's entries are no stored messages: downstreams could not read them.
+            and not isinstance(queue, Stream)
+            and queue.definition.durable
+            and queue.owner is None
+            and self._is_tagged(queue.key[0])
         )
         if replicated != queue.replicated:
             queue.replicated = replicated

@@ -364,7 +364,7 @@ class Queue:
         self._offered = self.next_offset
         if self.may_expire:
             self.expire(now_ms, self.next_offset)
-        self._give_way()
+        self.give_way()
         self._set_deadline()
 
     def _deal(self) -> None:
@@ -440,7 +440,7 @@ class Queue:
         deadline_ms = self._deadline_of(run)
         return deadline_ms is not None and deadline_ms <= self._now_ms
 
-    def _give_way(self) -> None:
+    def give_way(self) -> None:
         """Drop from the head what the queue's length limits do not allow."""
         settings = self.settings
         if settings.overflow != DROP_HEAD:

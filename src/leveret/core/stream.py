@@ -15,15 +15,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
-from leveret.core.queue import Consumer, Queue, Reader, Run
+from leveret.core.head import Run, count_of
+from leveret.core.queue import Consumer, Queue, Reader
 from leveret.core.queue_settings import QueueSettings
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import LeveretError, PreconditionFailed, Unsupported
 from leveret.model.reasons import Reason
+from leveret.model.reasons import Reason
 from leveret.model.stream import OffsetSpec, OffsetType, interval_ms
 
+OFFSET_ARGUMENT: Final = "x-stream-offset"
 SEQUENCES_MAX: Final = 255
 """Publishers whose last id is known; beyond, the one that published longest ago is forgotten (as in Osiris)."""
 
@@ -55,6 +58,13 @@ class LogBounds(Protocol):
         """First offset of the first chunk that is not older."""
 
 
+class StreamConsumer(Consumer, Protocol):
+    """What a stream asks of a consumer besides."""
+
+    prefetch: int
+    arguments: dict[str, Any]
+
+
 class EmptyLog:
     """The bounds of a stream that nothing was published to."""
 
@@ -78,6 +88,16 @@ def first_wanted(log: LogBounds, spec: OffsetSpec) -> int:
         case OffsetType.TIMESTAMP:
             return log.offset_at(spec.value)
     return max(spec.value, log.first_offset)
+
+
+def check_offset_argument(value: Any) -> Any:
+    """The consumer argument `x-stream-offset`, as it is.
+
+    Raises:
+        PreconditionFailed: it is no offset specification.
+    """
+    offset_of_argument(value, 0)
+    return value
 
 
 def offset_of_argument(value: Any, now_ms: int) -> OffsetSpec:
@@ -152,6 +172,11 @@ class Stream(Queue):
         return self.log.committed_offset - self.log.first_offset
 
     @property
+    def message_bytes(self) -> int:
+        """Octets of the log."""
+        return self.log.bytes
+
+    @property
     def ready_count(self) -> int:
         """All of them: reading takes nothing away."""
         return self.message_count
@@ -203,15 +228,21 @@ class Stream(Queue):
 
     # -- consuming by AMQP 0-9-1 --------------------------------------------------------------
 
-    def attach(self, consumer: Consumer, spec: OffsetSpec) -> None:
-        """Have a consumer begin where `spec` says, before `add_consumer`; else it begins with what comes next."""
-        self._readers[consumer] = _Position(first_wanted(self.log, spec))
-
     def add_consumer(self, consumer: Consumer) -> None:
-        """See Queue."""
+        """See Queue; `x-stream-offset` says where the consumer begins.
+
+        Raises:
+            PreconditionFailed: no prefetch count, or no such offset. Unsupported: no acknowledgements.
+        """
+        vhost, name = self.key
+        where = f"queue '{name}' in vhost '{vhost}'"
+        asked = cast(StreamConsumer, consumer)
+        if asked.no_ack:
+            raise Unsupported(f"automatic acknowledgement not supported by stream queues {where}")
+        if not asked.prefetch:
+            raise PreconditionFailed(f"consumer prefetch count is not set for stream {where}")
+        self._readers[consumer] = _Position(check_offset_argument(asked.arguments.get(OFFSET_ARGUMENT)))
         super().add_consumer(consumer)
-        if consumer not in self._readers:
-            self.attach(consumer, OffsetSpec(OffsetType.NEXT))
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """See Queue."""
@@ -222,8 +253,11 @@ class Stream(Queue):
         """Hand each consumer what is durable from its position on, as far as it has room."""
         for consumer in list(self.consumers):
             position = self._readers[consumer]
+            if position.offset < 0:
+                position.offset = first_wanted(self.log, offset_of_argument(position.argument, now_ms))
             while (room := consumer.capacity()) > 0 and (runs := self._next(position, room)):
-                self.unacked_count += sum(len(run.bodies) for run in runs)
+                self.unacked_count += count_of(runs)
+                self.counters.deliver += count_of(runs)
                 consumer.deliver(self, runs, False)
 
     def _next(self, position: _Position, limit: int) -> list[Run]:
@@ -231,12 +265,10 @@ class Stream(Queue):
             position.window.extend(self._read(self, position.offset))
         runs: list[Run] = []
         while position.window and limit > 0:
-            run = position.window[0]
+            run = position.window.popleft()
             if len(run.bodies) > limit:
-                position.window[0] = Run(run.first + limit, run.head, run.bodies[limit:])
-                run = Run(run.first, run.head, run.bodies[:limit])
-            else:
-                position.window.popleft()
+                position.window.appendleft(run.cut(run.first + limit, run.end))
+                run = run.cut(run.first, run.first + limit)
             runs.append(run)
             limit -= len(run.bodies)
             position.offset = run.end
@@ -245,7 +277,10 @@ class Stream(Queue):
     def settle(self, first: int, count: int, reason: int = Reason.ACKED) -> None:
         """An acknowledgement: the consumer has room again, and the message stays."""
         self.unacked_count -= count
-        self.settled_total += count
+
+    def reject(self, first: int, count: int) -> None:
+        """As an acknowledgement."""
+        self.unacked_count -= count
 
     def requeue(self, first: int, count: int) -> None:
         """As an acknowledgement: a stream delivers nothing twice to one reader."""
@@ -253,7 +288,7 @@ class Stream(Queue):
 
     # -- what a stream does not do ------------------------------------------------------------
 
-    def take(self, limit: int) -> tuple[list[Run], bool]:
+    def take_one(self, now_ms: int) -> tuple[list[Run], bool]:
         """Refuse `basic.get`."""
         raise self._unsupported("basic.get")
 
@@ -267,12 +302,16 @@ class Stream(Queue):
 
 
 class _Position:
-    """Where a consumer is: the offset it gets next, and what was read from there on."""
+    """Where a consumer is: the offset it gets next, and what was read from there on.
 
-    __slots__ = ("offset", "window")
+    `offset` is -1 until the first dispatch, which knows what time an interval reaches back from.
+    """
 
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
+    __slots__ = ("argument", "offset", "window")
+
+    def __init__(self, argument: Any) -> None:
+        self.argument = argument
+        self.offset = -1
         self.window: deque[Run] = deque()
 
 

@@ -129,8 +129,7 @@ class Rates:
         if now_ms <= self._tick_ms:
             return
         self._vhosts = {
-            name: self._vhosts.get(name) or Sums(_VHOST_WIDTH, self._tick_ms)
-            for name in self._broker.topologies
+            name: self._vhosts.get(name) or Sums(_VHOST_WIDTH) for name in self._broker.topologies
         }
         step = (now_ms, self.interval_ms)
         yield from self._queues.tick(*step, self._queue_moved, self._queue_gone)
@@ -218,8 +217,8 @@ class Rates:
         return self._utilisation.get(queue, 1.0) if queue.consumers else 0.0
 
     def _sums(self, vhosts: Collection[str], blocks: tuple[Block, ...], ranges: Ranges) -> dict[str, Any]:
-        histories = [self._vhosts[name].history for name in vhosts if name in self._vhosts]
-        sums = Together(histories, _VHOST_WIDTH)
+        found = [self._vhosts[name].history for name in vhosts if name in self._vhosts]
+        sums = Together([history for history in found if history is not None], _VHOST_WIDTH)
         return show(blocks, sums, sums.values, ranges, self._tick_ms)
 
 

@@ -76,12 +76,16 @@ class Kind(Generic[T]):
 
 
 class Sums:
-    """Counts of a virtual host: what its things counted, those that are gone too, and how that developed."""
+    """Counts of a virtual host: what its things counted, those that are gone too, and how that developed.
 
-    def __init__(self, width: int, now_ms: int) -> None:
+    Attributes:
+        history: of the sums; None before the first sample.
+    """
+
+    def __init__(self, width: int) -> None:
         """All zero."""
         self._values = [0] * width
-        self.history = History(tuple(self._values), now_ms)
+        self.history: History | None = None
 
     def add(self, start: int, differences: Iterable[int]) -> None:
         """Add to the counts from column `start` on."""
@@ -89,5 +93,9 @@ class Sums:
             self._values[column] += difference
 
     def tick(self, now_ms: int, interval_ms: int) -> None:
-        """Sample what was added."""
-        self.history.add(tuple(self._values), now_ms, interval_ms, DAY, ROWS_MAX)
+        """Sample what was added; what the first sample finds is no rate."""
+        values = tuple(self._values)
+        if self.history is None:
+            self.history = History(values, now_ms)
+        else:
+            self.history.add(values, now_ms, interval_ms, DAY, ROWS_MAX)

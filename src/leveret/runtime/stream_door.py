@@ -120,7 +120,9 @@ class StreamDoor:
     ) -> bool:
         """See StreamAuthority."""
         broker = self._broker
-        if name in broker.topology(vhost).exchanges or any((vhost, each) in broker.queues for each in partitions):
+        if name in broker.topology(vhost).exchanges or any(
+            (vhost, each) in broker.queues for each in partitions
+        ):
             return False
         queues = [
             d.Queue(name=each, vhost=vhost, arguments=_queue_arguments(arguments)) for each in partitions
@@ -166,7 +168,7 @@ class StreamDoor:
 
     def route(self, vhost: str, super_stream: str, routing_key: str) -> list[str]:
         """See StreamAuthority."""
-        queues = self._broker.route(vhost, super_stream, routing_key, {})
+        queues = self._broker.route(vhost, super_stream, routing_key, dict)
         return [queue.definition.name for queue in queues if isinstance(queue, Stream)]
 
     # -- standby ------------------------------------------------------------------------------
@@ -218,6 +220,11 @@ class OpenStream:
         self.read = log.read
         self.on_commit = log.on_commit
         self.offset_at = log.offset_at
+
+    @property
+    def is_closed(self) -> bool:
+        """See ServedLog."""
+        return self._log.is_closed
 
     @property
     def first_offset(self) -> int:
@@ -285,7 +292,9 @@ def _queue_arguments(given: Mapping[str, str]) -> dict[str, Any]:
     for name in _NUMBERS:
         if name in given:
             if not given[name].isdecimal():
-                raise PreconditionFailed(f"stream argument '{name}' is {given[name]!r}, expected a whole number")
+                raise PreconditionFailed(
+                    f"stream argument '{name}' is {given[name]!r}, expected a whole number"
+                )
             arguments[f"x-{name}"] = int(given[name])
     for name in _TEXTS:
         if name in given:

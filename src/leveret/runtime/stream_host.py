@@ -16,6 +16,10 @@ from leveret.session.stream_types import SequenceBook, StreamAuthority, StreamBo
 class ServedLog(LogBounds, Protocol):
     """A log whose durable chunks are served to readers."""
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is gone for good."""
+
     def read(self, offset: int, bytes_max: int) -> list[bytes]:
         """Whole raw chunks (header, data, trailer) from the one that holds `offset`, or else the next.
 
@@ -28,7 +32,10 @@ class ServedLog(LogBounds, Protocol):
         """
 
     def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back each time `committed_offset` has risen; return what ends that."""
+        """Call back each time `committed_offset` has risen; return what ends that.
+
+        Also when the log is closed.
+        """
 
 
 class StreamHandle(StreamBook, ServedLog, Protocol):

@@ -17,23 +17,29 @@ import contextlib
 import logging
 import socket
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, cast
 
-from leveret.model.errors import LeveretError, Refusal
+from leveret.model.errors import LeveretError, NotFound, Refusal
 from leveret.runtime.addresses import is_loopback
-from leveret.runtime.stream_host import RecoveryQueue, ServedLog, StreamHost
+from leveret.runtime.stream_host import RecoveryQueue, ServedLog, StreamHandle, StreamHost
 from leveret.session.stream import StreamSession
 from leveret.session.stream_types import (
+    Answer,
     Append,
+    Declared,
     Effect,
     KeepOffset,
     Publisher,
     State,
+    SteppedDown,
     Subscribed,
     Subscription,
+    Write,
 )
+from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.stream.codec import Code
 
 READ_BYTES_MAX: Final = 262_144
@@ -98,10 +104,24 @@ class StreamListener:
 
 
 class _Watch(NamedTuple):
-    """A log that a subscription reads, and what ends being told of its growth."""
+    """A log that is read or written, and what ends being told of its growth."""
 
     log: ServedLog
     release: Callable[[], None]
+
+
+class _Member:
+    """core.stream_groups.Member: a subscription of which one of several is active."""
+
+    def __init__(self, connection: StreamConnection, number: int, subscription: Subscription) -> None:
+        self.number = number
+        self.subscription = subscription
+        self.key = (connection.vhost, subscription.stream, subscription.group)
+        self._connection = connection
+
+    def activate(self, active: bool) -> None:
+        """See Member."""
+        self._connection.update_consumer(self, active)
 
 
 class StreamConnection(asyncio.Protocol):
@@ -129,7 +149,12 @@ class StreamConnection(asyncio.Protocol):
         self._register = register
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
-        self._watches: dict[int, _Watch] = {}
+        self._watches: dict[str, _Watch] = {}
+        self._streams: dict[str, StreamHandle] = {}
+        self._members: dict[int, _Member] = {}
+        self._attachments = 0
+        self._settling = False
+        self._served_last = -1
         self._queues: dict[Publisher, RecoveryQueue] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pump_waits = False
@@ -216,8 +241,10 @@ class StreamConnection(asyncio.Protocol):
         """Let go of everything."""
         if self._timer is not None:
             self._timer.cancel()
-        for number in list(self._watches):
-            self._watches.pop(number).release()
+        for stream in list(self._watches):
+            self._watches.pop(stream).release()
+        for number in list(self._members):
+            self._leave(number)
         self._register.discard(self)
         reason = self._session.close_reason or (str(error) if error else "the peer hung up")
         log.info(
@@ -258,12 +285,55 @@ class StreamConnection(asyncio.Protocol):
 
     def _perform(self, effect: Effect) -> None:
         match effect:
+            case Write():
+                self._write(effect)
             case Append():
                 self._append(effect)
             case KeepOffset():
-                self._host.store_offset(self.vhost, effect.reference, effect.offset)
-            case Subscribed() if effect.number in self._session.subscriptions:
-                self._watch(effect.number)
+                self._keep_offset(effect)
+            case Subscribed() if subscription := self._session.subscriptions.get(effect.number):
+                self._watch(subscription.stream)
+                self._join(effect.number, subscription)
+            case Declared():
+                self._watch(effect.stream)
+            case SteppedDown() if member := self._members.get(effect.number):
+                self._host.groups.stepped_down(member.key, member)
+            case Answer():
+                answer = partial(self._session.answer, effect.response)
+                self._host.when_durable(partial(self._guarded, partial(self._then_settle, answer)))
+
+    def _then_settle(self, step: Callable[[], None]) -> None:
+        """Do something to the session; what follows from it waits for the end of this turn of the loop."""
+        step()
+        if not self._settling:
+            self._settling = True
+            self._loop.call_soon(self._guarded, self._settle)
+
+    def _write(self, write: Write) -> None:
+        write.batch.done = partial(self._written, write)
+        stream = self._streams.get(write.publisher.queue)
+        if stream is None:
+            write.batch.done(NotFound(f"stream '{write.publisher.queue}' is gone"))
+        else:
+            stream.publish(write.batch)
+
+    def _written(self, write: Write, error: LeveretError | None) -> None:
+        if error is None:
+            step = partial(self._session.stored, write)
+        else:
+            step = partial(self._session.not_stored, write, error)
+        self._guarded(partial(self._then_settle, step))
+
+    def _keep_offset(self, effect: KeepOffset) -> None:
+        if effect.stream == OUTGOING_STREAM:
+            self._host.store_offset(self.vhost, effect.reference, effect.offset)
+            return
+        try:
+            stream = self._streams.get(effect.stream) or self._host.stream(self.vhost, effect.stream)
+        except LeveretError as error:
+            log.info("stream connection %s: stream=%s offset not kept: %s", self.name, effect.stream, error)
+        else:
+            stream.store_offset(effect.reference, effect.offset)
 
     def _append(self, append: Append) -> None:
         publisher = append.publisher
@@ -284,29 +354,53 @@ class StreamConnection(asyncio.Protocol):
         return self._queues[publisher]
 
     def _stored(self, append: Append) -> None:
-        self._session.stored(append)
-        self._settle()
+        self._then_settle(partial(self._session.stored, append))
 
-    def _watch(self, number: int) -> None:
-        if held := self._watches.pop(number, None):
-            held.release()
-        try:
-            served = self._host.outgoing_log(self.user, self.vhost)
-        except LeveretError as error:
-            self._drop(number, error)
+    def _watch(self, stream: str) -> None:
+        if stream in self._watches:
             return
-        self._watches[number] = _Watch(served, served.on_commit(self._wake))
+        served: ServedLog
+        try:
+            if stream == OUTGOING_STREAM:
+                served = self._host.outgoing_log(self.user, self.vhost)
+            else:
+                served = self._streams[stream] = self._host.stream(self.vhost, stream)
+        except LeveretError as error:
+            self._drop(stream, error)
+            return
+        self._watches[stream] = _Watch(served, served.on_commit(self._wake))
 
-    def _drop(self, number: int, error: LeveretError) -> None:
+    def _drop(self, stream: str, error: LeveretError) -> None:
         level = logging.INFO if isinstance(error, Refusal) else logging.ERROR
-        log.log(level, "stream connection %s: subscription=%d ended: %s", self.name, number, error)
-        self._session.stream_gone(number, error)
+        log.log(level, "stream connection %s: stream=%s ended: %s", self.name, stream, error)
+        self._session.stream_gone(stream, error)
+
+    def _join(self, number: int, subscription: Subscription) -> None:
+        """Have the subscription wait for its turn if it is one of a group."""
+        if subscription.group and (number not in self._members):
+            member = self._members[number] = _Member(self, number, subscription)
+            self._host.groups.join(member.key, member, subscription.partition)
+
+    def _leave(self, number: int) -> None:
+        member = self._members.pop(number)
+        self._host.groups.leave(member.key, member)
+
+    def update_consumer(self, member: _Member, active: bool) -> None:
+        """It is a subscription's turn in its group, or no longer."""
+
+        def tell() -> None:
+            if self._session.subscriptions.get(member.number) is member.subscription:
+                self._session.consumer_update(member.number, active)
+
+        self._guarded(partial(self._then_settle, tell))
 
     def _settle(self) -> None:
         """Bring sockets, logs and timers in line with what the session now is."""
+        self._settling = False
         self._flush()
-        for number in self._watches.keys() - self._session.subscriptions.keys():
-            self._watches.pop(number).release()
+        if self._attachments != self._session.attachments:
+            self._attachments = self._session.attachments
+            self._detach()
         if self._session.state is State.CLOSED:
             self._hang_up()
             return
@@ -314,6 +408,18 @@ class StreamConnection(asyncio.Protocol):
         self._arm()
         if self._watches:
             self._wake()
+
+    def _detach(self) -> None:
+        """Let go of logs that nothing is attached to any more, and of groups."""
+        for stream in self._watches.keys() - self._session.streams:
+            self._watches.pop(stream).release()
+            self._streams.pop(stream, None)
+        for number, member in list(self._members.items()):
+            subscription = self._session.subscriptions.get(number)
+            if subscription is not member.subscription:
+                self._leave(number)
+                if subscription is not None:
+                    self._join(number, subscription)
 
     def _flush(self) -> None:
         output = self._session.take_output(self._now_ms())
@@ -345,17 +451,30 @@ class StreamConnection(asyncio.Protocol):
     def _pump(self) -> None:
         """One read for each subscription that wants one; again when the others have had the loop."""
         self._pump_waits = False
+        self._look_for_deleted()
         progress = False
-        for number in list(self._watches):
+        for number in self._turns():
             if not self._writable:
                 return
             progress |= self._deliver(number)
         if progress:
             self._wake()
 
+    def _look_for_deleted(self) -> None:
+        for stream, watch in list(self._watches.items()):
+            if watch.log.is_closed:
+                self._drop(stream, NotFound("it was deleted"))
+                self._settle()
+
+    def _turns(self) -> list[int]:
+        """All subscriptions, who was served last at the end: a full buffer then stops somebody else next time."""
+        numbers = sorted(self._session.subscriptions)
+        split = bisect_right(numbers, self._served_last)
+        return numbers[split:] + numbers[:split]
+
     def _deliver(self, number: int) -> bool:
         subscription = self._session.subscriptions.get(number)
-        watch = self._watches.get(number)
+        watch = self._watches.get(subscription.stream) if subscription is not None else None
         if subscription is None or watch is None or not subscription.wanting:
             return False
         try:
@@ -364,12 +483,11 @@ class StreamConnection(asyncio.Protocol):
             bytes_max = min(READ_BYTES_MAX, subscription.credit * READ_BYTES_PER_CREDIT)
             chunks = watch.log.read(subscription.next_offset, bytes_max)
         except LeveretError as error:
-            self._drop(number, error)
+            self._drop(subscription.stream, error)
             self._settle()
             return False
-        self._session.deliver(number, chunks)
-        # Who was served goes to the end, so that a full buffer stops somebody else next time.
-        self._watches[number] = self._watches.pop(number)
+        self._session.deliver(number, chunks, watch.log.last_chunk_id)
+        self._served_last = number
         self._flush()
         return bool(chunks)
 

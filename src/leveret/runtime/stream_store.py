@@ -226,7 +226,7 @@ class StreamStore:
             StorageError: the disk refused it; what was published is dropped, and its publishers are told.
         """
         batches, stream.incoming = stream.incoming, []
-        gathered, stream.gathered = stream.gathered, []
+        gathered = stream.take_gathered()
         sequences, stream.unlogged_sequences = stream.unlogged_sequences, {}
         if gathered:
             # The time of arrival is not kept by itself: RabbitMQ's streams have the chunk's.
@@ -242,7 +242,9 @@ class StreamStore:
                 batch.done(error)
             raise
         stream.logged_sequences(sequences)
-        stream.published_total += sum(batch.records for batch in batches)
+        count = sum(batch.records for batch in batches)
+        stream.published_total += count
+        stream.counters.publish += count
         stream.next_offset = kept.log.next_offset
         self._promise(stream, kept, [batch for batch in batches if batch.ids])
 
@@ -250,8 +252,7 @@ class StreamStore:
         self, stream: Stream, kept: StreamLog, batches: list[Batch], sequences: dict[bytes, int]
     ) -> None:
         filters = _filters_of(batches)
-        offsets, stream.unlogged_offsets = stream.unlogged_offsets, {}
-        stream.offsets.update(offsets)
+        offsets = stream.unlogged_offsets
         parts = list(_split(batches))
         for part in parts:
             newest = part is parts[-1]
@@ -261,6 +262,9 @@ class StreamStore:
             entries, records = part
             header = self._append(stream, kept, ChunkType.USER, entries, records, trailer)
             kept.last_appended_id = header.chunk_id
+        if parts:
+            stream.offsets.update(offsets)
+            stream.unlogged_offsets = {}
 
     def append_settlements(self, stream: Stream) -> None:
         """Append offsets that readers stored and no message took along; then apply retention to a new segment.

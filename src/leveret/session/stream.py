@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from leveret.core.stream import LogBounds
 from leveret.model.errors import LeveretError, PeerError, Refusal
 from leveret.session import stream_reading as reading
 from leveret.session import stream_schema as schema
@@ -27,7 +28,6 @@ from leveret.session import stream_writing as writing
 from leveret.session.stream_types import (
     Append,
     Effect,
-    LogBounds,
     Operation,
     Publisher,
     State,

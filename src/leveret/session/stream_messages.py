@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
-from leveret.core.queue import Head, Run
+from leveret.core.head import Head, Run
 from leveret.model.errors import PeerError
 from leveret.wire.amqp091 import is_persistent, shortstr
 from leveret.wire.chunk import ChunkError

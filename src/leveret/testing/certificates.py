@@ -1,8 +1,8 @@
 """Certificates for tests, made when they are needed by the `openssl` command and good for two days.
 
-    authority = CertificateAuthority(directory)
-    server = authority.issue("server", names="DNS:localhost,IP:127.0.0.1")
-    client = authority.issue("client", subject="/O=Example/CN=app")
+authority = CertificateAuthority(directory)
+server = authority.issue("server", names="DNS:localhost,IP:127.0.0.1")
+client = authority.issue("client", subject="/O=Example/CN=app")
 """
 
 from __future__ import annotations
@@ -75,7 +75,12 @@ class CertificateAuthority:
     def _make(self, name: str, subject: str, extensions: str, *arguments: str) -> None:
         settings = self._directory / f"{name}.cnf"
         settings.write_text(f"[req]\ndistinguished_name=dn\nx509_extensions=ext\n[dn]\n[ext]\n{extensions}")
-        files = ["-keyout", str(self._directory / f"{name}.key"), "-out", str(self._directory / f"{name}.pem")]
+        files = [
+            "-keyout",
+            str(self._directory / f"{name}.key"),
+            "-out",
+            str(self._directory / f"{name}.pem"),
+        ]
         argv = ["openssl", *_ISSUE, "-config", str(settings), "-utf8", "-subj", subject, *files, *arguments]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         if done.returncode != 0:

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from isal.isal_zlib import crc32
 
-from leveret.model.errors import AccessRefused, AuthenticationFailed, NotFound, Refusal
+from leveret.core.stream import Batch
+from leveret.core.stream_groups import ConsumerGroups
+from leveret.model.errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    NotFound,
+    PreconditionFailed,
+    Refusal,
+)
 from leveret.runtime.stream_host import RecoveryQueue, ServedLog
+from leveret.session.stream_types import Operation
 from leveret.wire.chunk import (
     Attribute,
     ChunkType,
@@ -87,6 +96,8 @@ class FakeServedLog:
         """Have other octets where a chunk was, as a failing disk does."""
         self._chunks[self._ids.index(chunk_id)] = chunk
 
+    is_closed = False
+
     @property
     def readers(self) -> int:
         """How many callbacks are registered."""
@@ -144,6 +155,32 @@ class FakeServedLog:
         return lambda: self._callbacks.remove(callback)
 
 
+class FakeStream(FakeServedLog):
+    """A stream of applications, as durable as the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sequences: dict[str, int] = {}
+        self.offsets: dict[str, int] = {}
+
+    def last_sequence(self, reference: str) -> int:
+        """As `SequenceBook` says."""
+        return self.sequences.get(reference, 0)
+
+    def stored_offset(self, reference: str) -> int | None:
+        """As `StreamBook` says."""
+        return self.offsets.get(reference)
+
+    def publish(self, batch: Batch) -> None:
+        """One chunk for each batch."""
+        self.append([entry[4:] for entry in batch.entries])
+        asyncio.get_running_loop().call_soon(batch.done, None)
+
+    def store_offset(self, reference: str, offset: int) -> None:
+        """Keep it."""
+        self.offsets[reference] = offset
+
+
 class FakeRecoveryQueue:
     """A queue that keeps what it is given; `hold` makes the disk slow.
 
@@ -195,6 +232,10 @@ class FakeStreamHost:
     logs: dict[str, FakeServedLog] = field(default_factory=lambda: {"/": FakeServedLog()})
     unreadable: set[tuple[str, str]] = field(default_factory=set)
     queues: dict[tuple[str, str], FakeRecoveryQueue] = field(default_factory=dict)
+    streams: dict[tuple[str, str], FakeStream] = field(default_factory=dict)
+    super_streams: dict[str, dict[str, str]] = field(default_factory=dict)
+    refused: set[tuple[str, str, str]] = field(default_factory=set)
+    groups: ConsumerGroups = field(default_factory=ConsumerGroups)
     offsets: dict[tuple[str, str], int] = field(default_factory=dict)
     node_name: str = "leveret@test"
     advertised_host: str = "127.0.0.1"
@@ -210,6 +251,64 @@ class FakeStreamHost:
         """Every user may enter every vhost there is."""
         if vhost not in self.vhosts:
             raise NotFound(f"vhost {vhost} not found")
+
+    def check(self, user: str, vhost: str, operation: Operation, name: str) -> None:
+        """Everything is allowed but what is `refused`: (user, operation, name)."""
+        if (user, operation, name) in self.refused:
+            raise AccessRefused(f"user '{user}' may not {operation} '{name}'")
+
+    def stream(self, vhost: str, name: str) -> FakeStream:
+        """The stream."""
+        if (vhost, name) not in self.streams:
+            raise NotFound(f"no stream '{name}'")
+        return self.streams[vhost, name]
+
+    def create_stream(self, vhost: str, name: str, arguments: Mapping[str, str]) -> bool:
+        """Make it, unless an argument is no number that must be."""
+        if not arguments.get("max-length-bytes", "0").isdecimal():
+            raise PreconditionFailed("max-length-bytes is no number")
+        exists = (vhost, name) in self.streams
+        self.streams.setdefault((vhost, name), FakeStream())
+        return not exists
+
+    def delete_stream(self, vhost: str, name: str) -> None:
+        """Delete it."""
+        del self.streams[self._key(vhost, name)]
+
+    def _key(self, vhost: str, name: str) -> tuple[str, str]:
+        self.stream(vhost, name)
+        return vhost, name
+
+    def create_super_stream(
+        self, vhost: str, name: str, partitions: Mapping[str, str], arguments: Mapping[str, str]
+    ) -> bool:
+        """Make it, in any vhost."""
+        if name in self.super_streams:
+            return False
+        self.super_streams[name] = dict(partitions)
+        for stream in partitions:
+            self.create_stream(vhost, stream, arguments)
+        return True
+
+    def delete_super_stream(self, vhost: str, name: str) -> None:
+        """Delete it."""
+        for stream in self.super_streams.pop(name):
+            self.delete_stream(vhost, stream)
+
+    def partitions(self, vhost: str, super_stream: str) -> list[str]:
+        """In the order of their making."""
+        if super_stream not in self.super_streams:
+            raise NotFound(f"no super stream '{super_stream}'")
+        return list(self.super_streams[super_stream])
+
+    def route(self, vhost: str, super_stream: str, routing_key: str) -> list[str]:
+        """By the whole key."""
+        self.partitions(vhost, super_stream)
+        return [each for each, key in self.super_streams[super_stream].items() if key == routing_key]
+
+    def when_durable(self, done: Callable[[], None]) -> None:
+        """Soon."""
+        asyncio.get_running_loop().call_soon(done)
 
     def outgoing_log(self, user: str, vhost: str) -> FakeServedLog:
         """The vhost's log."""

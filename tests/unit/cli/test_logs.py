@@ -1,30 +1,126 @@
 from __future__ import annotations
 
 import logging
-import re
+from collections.abc import Iterator
+from pathlib import Path
 
-from leveret.cli.log_lines import KeyValueLine
+import pytest
 
+from leveret.cli.logs import LogFile, Logs
+from leveret.config import load
+from leveret.config.logging import Log
+from leveret.model.errors import ConfigError
 
-def formatted(message: str, *arguments: object, **more: object) -> str:
-    record = logging.LogRecord("leveret.runtime.node", logging.INFO, "", 0, message, arguments, None)
-    record.__dict__.update(more)
-    return KeyValueLine().format(record)
-
-
-def test_an_event_has_time_level_and_room() -> None:
-    line = formatted("queue_opened vhost=%s queue=%s", "/", "q")
-    assert re.fullmatch(
-        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z level=info from=runtime\.node queue_opened vhost=/ queue=q",
-        line,
-    )
+CONNECTION = "leveret.runtime.connection_log"
+OTHER = "leveret.runtime.node"
 
 
-def test_an_event_is_one_line_whatever_is_in_it() -> None:
-    try:
-        raise ValueError("two\nlines")
-    except ValueError as error:
-        line = formatted("failed name=%s", "a\nb", exc_info=(ValueError, error, error.__traceback__))
-    assert "\n" not in line
-    assert 'name="a\\nb"" in line
-    assert 'ValueError: two\\nlines"' in line
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    for each in root.handlers:
+        each.close()
+    root.handlers, root.level = handlers, level
+
+
+def log(**settings: str) -> Log:
+    return load(None, {name.replace("_", "."): value for name, value in settings.items()}).log
+
+
+def told(tmp_path: Path, **settings: str) -> set[tuple[str, str]]:
+    """Which levels of which loggers get to the file."""
+    Logs(log(log_console="false", log_file="l", **settings), tmp_path)
+    for name in (CONNECTION, OTHER):
+        for level in ("debug", "info", "warning", "error"):
+            getattr(logging.getLogger(name), level)(f"{name} {level}")
+    lines = (tmp_path / "log" / "l").read_text().splitlines()
+    return {(line.split()[-2], line.split()[-1]) for line in lines}
+
+
+def from_level(least: str) -> set[str]:
+    levels = ["debug", "info", "warning", "error"]
+    return set(levels[levels.index(least) :])
+
+
+@pytest.mark.parametrize(
+    ("settings", "connection", "other"),
+    [
+        ({}, "info", "info"),
+        ({"log_default_level": "warning"}, "warning", "warning"),
+        ({"log_file_level": "debug"}, "debug", "debug"),
+        ({"log_connection_level": "error"}, "error", "info"),
+        ({"log_connection_level": "debug"}, "debug", "info"),
+        ({"log_connection_level": "debug", "log_file_level": "warning"}, "warning", "warning"),
+    ],
+)
+def test_an_event_passes_its_categorys_level_and_its_outputs(
+    tmp_path: Path, settings: dict[str, str], connection: str, other: str
+) -> None:
+    expected = {(CONNECTION, level) for level in from_level(connection)}
+    expected |= {(OTHER, level) for level in from_level(other)}
+    assert told(tmp_path, **settings) == expected
+
+
+def test_a_log_without_outputs_tells_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    Logs(log(log_console="false"), tmp_path)
+    logging.getLogger(OTHER).error("lost")
+    assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def lines_in(handler: LogFile, tmp_path: Path, count: int) -> dict[str, list[str]]:
+    for number in range(count):
+        handler.handle(logging.LogRecord(OTHER, logging.INFO, "", 0, f"{number}", None, None))
+    handler.close()
+    return {path.name: path.read_text().split() for path in sorted(tmp_path.iterdir())}
+
+
+def test_a_full_file_is_put_aside_and_the_oldest_goes(tmp_path: Path) -> None:
+    settings = log(**{"log_file_rotation_size": "4", "log_file_rotation_count": "2"}).file
+    handler = LogFile(tmp_path / "l", settings)
+    assert lines_in(handler, tmp_path, 8) == {"l": ["6", "7"], "l.0": ["4", "5"], "l.1": ["2", "3"]}
+
+
+def test_a_full_file_is_begun_anew_where_none_is_kept(tmp_path: Path) -> None:
+    handler = LogFile(tmp_path / "l", log(**{"log_file_rotation_size": "4"}).file)
+    assert lines_in(handler, tmp_path, 3) == {"l": ["2"]}
+
+
+def test_a_file_is_put_aside_when_its_time_has_come(tmp_path: Path) -> None:
+    settings = log(**{"log_file_rotation_date": "$D0", "log_file_rotation_count": "1"}).file
+    handler = LogFile(tmp_path / "l", settings)
+    tomorrow = logging.LogRecord(OTHER, logging.INFO, "", 0, "tomorrow", None, None)
+    tomorrow.created += 86_400
+    handler.handle(logging.LogRecord(OTHER, logging.INFO, "", 0, "today", None, None))
+    handler.handle(tomorrow)
+    handler.close()
+    assert (tmp_path / "l.0").read_text() == "today\n"
+    assert (tmp_path / "l").read_text() == "tomorrow\n"
+
+
+def test_a_log_file_is_private_and_goes_on_where_it_ended(tmp_path: Path) -> None:
+    for word in ("one", "two"):
+        handler = LogFile(tmp_path / "deep" / "l", log().file)
+        handler.handle(logging.LogRecord(OTHER, logging.INFO, "", 0, word, None, None))
+        handler.close()
+    assert (tmp_path / "deep" / "l").read_text() == "one\ntwo\n"
+    assert (tmp_path / "deep" / "l").stat().st_mode & 0o777 == 0o600
+
+
+def test_lines_that_a_full_disk_refused_are_counted_in_the_next_one(tmp_path: Path) -> None:
+    handler = LogFile(Path("/dev/full"), log().file)
+    event = logging.LogRecord(OTHER, logging.INFO, "", 0, "event", None, None)
+    handler.handle(event)
+    handler.handle(event)
+    handler.path = tmp_path / "l"
+    handler.reopen()
+    handler.handle(event)
+    handler.close()
+    assert (tmp_path / "l").read_text() == "log_lines_lost count=2\nevent\n"
+
+
+def test_a_log_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"log.file: cannot open {tmp_path}: Is a directory"):
+        LogFile(tmp_path, log().file)

@@ -124,7 +124,9 @@ def test_the_value_at_a_tick_is_what_was_counted_then(steps: list[int]) -> None:
 
 
 def test_ranges_are_read_from_the_query() -> None:
-    ranges = ranges_of({"lengths_age": "60", "lengths_incr": "5", "msg_rates_age": "x", "msg_rates_incr": "5"})
+    ranges = ranges_of(
+        {"lengths_age": "60", "lengths_incr": "5", "msg_rates_age": "x", "msg_rates_incr": "5"}
+    )
     assert ranges == Ranges(lengths=Range(60_000, 5000))
 
 

@@ -14,6 +14,7 @@ import pytest
 from leveret.config import load
 from leveret.management.server import AddressInUse, ManagementServer
 from leveret.management.socket_path import CONTROL_SOCKET
+from leveret.model.definitions import Queue
 
 if TYPE_CHECKING:
     from .conftest import FakeNode
@@ -98,3 +99,53 @@ def test_an_address_in_use_is_named(node: FakeNode) -> None:
         assert not (node.data_dir / CONTROL_SOCKET).exists()
 
     run(check)
+
+
+def test_the_metrics_have_a_port_of_their_own_without_the_api(node: FakeNode) -> None:
+    settings = {
+        "management.tcp.port": "0",
+        "prometheus.tcp.port": "0",
+        "prometheus.path": "/scrape",
+        "prometheus.return_per_object_metrics": "true",
+    }
+
+    async def check() -> None:
+        node.broker.declare_queue(Queue(name="q", vhost="/"))
+        server = ManagementServer(node, load(None, settings))
+        await server.start()
+        try:
+            base = f"http://{server.metrics_address}"
+            async with httpx.AsyncClient(base_url=base) as client:
+                rows = (await client.get("/scrape")).text
+                assert 'rabbitmq_queue_messages{vhost="/",queue="q"} 0' in rows
+                assert (
+                    "rabbitmq_detailed_queue"
+                    in (await client.get("/scrape/detailed?family=queue_coarse_metrics")).text
+                )
+                assert (await client.get("/api/whoami", auth=("guest", "secret"))).status_code == 404
+        finally:
+            await server.stop()
+
+    run(check)
+
+
+def test_without_a_port_the_metrics_are_on_the_ports_of_the_api_alone(node: FakeNode) -> None:
+    async def check() -> None:
+        async with serving(node) as server, httpx.AsyncClient(base_url=f"http://{server.address}") as client:
+            assert server.metrics_address is None
+            assert "rabbitmq_queues 0" in (await client.get("/metrics")).text
+
+    run(check)
+
+
+def test_a_port_of_the_metrics_that_is_taken_is_named(node: FakeNode) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings = {"management.tcp.port": "0", "prometheus.tcp.port": str(port)}
+
+        async def check() -> None:
+            server = ManagementServer(node, load(None, settings))
+            with pytest.raises(AddressInUse, match=f"prometheus.tcp: cannot listen on 127.0.0.1:{port}"):
+                await server.start()
+
+        run(check)

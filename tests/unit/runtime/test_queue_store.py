@@ -16,7 +16,7 @@ from leveret.model.errors import Corrupt, StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime import queue_store as store_module
 from leveret.runtime.commit import GroupCommit
-from leveret.runtime.hosts import RecoveryIngest
+from leveret.runtime.recovery_ingest import RecoveryIngest
 from leveret.runtime.queue_store import QueueStore
 from leveret.storage.log import Log
 from leveret.wire.chunk import ChunkError, ChunkType, Header, encode_entry

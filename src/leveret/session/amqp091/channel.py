@@ -145,6 +145,7 @@ class Channel:
         if queue.gathered:
             # Published before this method, perhaps in the same read: it must be seen by it.
             self.connection.host.append_now(queue)
+            queue.give_way()
         return queue
 
     def check_lock(self, queue: Queue) -> None:

@@ -1,0 +1,95 @@
+"""TLS contexts from settings: what is wrong is told with its setting, its file and its reason."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from leveret.config.tls import TlsOptions
+from leveret.model.errors import ConfigError
+from leveret.runtime.tls import server_context
+from leveret.testing.certificates import CertificateAuthority, Issued, available
+
+pytestmark = pytest.mark.skipif(available() is not None, reason=str(available()))
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def server(authority: CertificateAuthority) -> Issued:
+    return authority.issue("server", names="DNS:localhost")
+
+
+@pytest.fixture
+def options(server: Issued) -> TlsOptions:
+    return TlsOptions(certfile=server.certfile, keyfile=server.keyfile)
+
+
+def test_versions_and_verification_are_as_set(options: TlsOptions, server: Issued) -> None:
+    plain = server_context(options, "ssl_options")
+    assert (plain.minimum_version, plain.maximum_version, plain.verify_mode) == (
+        ssl.TLSVersion.TLSv1_2,
+        ssl.TLSVersion.TLSv1_3,
+        ssl.CERT_NONE,
+    )
+    strict = replace(
+        options,
+        versions=("tlsv1.3",),
+        verify="verify_peer",
+        cacertfile=server.cacertfile,
+        fail_if_no_peer_cert=True,
+    )
+    context = server_context(strict, "ssl_options")
+    assert (context.minimum_version, context.verify_mode) == (ssl.TLSVersion.TLSv1_3, ssl.CERT_REQUIRED)
+    asking = server_context(replace(strict, fail_if_no_peer_cert=False), "ssl_options")
+    assert asking.verify_mode == ssl.CERT_OPTIONAL
+
+
+def test_cipher_suites_are_as_set(options: TlsOptions) -> None:
+    one = server_context(replace(options, ciphers=("ECDHE-RSA-AES256-GCM-SHA384",)), "ssl_options")
+    old = {each["name"] for each in one.get_ciphers() if each["protocol"] != "TLSv1.3"}
+    assert old == {"ECDHE-RSA-AES256-GCM-SHA384"}
+    loose = replace(options, honor_cipher_order=False, client_renegotiation=True)
+    assert not server_context(loose, "ssl_options").options & ssl.OP_CIPHER_SERVER_PREFERENCE
+    assert not server_context(loose, "ssl_options").options & ssl.OP_NO_RENEGOTIATION
+    assert server_context(options, "ssl_options").options & ssl.OP_NO_RENEGOTIATION
+
+
+def test_a_key_with_a_password_needs_it(authority: CertificateAuthority) -> None:
+    locked = authority.issue("locked", password="secret")
+    options = TlsOptions(certfile=locked.certfile, keyfile=locked.keyfile)
+    server_context(replace(options, password="secret"), "ssl_options")
+    for password in (None, "wrong"):
+        with pytest.raises(ConfigError, match=r"ssl_options: certificate .*locked\.pem and key .*password"):
+            server_context(replace(options, password=password), "ssl_options")
+
+
+def test_what_is_missing_or_does_not_fit_is_told(
+    options: TlsOptions, authority: CertificateAuthority, tmp_path: Path
+) -> None:
+    other = authority.issue("other")
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("not a certificate")
+    nothing = tmp_path / "nothing.pem"
+    peers = replace(options, verify="verify_peer")
+    for changed, text in (
+        (replace(options, certfile=None), "x.certfile is not set"),
+        (replace(options, keyfile=None), "x.keyfile is not set"),
+        (replace(options, keyfile=nothing), f"x.keyfile = {nothing} cannot be read: No such file"),
+        (replace(options, keyfile=other.keyfile), "the key is not that of the certificate"),
+        (replace(options, certfile=garbage), f"certificate {garbage} and key"),
+        (replace(options, fail_if_no_peer_cert=True), "needs x.verify = verify_peer"),
+        (peers, "x.cacertfile is not set"),
+        (replace(peers, cacertfile=garbage), f"x.cacertfile = {garbage} holds no certificates"),
+        (replace(options, ciphers=("NO-SUCH-CIPHER",)), "OpenSSL knows none of NO-SUCH-CIPHER"),
+        (replace(options, versions=()), "at least one version"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            server_context(changed, "x")
+        assert text in str(refused.value)

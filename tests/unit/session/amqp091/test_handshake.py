@@ -1,0 +1,162 @@
+"""Logins and the refusals of a handshake, without a socket."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pamqp import commands, encode
+
+from leveret.model.errors import LeveretError
+from leveret.session.amqp091.connection import ClientConnection, State
+from leveret.session.amqp091.sasl import amqplain, plain
+from leveret.session.certificate import TlsPeer
+from leveret.wire import amqp091 as wire
+from tests.unit.session.amqp091.fakes import HANDSHAKE, FakeNode, connect, frame, take
+
+ENCRYPTED = TlsPeer(protocol="tlsv1.3", key_exchange="any", cipher="aes_256_gcm", hash="aead")
+CAPABLE = {"capabilities": {"authentication_failure_close": True}}
+
+
+def certified(common_name: str) -> TlsPeer:
+    return replace(ENCRYPTED, certificate={"subject": ((("commonName", common_name),),)})
+
+
+def answer(
+    mechanism: str, response: str | bytes, *, tls: TlsPeer | None = None, node: FakeNode | None = None
+) -> ClientConnection:
+    """A connection that was offered all mechanisms and took this one."""
+    node = node or FakeNode()
+    node.limits = replace(node.limits, auth_mechanisms=("PLAIN", "AMQPLAIN", "EXTERNAL"))
+    node.certificate_login = replace(node.certificate_login, source="common_name")
+    session = ClientConnection(node, peer="test", from_loopback=True, now_ms=0, tls=tls)
+    session.receive(wire.PROTOCOL_HEADER, 0)
+    take(session)
+    octets = response.encode() if isinstance(response, str) else response
+    start_ok = commands.Connection.StartOk(CAPABLE, mechanism, octets.decode("latin-1"), "en_US")
+    session.receive(frame(start_ok, 0), 0)
+    return session
+
+
+def table(**entries: object) -> bytes:
+    return bytes(encode.field_table(dict(entries)))[4:]
+
+
+@pytest.mark.parametrize("response", [table(LOGIN="guest", PASSWORD="guest"), "\0guest\0guest"])
+def test_a_right_password_leads_to_tune(response: str | bytes) -> None:
+    mechanism = "PLAIN" if isinstance(response, str) else "AMQPLAIN"
+    session = answer(mechanism, response)
+    assert (session.state, session.user, session.mechanism) == (State.TUNE, "guest", mechanism)
+
+
+def test_a_wrong_password_is_refused_with_the_mechanism_s_name() -> None:
+    session = answer("AMQPLAIN", table(LOGIN="guest", PASSWORD="wrong"))
+    ((_, closed),) = take(session)
+    assert session.state is State.CLOSED
+    assert closed.reply_text == (
+        "ACCESS_REFUSED - Login was refused using authentication mechanism AMQPLAIN. "
+        "For details see the broker logfile."
+    )
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "response"),
+    [
+        ("PLAIN", "guest\0guest\0guest"),
+        ("PLAIN", "\0guest"),
+        ("PLAIN", ""),
+        ("AMQPLAIN", table(LOGIN="guest")),
+        ("AMQPLAIN", table(LOGIN="guest", PASSWORD=7)),
+        ("AMQPLAIN", b"\x05LOG"),
+        ("EXTERNAL", ""),
+        ("ODD", ""),
+    ],
+)
+def test_a_malformed_login_ends_the_connection_without_a_word(mechanism: str, response: str | bytes) -> None:
+    session = answer(mechanism, response)
+    assert (session.state, take(session)) == (State.CLOSED, [])
+    assert session.end_reason
+
+
+def test_external_is_offered_to_tls_clients_only() -> None:
+    for tls, offered in ((None, "PLAIN AMQPLAIN"), (ENCRYPTED, "PLAIN AMQPLAIN EXTERNAL")):
+        node = FakeNode()
+        node.limits = replace(node.limits, auth_mechanisms=("PLAIN", "AMQPLAIN", "EXTERNAL"))
+        session = ClientConnection(node, peer="test", from_loopback=True, now_ms=0, tls=tls)
+        session.receive(wire.PROTOCOL_HEADER, 0)
+        ((_, start),) = take(session)
+        assert start.mechanisms == offered
+
+
+def test_a_certificate_names_the_user_whatever_the_client_says() -> None:
+    session = answer("EXTERNAL", "somebody", tls=certified("guest"))
+    assert (session.state, session.user) == (State.TUNE, "guest")
+    assert answer("EXTERNAL", "guest", tls=certified("nobody")).state is State.CLOSED
+    assert answer("EXTERNAL", "guest", tls=ENCRYPTED).state is State.CLOSED
+
+
+@given(st.binary(max_size=60))
+def test_any_response_is_a_login_or_a_refusal(octets: bytes) -> None:
+    for parse in (plain, amqplain):
+        try:
+            assert all(isinstance(part, str) for part in parse(octets))
+        except LeveretError:
+            pass
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_amqplain_carries_any_name_and_password(user: str, password: str) -> None:
+    assert amqplain(table(LOGIN=user, PASSWORD=password)) == (user, password)
+
+
+@pytest.mark.parametrize(
+    ("tuned", "text"),
+    [
+        ((101, 4096), "channel_max = 101 is higher than the maximum allowed value (100)"),
+        ((0, 4096), "channel_max = 0 (no limit) is higher than the maximum allowed value (100)"),
+        ((1, 4095), "frame_max = 4095 is lower than the minimum allowed value (4096)"),
+        ((1, 4097), "frame_max = 4097 is higher than the maximum allowed value (4096)"),
+        ((1, 0), "frame_max = 0 (no limit) is higher than the maximum allowed value (4096)"),
+    ],
+)
+def test_sizes_out_of_bounds_are_refused_by_name(tuned: tuple[int, int], text: str) -> None:
+    session = ClientConnection(FakeNode(), peer="test", from_loopback=True, now_ms=0)
+    session.receive(b"".join(HANDSHAKE[:2]), 0)
+    take(session)
+    session.receive(frame(commands.Connection.TuneOk(*tuned, 0), 0), 0)
+    ((_, closed),) = take(session)
+    assert (closed.reply_code, closed.reply_text) == (530, f"NOT_ALLOWED - negotiated {text}")
+
+
+def test_a_frame_before_tune_is_no_larger_than_the_initial_limit() -> None:
+    node = FakeNode()
+    node.limits = replace(node.limits, frame_max_bytes=131_072)
+    session = ClientConnection(node, peer="test", from_loopback=True, now_ms=0)
+    session.receive(wire.PROTOCOL_HEADER + wire.FRAME_HEAD.pack(1, 0, 4089), 0)
+    assert session.state is State.CLOSED
+
+
+def test_a_node_takes_no_more_connections_and_channels_than_its_limits() -> None:
+    node = FakeNode()
+    node.limits = replace(node.limits, connection_max=2, channel_max_per_node=2)
+    first, second = connect(node, 1), connect(node, 1)
+    third = ClientConnection(node, peer="test", from_loopback=True, now_ms=0)
+    third.receive(b"".join(HANDSHAKE), 0)
+    assert take(third)[-1][1].reply_text == (
+        "NOT_ALLOWED - connection refused: node connection limit (2) is reached"
+    )
+    second.receive(frame(commands.Channel.Open(), 2), 0)
+    assert take(second)[-1][1].reply_text == (
+        "NOT_ALLOWED - number of channels opened on node 'fake' has reached the maximum allowed limit of (2)"
+    )
+    assert first.state is State.OPEN
+
+
+def test_a_channel_s_number_may_be_above_the_most_channels() -> None:
+    node = FakeNode()
+    node.limits = replace(node.limits, channel_max=100)
+    session = connect(node)
+    session.receive(frame(commands.Channel.Open(), 4711), 0)
+    assert [(channel, type(reply)) for channel, reply in take(session)] == [(4711, commands.Channel.OpenOk)]

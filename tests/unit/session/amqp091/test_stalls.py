@@ -1,0 +1,130 @@
+"""A connection that has to wait: for an alarm to be over, or for its output to go."""
+
+from __future__ import annotations
+
+import pytest
+from pamqp import commands
+
+from leveret.core.alarms import Watermark
+from leveret.session.amqp091 import connection as module
+from leveret.session.amqp091.connection import ClientConnection, Stall, State
+from tests.unit.session.amqp091.fakes import HANDSHAKE, FakeNode, connect, frame, publish, take
+
+ALARMED, CALM = Watermark(ratio=0.0), Watermark()
+
+
+class Alarmed:
+    """A node whose memory is low, and a client that can hear of it."""
+
+    def __init__(self) -> None:
+        self.node = FakeNode()
+        self.session = connect(self.node, 1)
+        self.session.client_properties = {"capabilities": {"connection.blocked": True}}
+        self.session.receive(frame(commands.Queue.Declare(queue="q")), 0)
+        take(self.session)
+        self.node.alarms.measure(1, 1)
+        self.node.alarms.set_memory(ALARMED)
+
+    def stored(self) -> int:
+        self.node.flush(self.session)
+        return len(self.node.messages()["q"])
+
+
+def test_a_publish_in_an_alarm_waits_until_it_is_over_and_nothing_overtakes_it() -> None:
+    one = Alarmed()
+    one.session.receive(b"".join(publish(b"1") + [frame(commands.Basic.Qos())]), 0)
+    assert one.session.stall is Stall.ALARM
+    assert [dict(reply) for _, reply in take(one.session)] == [{"reason": "low on memory"}]
+    one.session.receive(b"".join(publish(b"2")), 1)
+    one.session.go_on(2)
+    assert (take(one.session), one.stored()) == ([], 0)
+    one.node.alarms.set_memory(CALM)
+    one.session.go_on(3)
+    assert [type(reply) for _, reply in take(one.session)] == [
+        commands.Connection.Unblocked,
+        commands.Basic.QosOk,
+    ]
+    assert (one.session.stall, one.stored()) == (None, 2)
+
+
+def test_who_does_not_publish_is_served_in_an_alarm() -> None:
+    one = Alarmed()
+    one.session.receive(frame(commands.Basic.Consume(queue="q", consumer_tag="c")), 0)
+    assert [type(reply) for _, reply in take(one.session)] == [commands.Basic.ConsumeOk]
+    assert one.session.shown_state(0) == "blocking"
+
+
+def test_a_client_that_cannot_hear_of_it_is_blocked_in_silence() -> None:
+    one = Alarmed()
+    one.session.client_properties = {}
+    one.session.receive(b"".join(publish(b"1")), 0)
+    assert (one.session.stall, take(one.session)) == (Stall.ALARM, [])
+    assert one.session.shown_state(0) == "blocked"
+    one.node.alarms.set_memory(CALM)
+    one.session.go_on(1)
+    assert (take(one.session), one.stored()) == ([], 1)
+
+
+def test_a_message_under_way_when_the_alarm_begins_is_taken() -> None:
+    one = Alarmed()
+    one.node.alarms.set_memory(CALM)
+    method, header, body = publish(b"1")
+    one.session.receive(method + header, 0)
+    one.node.alarms.set_memory(ALARMED)
+    one.session.receive(body + method, 1)
+    assert (one.session.stall, one.stored()) == (Stall.ALARM, 1)
+
+
+def test_a_blocked_connection_can_be_closed() -> None:
+    one = Alarmed()
+    one.session.receive(b"".join(publish(b"1")), 0)
+    one.session.force_close("because")
+    assert (one.session.state, one.session.stall) == (State.CLOSING, None)
+    one.session.receive(frame(commands.Connection.CloseOk(), 0), 1)
+    assert one.session.state is State.CLOSED
+
+
+def test_a_client_that_never_answers_our_close_is_given_up() -> None:
+    session = connect(FakeNode(), 1)
+    session.receive(b"", 1000)
+    session.force_close("because")
+    session.tick(1000 + module.CLOSING_TIMEOUT_MS)
+    assert session.state is State.CLOSING
+    session.tick(1001 + module.CLOSING_TIMEOUT_MS)
+    assert session.state is State.CLOSED
+
+
+def test_answers_are_made_only_as_fast_as_they_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few octets may ask for megabytes."""
+    node = FakeNode()
+    session = connect(node, 1)
+    session.receive(frame(commands.Queue.Declare(queue="q")), 0)
+    for _ in range(50):
+        session.receive(b"".join(publish(b"." * 1000)), 0)
+    node.flush(session)
+    take(session)
+    monkeypatch.setattr(module, "OUT_BYTES_MAX", 5000)
+    session.receive(frame(commands.Basic.Get(queue="q", no_ack=True)) * 50, 0)
+    answers, rounds = 0, 0
+    while True:
+        assert session.out_bytes < 5000 + 1200
+        answers += sum(isinstance(reply, commands.Basic.GetOk) for _, reply in take(session))
+        if session.stall is None:
+            break
+        assert session.stall is Stall.OUTPUT
+        session.go_on(0)
+        rounds += 1
+    assert (answers, session.stall) == (50, None)
+    assert rounds >= 9
+
+
+def test_a_large_frame_in_many_reads_is_put_together_once() -> None:
+    node = FakeNode()
+    session = ClientConnection(node, peer="test", from_loopback=True, now_ms=0)
+    session.receive(b"".join([*HANDSHAKE, frame(commands.Channel.Open())]), 0)
+    session.receive(frame(commands.Queue.Declare(queue="q")), 0)
+    octets = b"".join(publish(b"x" * 4000) + publish(b"y" * 10))
+    for at in range(0, len(octets), 7):
+        session.receive(octets[at : at + 7], 0)
+    node.flush(session)
+    assert [body for _, _, body in node.messages()["q"]] == [b"x" * 4000, b"y" * 10]
