@@ -16,7 +16,7 @@ import httpx
 import pika
 
 from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import LOOPBACK
+from leveret.testing.ports import LOOPBACK, free_ports
 from leveret.testing.rabbitmq import RabbitNode
 from tests.conformance.rawclient import PATIENCE_S, Peer
 
@@ -31,6 +31,7 @@ class Broker:
     kind: str
     amqp_port: int
     management_port: int
+    metrics_port: int
 
     @property
     def url(self) -> str:
@@ -68,6 +69,17 @@ class Broker:
         path = f"permissions/{quote(vhost, safe='')}/{quote(username, safe='')}"
         self._put(path, {"configure": configure, "write": write, "read": read})
 
+    def metrics(self, path: str = "/metrics") -> str:
+        """What Prometheus would scrape now."""
+        url = f"http://{LOOPBACK}:{self.metrics_port}{path}"
+        return httpx.get(url, timeout=PATIENCE_S).raise_for_status().text
+
+    def api(self, path: str, **query: Any) -> Any:
+        """What the management API says, as JSON."""
+        url = f"http://{LOOPBACK}:{self.management_port}/api/{path}"
+        reply = httpx.get(url, params=query, auth=("guest", "guest"), timeout=PATIENCE_S)
+        return reply.raise_for_status().json()
+
     def _put(self, path: str, body: dict[str, str]) -> None:
         url = f"http://{LOOPBACK}:{self.management_port}/api/{path}"
         httpx.put(url, json=body, auth=("guest", "guest"), timeout=PATIENCE_S).raise_for_status()
@@ -77,8 +89,9 @@ class Broker:
 def running(kind: str) -> Iterator[Broker]:
     """Run a fresh broker of this kind as long as the block lasts."""
     if kind == RABBITMQ:
-        with RabbitNode(plugins=("rabbitmq_management",)) as rabbit:
-            yield Broker(kind, rabbit.amqp_port, rabbit.management_port)
+        with RabbitNode(plugins=("rabbitmq_management", "rabbitmq_prometheus")) as rabbit:
+            yield Broker(kind, rabbit.amqp_port, rabbit.management_port, rabbit.prometheus_port)
     else:
-        with LeveretProcess() as node:
-            yield Broker(kind, node.amqp_port, node.management_port)
+        [metrics_port] = free_ports(1)
+        with LeveretProcess(config={"prometheus.tcp.port": str(metrics_port)}) as node:
+            yield Broker(kind, node.amqp_port, node.management_port, metrics_port)

@@ -219,6 +219,12 @@ def test_a_deleted_queue_cancels_its_consumers(peer: Peer, channel: Any, queue: 
     peer.expect_silence(1)
 
 
+def test_who_deletes_the_queue_it_consumes_from_hears_of_it_after_the_reply(peer: Peer, queue: str) -> None:
+    peer.call(1, commands.Basic.Consume(queue=queue, consumer_tag="c"), commands.Basic.ConsumeOk)
+    peer.call(1, commands.Queue.Delete(queue=queue), commands.Queue.DeleteOk)
+    assert peer.expect(1, commands.Basic.Cancel).consumer_tag == "c"
+
+
 # Prefetch
 
 

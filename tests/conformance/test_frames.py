@@ -50,6 +50,14 @@ def test_an_unknown_frame_type_gets_501(broker: Broker, peer: Peer) -> None:
     assert_still_serves(broker)
 
 
+def test_a_payload_as_long_as_frame_max_is_let_be(peer: Peer) -> None:
+    payload = bytes(131_072)
+    peer.call(1, commands.Queue.Declare(queue="", exclusive=True), commands.Queue.DeclareOk)
+    peer.send(1, commands.Basic.Publish(routing_key=""), header.ContentHeader(body_size=len(payload)))
+    peer.send_octets(raw_frame(FRAME_BODY, 1, payload))
+    peer.call(1, QOS, commands.Basic.QosOk)
+
+
 @pytest.mark.parametrize("announced", [131073, 0x7FFFFFFF, 0xFFFFFFFF])
 def test_a_frame_that_announces_more_than_frame_max_gets_501_at_once(
     broker: Broker, peer: Peer, announced: int

@@ -25,7 +25,7 @@ def directive(name: str) -> str:
 
 
 def instruction(name: str) -> str:
-    return re.findall(rf"(?m)^{name} (.*)$", CONTAINERFILE.read_text())[-1]
+    return str(re.findall(rf"(?m)^{name} (.*)$", CONTAINERFILE.read_text())[-1])
 
 
 def print_config(arguments: list[str], tmp_path: Path) -> str:

@@ -4,15 +4,16 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leveret.config import SETTINGS, Address, Config, build, gather, load, render, unknown_variables
-from leveret.config.example import example, lines_of
+from leveret.config.example import example as example_file
+from leveret.config.example import lines_of
 from leveret.config.foreign import is_foreign_key
 from leveret.config.kinds import Bytes, Duration, Listener
 from leveret.config.reference import reference
-from leveret.config.settings import check_known
+from leveret.config.settings import Setting, check_known
 from leveret.config.syntax import Given, parse_lines, render_line
 from leveret.core.schema import LOCAL_KINDS as SCHEMA_LOCAL_KINDS
 from leveret.model.errors import ConfigError
@@ -283,6 +284,24 @@ def test_any_text_is_settings_or_an_error_that_names_a_line(text: str) -> None:
     assert re.match(r"f:[0-9]+: |$", problem)
 
 
+_DIGITS_AND_MARKS = "0123456789.:[]ab$DHWMsmhKGiBT/*+{}()|?^-none,truefals\u00b2\u2460\x00"
+
+
+@given(st.sampled_from(SETTINGS), st.text(st.sampled_from(_DIGITS_AND_MARKS), max_size=30))
+@example(next(one for one in SETTINGS if "regular expression" in one.allowed), "a{99999999999999999999}")
+@example(next(one for one in SETTINGS if "regular expression" in one.allowed), "(" * 5000)
+@example(next(one for one in SETTINGS if one.key == "heartbeat"), "9" * 5000)
+def test_any_text_is_a_value_or_not_allowed_and_a_value_that_is_shown_is_read_back(
+    one: Setting, text: str
+) -> None:
+    key = one.key.replace("$name", (*one.names, "a")[0])
+    try:
+        value = one.read({key: Given(text, "f:1")})
+    except ConfigError:
+        return
+    assert one.is_family or one.kind.parse(one.kind.show(value)) == value
+
+
 def test_a_key_may_have_a_dot_that_does_not_divide_it(tmp_path: Path) -> None:
     access = load(conf(tmp_path, r"loopback_users.j\.doe = true")).access
     assert access.loopback_users == {"j.doe"}
@@ -350,7 +369,7 @@ def test_the_first_users_permissions_and_tags_are_rabbitmqs_keys(tmp_path: Path)
 
 def test_the_example_file_is_that_of_the_settings_and_can_be_read(tmp_path: Path) -> None:
     text = (PROJECT / "packaging" / "leveret.conf.example").read_text()
-    assert text == example()
+    assert text == example_file()
     assert load(conf(tmp_path, text)) == Config()
     assert load(conf(tmp_path, re.sub(r"(?m)^#(?! )", "", text))) == Config()
     assert all("#" + line in text for one in SETTINGS for line in lines_of(one))

@@ -101,7 +101,10 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         ),
     ),
     "queues": ("Queues", ("delete_queue", "list_queues", "list_unresponsive_queues", "purge_queue")),
-    "listings": ("Monitoring", ("list_bindings", "list_ciphers", "list_exchanges", "list_hashes")),
+    "listings": (
+        "Monitoring",
+        ("cipher_suites", "list_bindings", "list_ciphers", "list_exchanges", "list_hashes", "tls_versions"),
+    ),
     "clients": (
         "Monitoring",
         (
@@ -130,6 +133,8 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         "Health checks",
         (
             "alarms",
+            "await_online_quorum_plus_one",
+            "await_online_synchronized_mirror",
             "check_alarms",
             "check_certificate_expiration",
             "check_if_node_is_mirror_sync_critical",

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -142,12 +143,15 @@ class LogFile(logging.Handler):
     def _put_aside(self) -> None:
         """`log` becomes `log.0`, `log.0` becomes `log.1`; the oldest goes."""
         self._file.close()
-        numbered = [self.path.with_name(f"{self.path.name}.{number}") for number in range(self._keep)]
-        for older, newer in zip(reversed(numbered), [*reversed(numbered[:-1]), self.path], strict=True):
+        files = [
+            self.path,
+            *(self.path.with_name(f"{self.path.name}.{number}") for number in range(self._keep)),
+        ]
+        if not self._keep:
+            self.path.unlink(missing_ok=True)
+        for newer, older in reversed(list(pairwise(files))):
             if newer.exists():
                 newer.replace(older)
-        if not numbered:
-            self.path.unlink(missing_ok=True)
         self._file = self._open()
         self._next = self._following()
 

@@ -35,12 +35,11 @@ _REASONS: Final = {
         "schema_info",
     ),
     _ONE_NODE: (
-        "await_online_quorum_plus_one",
-        "await_online_synchronized_mirror",
         "change_cluster_node_type",
         "discover_peers",
         "force_boot",
         "forget_cluster_node",
+        "post_upgrade",
         "join_cluster",
         "rename_cluster_node",
         "update_cluster_nodes",
@@ -66,9 +65,7 @@ _REASONS: Final = {
         "resolve_hostname",
     ),
     "use check_running, check_local_alarms and check_port_connectivity": ("node_health_check",),
-    "the log goes to standard error; whoever keeps it (systemd, a container's runtime) rotates it": (
-        "rotate_logs",
-    ),
+    "log.file.rotation.* say when the log file is put aside, and SIGHUP opens it anew": ("rotate_logs",),
 }
 
 NOT_SERVED: Final[dict[str, str]] = {name: reason for reason, names in _REASONS.items() for name in names}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import platform
 import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -320,8 +321,10 @@ class Regex:
     def parse(self, text: str) -> str:
         """The expression, once it compiles."""
         try:
-            re.compile(text)
-        except re.error as error:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)
+                re.compile(text)
+        except (re.error, OverflowError, RecursionError) as error:
             raise ValueError from error
         return text
 
@@ -414,6 +417,21 @@ class UrlPath:
     def show(self, value: str) -> str:
         """The path."""
         return value
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalUrlPath:
+    """The path of a URL that may be left out."""
+
+    allowed: str = f"{UrlPath().allowed}, or {NONE}"
+
+    def parse(self, text: str) -> str:
+        """The path, without a slash at its end; empty for `none`."""
+        return "" if text == NONE else UrlPath().parse(text)
+
+    def show(self, value: str) -> str:
+        """The path, or `none`."""
+        return value or NONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from leveret.management.node import ManagedNode
+from leveret.runtime.node import clock_ms
 from leveret.session.amqp091.channel import Channel
-from leveret.session.amqp091.connection import ClientConnection, State
-
-_STATES: Final = {State.OPEN: "running", State.CLOSING: "closing", State.CLOSED: "closed"}
+from leveret.session.amqp091.connection import ClientConnection
+from leveret.session.certificate import TlsPeer
 
 
 def amqp_connections(node: ManagedNode) -> list[ClientConnection]:
@@ -57,10 +57,10 @@ def _amqp_json(node: ManagedNode, connection: ClientConnection) -> dict[str, Any
         **_ends(connection.peer),
         "node": node.config.node_name,
         "protocol": "AMQP 0-9-1",
-        "auth_mechanism": "PLAIN",
+        "auth_mechanism": connection.mechanism,
         "user": connection.user,
         "vhost": connection.vhost,
-        "state": _STATES.get(connection.state, "starting"),
+        "state": connection.shown_state(clock_ms()),
         "channels": len(connection.channels),
         "channel_max": connection.channel_max,
         "frame_max": connection.frame_max_bytes,
@@ -69,7 +69,22 @@ def _amqp_json(node: ManagedNode, connection: ClientConnection) -> dict[str, Any
         "client_properties": connection.client_properties,
         "recv_oct": connection.received_bytes,
         "send_oct": connection.sent_bytes,
-        "ssl": False,
+        **_tls_json(connection.tls),
+    }
+
+
+def _tls_json(tls: TlsPeer | None) -> dict[str, Any]:
+    if tls is None:
+        return {"ssl": False}
+    return {
+        "ssl": True,
+        "ssl_protocol": tls.protocol,
+        "ssl_key_exchange": tls.key_exchange,
+        "ssl_cipher": tls.cipher,
+        "ssl_hash": tls.hash,
+        "peer_cert_subject": tls.subject,
+        "peer_cert_issuer": tls.issuer,
+        "peer_cert_validity": tls.validity,
     }
 
 

@@ -51,7 +51,7 @@ class Scrape:
             yield from _family(_PREFIX, family, per_object=per_object)
         node = self._node
         yield from _family("", node.start(), per_object=True)
-        yield from _families(_PREFIX, (*node.alarms(), node.totals(), *node.identity(), *node.globals()))
+        yield from _families(_PREFIX, (node.alarms(), node.totals(), *node.identity(), *node.globals()))
         yield from _families(_OWN, self._own.families())
 
     def detailed(self, names: frozenset[str], vhosts: Vhosts) -> Iterator[str]:

@@ -56,9 +56,6 @@ _ALARM_METRICS: Final = (
     Metric("alarms_free_disk_space_watermark", "untyped", "1 while publishers are blocked for want of disk"),
     Metric("alarms_memory_used_watermark", "untyped", "1 while publishers are blocked for want of memory"),
 )
-_PEER_METRICS: Final = (
-    Metric("unreachable_cluster_peers_count", "gauge", "Other nodes that cannot be reached; there are none"),
-)
 _START: Final = (Metric("process_start_time_seconds", "gauge", "When the node started, since 1970"),)
 _TOTAL_METRICS: Final = (
     Metric("connections", "gauge", "Connections open"),
@@ -107,12 +104,9 @@ class NodeMetrics:
             Family("node_persister_metrics", _IO_METRICS, self._transferred),
         )
 
-    def alarms(self) -> tuple[Family, ...]:
+    def alarms(self) -> Family:
         """Those of `/metrics` alone."""
-        return (
-            Family("alarms", _ALARM_METRICS, self._alarms),
-            Family("peers", _PEER_METRICS, lambda vhosts: [Row((), (0,))]),
-        )
+        return Family("alarms", _ALARM_METRICS, self._alarms)
 
     def start(self) -> Family:
         """The one without a prefix."""

@@ -139,7 +139,8 @@ class AmqpPeer(asyncio.Protocol):
         session = self._session
         if session is not None:
             user = session.user or "" if self._is_known else ""
-            connection_log.closed(self.name, user, session.vhost or "", session.end_reason)
+            reason = session.end_reason or (str(exc) if exc else "peer_hung_up" if self._is_known else "")
+            connection_log.closed(self.name, user, session.vhost or "", reason)
             self._engine.peers.pop(session, None)
             session.lost()
             self._engine.touch()

@@ -3,7 +3,7 @@
     connection_accepted name="127.0.0.1:40312 -> 127.0.0.1:5672" protocol=amqp
     login_refused user=app reason="invalid credentials"
     connection_authenticated name=... user=app vhost=/
-    connection_closed name=... user=app vhost=/
+    connection_closed name=... user=app vhost=/ reason=client_closed
 
 The setting `log.connection.level` is for these.
 """
@@ -30,13 +30,9 @@ def login_refused(user: str, reason: str) -> None:
     logger.warning("login_refused user=%s reason=%s", user, reason)
 
 
-def closed(name: str, user: str, vhost: str, reason: str = "") -> None:
-    """A connection ended; `user` is empty of one that had not been authenticated, `reason` of one that said goodbye."""
+def closed(name: str, user: str, vhost: str, reason: str) -> None:
+    """A connection ended; `user` is empty of one that had not been authenticated."""
     if user:
-        # The reason may hold names that the peer chose: quoted, they cannot pass for another line.
-        why = f" reason={reason!r}" if reason else ""
-        logger.info("connection_closed name=%s user=%s vhost=%s%s", name, user, vhost, why)
+        logger.info("connection_closed name=%s user=%s vhost=%s reason=%s", name, user, vhost, reason)
     else:
-        logger.info(
-            "connection_closed name=%s reason=%s", name, repr(reason) if reason else "not_authenticated"
-        )
+        logger.info("connection_closed name=%s reason=%s", name, reason or "not_authenticated")

@@ -40,6 +40,7 @@ from leveret.runtime.stores import Stores
 from leveret.runtime.stream_door import StreamDoor
 from leveret.runtime.stream_listener import StreamListener
 from leveret.runtime.tls import server_context
+from leveret.session.ingest import Outsider
 from leveret.storage.state_file import StateFile
 
 logger = logging.getLogger(__name__)
@@ -113,6 +114,7 @@ class Node:
             certificate_login=config.certificate_login,
             alarms=self.alarms,
         )
+        self._amqp_host = host
         self.schema_sync = SchemaSync(self, StateFile(self.data_dir / "schema_sync.json"))
         schema_host = SchemaHost(self.authority, config.node_name, self.schema_sync.serve_request)
         self.amqp = AmqpListener(host, schema_host, self.engine, clock_ms, config.listeners)
@@ -293,6 +295,10 @@ class Node:
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
         """See Authority."""
         return self.authority.authenticate(username, password, from_loopback)
+
+    def outsider(self, user: str | None, vhost: str) -> Outsider:
+        """A way to publish and to get without a connection, as a user or, for None, as the operator."""
+        return Outsider(self._amqp_host, user, vhost, now_ms=clock_ms(), touch=self.engine.touch)
 
     def internal_user(self, purpose: str) -> AbstractContextManager[tuple[str, str]]:
         """See Authority."""

@@ -9,6 +9,8 @@ from leveret.wire.chunk import ChunkError
 from leveret.wire.record import body_start, decode_message
 
 HEADS_MAX: Final = 4096
+HEADS_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Of all that are known, so that large headers, each another, are not all kept."""
 
 
 class Heads:
@@ -17,6 +19,7 @@ class Heads:
     def __init__(self) -> None:
         """Know none yet."""
         self._known: dict[bytes, Head] = {}
+        self._known_bytes = 0
 
     def of_entry(self, entry: bytes) -> tuple[Head, bytes]:
         """Head and body of a stored message, without its length.
@@ -37,8 +40,10 @@ class Heads:
                 raise ChunkError(
                     f"stored message: its header announces {found.body_bytes} octets, {len(message.body)} follow"
                 )
-            if len(self._known) >= HEADS_MAX:
+            self._known_bytes += len(key)
+            if len(self._known) >= HEADS_MAX or self._known_bytes > HEADS_BYTES_MAX:
                 self._known.clear()
+                self._known_bytes = len(key)
             self._known[key] = found
         return found
 

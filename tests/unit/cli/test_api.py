@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from leveret.cli.api import Api, CtlError, NotThere, Unreachable, connect
+from leveret.cli.api import Api, CtlError, NotThere, TimedOut, Unreachable, connect
 
 Answer = Callable[[httpx.Request], httpx.Response]
 
@@ -57,8 +57,34 @@ def test_a_node_that_does_not_answer_is_named() -> None:
 
     with pytest.raises(Unreachable, match="cannot reach the node: connection refused"):
         api(refuse).get("x")
-    with pytest.raises(Unreachable, match="the node does not answer in time"):
+    with pytest.raises(TimedOut, match="the node does not answer in time") as caught:
         api(hang).get("x")
+    assert caught.value.status == 75
+
+
+def test_an_answer_is_waited_for_as_long_as_the_operator_says() -> None:
+    waited: list[float] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        waited.append(request.extensions["timeout"]["read"])
+        return httpx.Response(200, json={})
+
+    client = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://node")
+    Api(client, "the node", 7).get("x")
+    Api(client, "the node").get("x")
+    Api(client, "the node", 7).get_within(0.5, "x")
+    assert waited == [7, 60, 0.5]
+
+
+def test_a_connection_that_is_closed_is_told_why() -> None:
+    reasons: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        reasons.append(request.headers["x-reason"])
+        return httpx.Response(204)
+
+    api(answer).delete_because("maintenance", "connections", "a -> b")
+    assert reasons == ["maintenance"]
 
 
 def test_a_stream_is_read_line_by_line() -> None:

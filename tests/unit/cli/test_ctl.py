@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
-from leveret.cli.ctl import FAMILIES, build_app, common_options_first, load_family
+from leveret.cli.ctl import build_app, common_options_first, load_family, wanted_command
+from leveret.cli.families import FAMILIES, NAMES
+from leveret.cli.not_served import NOT_SERVED
 
 
 @pytest.mark.parametrize(
@@ -22,6 +24,7 @@ from leveret.cli.ctl import FAMILIES, build_app, common_options_first, load_fami
         ),
         (["add_user", "--", "-q", "-p"], ["add_user", "--", "-q", "-p"]),
         (["list_users", "--formatter"], ["list_users", "--formatter"]),
+        (["list_users", "-n", "a@b", "-t", "5", "-l"], ["-n", "a@b", "-t", "5", "-l", "list_users"]),
     ],
 )
 def test_options_of_all_commands_may_stand_behind_the_command(given: list[str], expected: list[str]) -> None:
@@ -38,16 +41,62 @@ def test_no_two_families_have_the_same_command() -> None:
     assert len(names) == len(set(names))
 
 
-def test_every_command_says_what_it_does() -> None:
+def test_every_command_says_what_it_does_and_gives_an_example_of_itself() -> None:
     for family in FAMILIES:
         for one in load_family(family).values():
             assert one.help.endswith("."), one.name
+            assert one.example.split()[0] == one.name
+
+
+def test_a_command_of_rabbitmq_is_served_or_there_is_a_reason_why_not() -> None:
+    assert not NAMES & set(NOT_SERVED)
+    assert all(reason and not reason.endswith(".") for reason in NOT_SERVED.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["--data-dir", "list_users", "status"], "status"),
+        (["-q", "--vhost=v", "list_queues", "name"], "list_queues"),
+        (["--version"], None),
+        ([], None),
+    ],
+)
+def test_the_command_is_the_first_word_that_belongs_to_no_option(
+    arguments: list[str], command: str | None
+) -> None:
+    assert wanted_command(arguments) == command
+
+
+@pytest.mark.parametrize("name", ["eval", "join_cluster", "rotate_logs"])
+def test_a_command_that_has_no_counterpart_says_why(name: str) -> None:
+    ended = ctl(name, "x")
+    assert ended.returncode == 64
+    assert ended.stderr == f"leveretctl: '{name}' is not served: {NOT_SERVED[name]}\n"
+
+
+@pytest.mark.parametrize(("shell", "text"), [("bash", "complete"), ("zsh", "#compdef"), ("fish", "complete")])
+def test_a_shell_is_told_how_to_complete(shell: str, text: str) -> None:
+    script = ctl("completion", shell).stdout
+    assert text in script
+    assert "leveretctl" in script
+
+
+def test_a_shell_completes_commands() -> None:
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "_LEVERETCTL_COMPLETE": "complete_bash",
+        "COMP_WORDS": "leveretctl list_qu",
+        "COMP_CWORD": "1",
+    }
+    argv = [sys.executable, "-m", "leveret.cli.ctl"]
+    ended = subprocess.run(argv, capture_output=True, text=True, env=environment)
+    assert ended.stdout.split() == ["list_queues"]
 
 
 def test_only_the_family_of_a_command_is_built() -> None:
     assert {one.name for one in build_app("list_users").registered_commands} == set(FAMILIES["users"][1])
-    every = {name for _, names in FAMILIES.values() for name in names}
-    assert {one.name for one in build_app(None).registered_commands} == every
+    assert {one.name for one in build_app(None).registered_commands} == NAMES
 
 
 def test_a_command_starts_without_what_only_nodes_need() -> None:
@@ -90,6 +139,10 @@ def test_a_command_is_up_quickly() -> None:
     ("arguments", "status", "text"),
     [
         (["nosuch"], 64, "No such command 'nosuch'"),
+        (["list_user"], 64, "Did you mean 'list_users'"),
+        (["list_users", "-t", "abc"], 64, "'--timeout' / '-t'"),
+        (["list_users", "extra"], 64, "unexpected extra argument"),
+        (["list_queues", "--bogus"], 64, "No such option: --bogus"),
         (["list_users"], 64, "name the node with --data-dir or --url"),
         (["add_user"], 64, "Missing argument"),
         (["--formatter", "xml", "list_users"], 64, "'xml' is not one of table, pretty_table, json, csv"),
@@ -112,7 +165,7 @@ def test_what_cannot_be_done_is_told_in_one_line_and_an_exit_status(
 def test_help_names_every_command_and_asks_no_node() -> None:
     ended = ctl("help")
     assert ended.returncode == 0
-    for _, names in FAMILIES.values():
-        assert all(name[:40] in ended.stdout for name in names)
+    assert all(name[:40] in ended.stdout for name in NAMES)
     assert "Set a policy" in ctl("help", "set_policy").stdout
     assert "Set a policy" in ctl("set_policy", "--help").stdout
+    assert "Example: leveretctl set_policy" in ctl("set_policy", "-?").stdout

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from leveret.cli.formatters import as_csv, as_json, as_pretty_table, as_table
-from leveret.cli.values import Message, Report, Table, Text
+from leveret.cli.values import Message, Report, Sections, Table, Text
 
 TABLE = Table(
     ("name", "tags", "n", "on", "what"), [["a", ["x", "y"], 3, True, {"k": 1}], ["b", [], 0, False, None]]
@@ -12,7 +12,7 @@ REPORT = Report([("Mode", "upstream"), ("Last", None)], {"mode": "upstream"}, Ta
 
 
 def test_a_table_has_tabs_between_its_columns_as_in_rabbitmqctl() -> None:
-    expected = 'name\ttags\tn\ton\twhat\na\t[x, y]\t3\ttrue\t{"k":1}\nb\t[]\t0\tfalse\t\n'
+    expected = 'name\ttags\tn\ton\twhat\na\t[x, y]\t3\ttrue\t[{"k",1}]\nb\t[]\t0\tfalse\t\n'
     assert as_table(TABLE, headers=True) == expected
     assert as_table(TABLE, headers=False) == expected.partition("\n")[2]
 
@@ -74,3 +74,15 @@ def test_a_document_goes_out_as_it_is_in_every_format() -> None:
 
 def test_no_value_is_no_output() -> None:
     assert {format(None, headers=True) for format in (as_table, as_json, as_csv, as_pretty_table)} == {""}
+
+
+def test_sections_have_headings_for_people_and_a_document_for_programs() -> None:
+    sections = Sections([("Runtime", ["OS PID: 1"]), ("Alarms", ["(none)"])], {"pid": 1})
+    assert as_table(sections, headers=True) == "Runtime\n\nOS PID: 1\n\nAlarms\n\n(none)\n"
+    assert json.loads(as_json(sections, headers=True)) == {"pid": 1}
+    assert as_csv(sections, headers=True) == '"Runtime","OS PID: 1"\n"Alarms","(none)"\n'
+
+
+def test_what_is_not_known_is_an_empty_text_as_in_rabbitmqctl() -> None:
+    table = Table.of(("name", "policy"), [{"name": "q", "policy": None}])
+    assert json.loads(as_json(table, headers=True)) == [{"name": "q", "policy": ""}]

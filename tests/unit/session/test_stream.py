@@ -100,7 +100,7 @@ def test_the_handshake_opens_a_vhost_and_tells_where_the_node_is() -> None:
     peer = Peer(host)
     properties, mechanisms, authenticated, tune, opened = peer.send(*HANDSHAKE)
     assert isinstance(properties, wire.PeerPropertiesResponse)
-    assert (properties.properties["product"], properties.properties["version"]) == ("Leveret", "3.11.0")
+    assert (properties.properties["product"], properties.properties["version"]) == ("Leveret", "3.13.0")
     assert mechanisms == wire.SaslHandshakeResponse(2, Code.OK, ["PLAIN"])
     assert authenticated == wire.SaslAuthenticateResponse(3, Code.OK)
     assert tune == wire.Tune(1_048_576, 60)
@@ -337,25 +337,23 @@ def test_a_stream_that_is_not_there_or_not_for_this_user_is_refused(
     assert peer.effects == []
 
 
-def test_streams_are_neither_made_nor_deleted_and_there_are_no_super_streams(peer: Peer) -> None:
+def test_the_names_of_what_the_node_writes_itself_are_not_for_streams(peer: Peer) -> None:
     assert peer.send(
-        wire.Create(1, "new", {}),
-        wire.Delete(2, OUTGOING_STREAM),
-        wire.Delete(3, "missing"),
-        wire.Route(4, "key", "super"),
-        wire.Partitions(5, "super"),
+        wire.Create(1, OUTGOING_STREAM, {}),
+        wire.Create(2, QUEUE, {}),
+        wire.Create(3, " ", {}),
+        wire.Delete(4, OUTGOING_STREAM),
     ) == [
         wire.CreateResponse(1, Code.PRECONDITION_FAILED),
-        wire.DeleteResponse(2, Code.ACCESS_REFUSED),
-        wire.DeleteResponse(3, Code.STREAM_DOES_NOT_EXIST),
-        wire.RouteResponse(4, Code.STREAM_DOES_NOT_EXIST, []),
-        wire.PartitionsResponse(5, Code.STREAM_DOES_NOT_EXIST, []),
+        wire.CreateResponse(2, Code.PRECONDITION_FAILED),
+        wire.CreateResponse(3, Code.PRECONDITION_FAILED),
+        wire.DeleteResponse(4, Code.ACCESS_REFUSED),
     ]
 
 
 def test_the_versions_served_are_told_in_the_order_of_the_keys(peer: Peer) -> None:
     answer = peer.ask(wire.ExchangeCommandVersions(1, []), wire.ExchangeCommandVersionsResponse)
-    assert answer.commands == [(key, 1, 1) for key in sorted(Key)]
+    assert answer.commands == [(key, 1, 2 if key in (Key.PUBLISH, Key.DELIVER) else 1) for key in sorted(Key)]
 
 
 # --- Consuming ------------------------------------------------------------------------------------
@@ -478,7 +476,7 @@ def test_subscription_ids_are_unique_until_they_are_freed(peer: Peer) -> None:
 )
 def test_a_log_that_cannot_be_read_any_more_ends_its_subscription(peer: Peer, error: LeveretError) -> None:
     subscribe(peer)
-    peer.session.stream_gone(3, error)
+    peer.session.stream_gone(OUTGOING_STREAM, error)
     assert peer.output() == [wire.MetadataUpdate(Code.STREAM_NOT_AVAILABLE, OUTGOING_STREAM)]
     assert peer.session.subscriptions == {}
 

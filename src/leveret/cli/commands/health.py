@@ -83,6 +83,24 @@ def check_if_node_is_mirror_sync_critical(ctl: Session) -> Message:
     return _single(ctl)
 
 
+@command(
+    "Will wait for a quorum + 1 of nodes to be online for all quorum queues ...",
+    "await_online_quorum_plus_one",
+)
+def await_online_quorum_plus_one(ctl: Session) -> Message:
+    """Return at once: a single node is no part of a quorum."""
+    return _single(ctl)
+
+
+@command(
+    "Will wait for a synchronised mirror be online for all classic mirrored queues ...",
+    "await_online_synchronized_mirror",
+)
+def await_online_synchronized_mirror(ctl: Session) -> Message:
+    """Return at once: a single node has no mirrors."""
+    return _single(ctl)
+
+
 @command("Asking node {node} to report its protocol listeners ...", "listeners")
 def listeners(ctl: Session) -> Message | Table:
     """Show where the node listens, and for what."""

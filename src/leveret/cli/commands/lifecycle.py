@@ -134,7 +134,7 @@ def _await(ctl: Session, timeout_s: int, check: Callable[[], None]) -> None:
     """Ask until the node answers; `check` ends the wait by raising.
 
     Raises:
-        TimedOut: it did not in time.
+        Unreachable: it did not in time.
     """
     timeout_s = timeout_s if ctl.timeout_s is None else ctl.timeout_s
     deadline_s = time.monotonic() + timeout_s
@@ -146,7 +146,7 @@ def _await(ctl: Session, timeout_s: int, check: Callable[[], None]) -> None:
             return
         except Unreachable as error:
             if time.monotonic() > deadline_s:
-                raise TimedOut(exits.RETRY, f"{error} (waited {timeout_s} s)") from None
+                raise Unreachable(f"{error} (waited {timeout_s} s)") from None
             time.sleep(_POLL_S)
 
 

@@ -58,13 +58,29 @@ def list_bindings(
 @command("Listing supported ciphers ...", "list_ciphers")
 def list_ciphers(ctl: Session) -> Table:
     """List the TLS cipher suites of this machine's OpenSSL, strongest first."""
-    import ssl
+    return _ciphers()
 
-    ciphers = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).get_ciphers()
-    return Table(("cipher",), [[each["name"]] for each in ciphers], headless=True)
+
+@command("Listing available cipher suites in OpenSSL format", "cipher_suites")
+def cipher_suites(ctl: Session) -> Table:
+    """List the TLS cipher suites of this machine's OpenSSL, strongest first."""
+    return _ciphers()
+
+
+@command("Listing all TLS versions supported by the runtime...", "tls_versions")
+def tls_versions(ctl: Session) -> Table:
+    """List the versions of TLS that listeners may be set to."""
+    return Table(("version",), [["tlsv1.3"], ["tlsv1.2"]], headless=True)
 
 
 @command("Listing supported hash algorithms ...", "list_hashes")
 def list_hashes(ctl: Session) -> Table:
     """List the algorithms that passwords can be stored with."""
     return Table(("hash",), [["sha256"], ["sha512"], ["md5"]], headless=True)
+
+
+def _ciphers() -> Table:
+    import ssl
+
+    ciphers = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).get_ciphers()
+    return Table(("cipher",), [[each["name"]] for each in ciphers], headless=True)

@@ -28,14 +28,13 @@ def set_user_limits(
         str, Argument(help="JSON with max-connections and max-channels; - reads it from standard input.")
     ],
 ) -> None:
-    """Set a user's limits; -1 takes one away, limits that are not named stay."""
+    """Set a user's limits; -1 is no limit, and limits that are not named stay."""
     wanted = json_of(definition)
-    need_user(ctl, username, exits.UNAVAILABLE)
-    if not isinstance(wanted, dict) or set(wanted) - set(LIMITS):
+    user = need_user(ctl, username, exits.UNAVAILABLE)
+    if not isinstance(wanted, dict):
         raise CtlError(exits.UNAVAILABLE, f"limits must be an object of {', '.join(LIMITS)}")
     with refused_as(exits.UNAVAILABLE):
-        for name, value in wanted.items():
-            ctl.api.put("user-limits", username, name, body={"value": value})
+        ctl.api.put("users", username, body={**user, "limits": {**(user.get("limits") or {}), **wanted}})
 
 
 @command("", "clear_user_limits alice all")
@@ -47,10 +46,10 @@ def clear_user_limits(
     """Take a user's limits away."""
     what = "all limits" if limit == "all" else f'"{limit}" limit'
     ctl.announce(f'Clearing {what} for user "{username}" ...')
-    held = need_user(ctl, username, exits.UNAVAILABLE).get("limits") or {}
-    for name in LIMITS if limit == "all" else (limit,):
-        if name in held:
-            ctl.api.delete("user-limits", username, name)
+    user = need_user(ctl, username, exits.UNAVAILABLE)
+    cleared = LIMITS if limit == "all" else (limit,)
+    limits = {name: value for name, value in (user.get("limits") or {}).items() if name not in cleared}
+    ctl.api.put("users", username, body={**user, "limits": limits})
 
 
 @command("", "list_user_limits --user alice")

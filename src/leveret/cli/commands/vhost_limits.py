@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from typer import Argument, Option
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError
+from leveret.cli.api import CtlError, NotThere
 from leveret.cli.checks import json_of, json_text, need_vhost, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.values import Message, Table
 
-LIMITS: Final = ("max-connections", "max-queues")
+_COMPONENT: Final = "vhost-limits"
+_NAME: Final = "limits"
 
 
 @command(
@@ -28,25 +29,18 @@ def set_vhost_limits(
     """Set the limits of a virtual host, all at once; -1 is no limit."""
     wanted = json_of(definition)
     need_vhost(ctl)
-    if not isinstance(wanted, dict) or set(wanted) - set(LIMITS):
-        raise CtlError(exits.UNAVAILABLE, f"limits must be an object of {', '.join(LIMITS)}")
-    held = _held(ctl).get(ctl.vhost, {})
     with refused_as(exits.UNAVAILABLE):
-        for name, value in wanted.items():
-            ctl.api.put("vhost-limits", ctl.vhost, name, body={"value": value})
-    for name in set(held) - set(wanted):
-        ctl.api.delete("vhost-limits", ctl.vhost, name)
+        ctl.api.put("parameters", _COMPONENT, ctl.vhost, _NAME, body={"value": wanted})
 
 
 @command('Clearing vhost "{vhost}" limits ...', "clear_vhost_limits -p orders")
 def clear_vhost_limits(ctl: Session) -> None:
     """Take the limits of a virtual host away."""
     need_vhost(ctl)
-    held = _held(ctl).get(ctl.vhost)
-    if not held:
-        raise CtlError(exits.UNAVAILABLE, "Parameter does not exist")
-    for name in held:
-        ctl.api.delete("vhost-limits", ctl.vhost, name)
+    try:
+        ctl.api.delete("parameters", _COMPONENT, ctl.vhost, _NAME)
+    except NotThere:
+        raise CtlError(exits.UNAVAILABLE, "Parameter does not exist") from None
 
 
 @command("", "list_vhost_limits --global")
@@ -67,6 +61,6 @@ def list_vhost_limits(
     return Message(text, {"node": ctl.node, "result": "ok", "value": text})
 
 
-def _held(ctl: Session) -> dict[str, dict[str, int]]:
-    """Limits by name, by virtual host."""
-    return {each["vhost"]: dict(each["value"]) for each in ctl.api.get("vhost-limits") if each["value"]}
+def _held(ctl: Session) -> dict[str, Any]:
+    """Limits by virtual host."""
+    return {each["vhost"]: each["value"] for each in ctl.api.get("parameters", _COMPONENT)}

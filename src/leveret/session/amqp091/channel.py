@@ -50,6 +50,7 @@ class Channel:
         self.last_queue = ""
         self.is_closed = False
         self.is_closing = False
+        self.held_notices: list[bytes] | None = None
 
     # -- frames -------------------------------------------------------------------------------
 
@@ -65,7 +66,7 @@ class Channel:
             if self.incoming:
                 raise self.incoming.unexpected()
             if payload[:4] == wire.BASIC_PUBLISH:
-                self.incoming = Incoming(payload)
+                self.incoming = Incoming(payload, self.connection.host.limits.message_bytes_max)
             elif payload[:4] in wire.SETTLING and len(payload) == 13:
                 self._settle(payload)
             else:
@@ -174,6 +175,9 @@ class Channel:
         tag = (method.consumer_tag or f"amq.ctag-{self.connection.host.unique_id()}").encode()
         if tag in self.consumers:
             raise Fault(530, f"attempt to reuse consumer tag '{tag.decode()}'")
+        limit = self.connection.host.limits.consumer_max_per_channel
+        if limit is not None and len(self.consumers) >= limit:
+            raise Fault(530, f"reached maximum ({limit}) of consumers per channel")
         if method.queue == REPLY_TO:
             self._consume_replies(method, tag)
             return
@@ -224,7 +228,11 @@ class Channel:
         """A consumer's queue is gone; the client is told if it can hear it."""
         self.consumers.pop(consumer.tag, None)
         if not self.is_closing and self.connection.client_can("consumer_cancel_notify"):
-            self.connection.send(wire.named_reply(self.number, 60, 30, consumer.tag, b"\x01"))
+            notice = wire.named_reply(self.number, 60, 30, consumer.tag, b"\x01")
+            if self.held_notices is None:
+                self.connection.send(notice)
+            else:
+                self.held_notices.append(notice)
 
     def wake_consumers(self) -> None:
         """Something changed about how much this channel takes."""

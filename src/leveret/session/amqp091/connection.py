@@ -69,7 +69,7 @@ class ClientConnection:
         stall: what is waited for before more is taken, None for nothing.
         mechanism: how the user logged in.
         tls: how the connection is encrypted, None if it is not.
-        end_reason: why it ended or ends, for the log; empty if the client closed it.
+        end_reason: why it ended or ends, for the log; empty if the socket was lost.
     """
 
     def __init__(
@@ -181,7 +181,8 @@ class ClientConnection:
                 if end - position < FRAME_HEAD_BYTES:
                     break
             kind, number, size = wire.FRAME_HEAD.unpack_from(data, position)
-            if size > self.frame_max_bytes - wire.FRAME_OVERHEAD:
+            # RabbitMQ's FRAME_SIZE_FUDGE: clients that take frame-max for the payload's are let be.
+            if size > self.frame_max_bytes:
                 limit = self.frame_max_bytes - wire.FRAME_OVERHEAD
                 raise broken_frame(kind, b"", f"{{frame_too_large,{size},{limit}}}")
             stop = position + 7 + size
@@ -282,6 +283,7 @@ class ClientConnection:
                 self._open(method.virtual_host)
             case commands.Connection.Close(), _:
                 self.reply(commands.Connection.CloseOk())
+                self.end_reason = "client_closed"
                 self._end()
             case commands.Connection.UpdateSecret(), State.OPEN:
                 self.reply(commands.Connection.UpdateSecretOk())

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from leveret.session.amqp091.connection import ClientConnection
 
 SHAPES_MAX: Final = 4096
-MESSAGE_BYTES_MAX: Final = 128 * 1024 * 1024
+SHAPES_BYTES_MAX: Final = 1024 * 1024
+"""Of all shapes of a connection, so that large headers, each another, are not all kept."""
 _EXPIRATION_DIGITS_MAX: Final = 18
 _MANDATORY: Final = 1
 _IMMEDIATE: Final = 2
@@ -70,14 +71,16 @@ class Shape:
 class Incoming:
     """A message whose frames are still coming (the long way)."""
 
-    __slots__ = ("exchange", "flags", "header", "left", "parts", "routing_key")
+    __slots__ = ("body", "bytes_max", "exchange", "flags", "header", "left", "routing_key")
 
-    def __init__(self, payload: bytes) -> None:
-        """`payload` is the basic.publish method's."""
+    def __init__(self, payload: bytes, bytes_max: int) -> None:
+        """`payload` is the basic.publish method's; a body of more than `bytes_max` is refused."""
         self.exchange, self.routing_key, self.flags = wire.split_publish(payload)
         self.header: bytes | None = None
         self.left = 0
-        self.parts: list[bytes] = []
+        self.bytes_max = bytes_max
+        # One buffer: parts of a few octets each would cost many times their size.
+        self.body = bytearray()
 
     def unexpected(self) -> Fault:
         """Another frame came than the one this message needs next."""
@@ -92,9 +95,9 @@ class Incoming:
             raise Fault(505, f"expected content header for class 60, got one for class {other} instead")
         self.header = payload
         self.left = wire.body_bytes_of(payload)
-        if self.left > MESSAGE_BYTES_MAX:
+        if self.left > self.bytes_max:
             raise Fault(
-                406, f"message size {self.left} is larger than configured max size {MESSAGE_BYTES_MAX}"
+                406, f"message size {self.left} is larger than configured max size {self.bytes_max}"
             )
         return self.left == 0
 
@@ -103,7 +106,7 @@ class Incoming:
         self.left -= len(payload)
         if self.left < 0:
             raise Fault(501, "body frames hold more than the content header announced")
-        self.parts.append(payload)
+        self.body += payload
         return self.left == 0
 
 
@@ -200,12 +203,14 @@ class Publisher:
         """No shapes yet."""
         self._connection = connection
         self._shapes: dict[bytes, Shape] = {}
+        self._shapes_bytes = 0
         self._last: Shape | None = None
         self._version = -1
 
     def forget(self) -> None:
         """Routes or channels changed; look everything up anew."""
         self._shapes.clear()
+        self._shapes_bytes = 0
         self._last = None
 
     def fast(self, data: bytes, position: int, end: int) -> int:
@@ -357,6 +362,7 @@ class Publisher:
         frame_max = self._connection.frame_max_bytes
         if (
             wire.body_bytes_of(header) != size
+            or size > self._connection.host.limits.message_bytes_max
             or max(size, body_at - header_at, header_at) > frame_max - wire.FRAME_OVERHEAD
         ):
             return None
@@ -368,8 +374,10 @@ class Publisher:
         if flags & _IMMEDIATE:
             return None
         shape = Shape(octets, channel, target, bool(flags & _MANDATORY))
-        if len(self._shapes) >= SHAPES_MAX:
+        self._shapes_bytes += len(octets)
+        if len(self._shapes) >= SHAPES_MAX or self._shapes_bytes > SHAPES_BYTES_MAX:
             self._shapes.clear()
+            self._shapes_bytes = len(octets)
         self._shapes[octets] = shape
         return shape
 
@@ -380,4 +388,4 @@ class Publisher:
         target = resolve(channel, incoming.exchange, incoming.routing_key, incoming.header or b"")
         self.count(channel, 1)
         shape = Shape(b"", channel, target, bool(incoming.flags & _MANDATORY))
-        self.publish(shape, [b"".join(incoming.parts)])
+        self.publish(shape, [bytes(incoming.body)])

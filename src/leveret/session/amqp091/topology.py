@@ -234,11 +234,20 @@ def _queue_delete(channel: Channel, method: commands.Queue.Delete) -> None:
         queue = None
     else:
         queue = channel.queue(method.queue)
-    if queue is not None:
-        count = broker.delete_queue(queue, if_unused=method.if_unused, if_empty=method.if_empty)
-        _hold(channel)
+    # As at RabbitMQ, a consumer of this very channel hears of it after the delete-ok: a client that
+    # waits for the one would take the other for an error.
+    notices: list[bytes] = []
+    channel.held_notices = notices
+    try:
+        if queue is not None:
+            count = broker.delete_queue(queue, if_unused=method.if_unused, if_empty=method.if_empty)
+            _hold(channel)
+    finally:
+        channel.held_notices = None
     if not method.nowait:
         channel.reply(commands.Queue.DeleteOk(count))
+    for notice in notices:
+        channel.connection.send(notice)
 
 
 TOPOLOGY: Final[dict[type[base.Frame], Callable[[Channel, Any], None]]] = {

@@ -32,7 +32,7 @@ class Alarmed:
 
 def test_a_publish_in_an_alarm_waits_until_it_is_over_and_nothing_overtakes_it() -> None:
     one = Alarmed()
-    one.session.receive(b"".join(publish(b"1") + [frame(commands.Basic.Qos())]), 0)
+    one.session.receive(b"".join([*publish(b"1"), frame(commands.Basic.Qos())]), 0)
     assert one.session.stall is Stall.ALARM
     assert [dict(reply) for _, reply in take(one.session)] == [{"reason": "low on memory"}]
     one.session.receive(b"".join(publish(b"2")), 1)

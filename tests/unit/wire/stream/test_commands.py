@@ -63,6 +63,7 @@ STRATEGIES: dict[Any, st.SearchStrategy[Any]] = {
         st.builds(OffsetSpec, st.just(OffsetType.OFFSET), u64),
         st.builds(OffsetSpec, st.just(OffsetType.TIMESTAMP), st.integers(-(1 << 63), (1 << 63) - 1)),
     ),
+    fields.OptionalOffset: st.none() | st.builds(OffsetSpec, st.just(OffsetType.OFFSET), u64),
     fields.Brokers: st.lists(st.builds(Broker, u16, text, u32), max_size=3),
     fields.Streams: st.lists(
         st.builds(StreamMetadata, text, u16, u16, st.lists(u16, max_size=3)), max_size=3

@@ -1,0 +1,28 @@
+"""What both kinds of replication show and take alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from typer import Argument
+
+Endpoints = Annotated[
+    str,
+    Argument(
+        help='JSON {"endpoints": ["host:5672"], "username": "...", "password": "..."}; - reads it from standard '
+        "input, unseen in the process list."
+    ),
+]
+Mode = Annotated[Literal["upstream", "downstream"], Argument(help="The side to be on.")]
+
+
+def side_lines(status: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Which side this node is on, and whom it follows."""
+    return [
+        ("Node", status["node"]),
+        ("Operating mode", status["operating_mode"]),
+        ("State", status["state"]),
+        ("Upstream endpoint(s)", ",".join(status["upstream_endpoints"])),
+        ("Upstream username", status["upstream_username"]),
+    ]

@@ -1,0 +1,142 @@
+"""Publishing and getting messages without a connection: as the HTTP API does, by AMQP 0-9-1's own rules.
+
+The outsider has a channel that no socket stands behind. So permissions, carbon copies, user-ids, full queues
+and confirms are what they are for every client. Whoever uses it flushes; then `outcome` is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from leveret.core.access import Operation
+from leveret.core.confirms import Batch, Confirms
+from leveret.core.head import Head
+from leveret.core.queue import Queue
+from leveret.session.amqp091.channel import Channel
+from leveret.session.amqp091.connection import ClientConnection
+from leveret.session.amqp091.publishing import Shape, resolve
+from leveret.session.host import Access, Host
+
+
+class Fetched(NamedTuple):
+    """A message that was got; `left` were ready behind it."""
+
+    head: Head
+    body: bytes
+    redelivered: bool
+    left: int
+
+
+class Outsider:
+    """A user, or the operator, in one vhost.
+
+    Attributes:
+        outcome: whether what was published is safe; None until that is known.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        user: str | None,
+        vhost: str,
+        *,
+        now_ms: int,
+        touch: Callable[[ClientConnection], None],
+    ) -> None:
+        """`user` None is the operator, who may do all; `touch` asks for a flush."""
+        connection = ClientConnection(host, peer="", from_loopback=True, now_ms=now_ms)
+        connection.user, connection.vhost = user or "", vhost
+        connection.access = _Everything() if user is None else Access(host.broker, user, vhost)
+        self.outcome: bool | None = None
+        self._channel = _Channel(connection, self._settled)
+        self._touch = touch
+        self._held: list[tuple[Queue, int]] = []
+
+    def publish(self, exchange: str, routing_key: str, header: bytes, body: bytes) -> bool:
+        """Publish a message; `header` is its content header. Return whether it goes to any queue.
+
+        Raises:
+            LeveretError: what a client's channel would be closed for.
+        """
+        channel = self._channel
+        target = resolve(channel, exchange.encode(), routing_key.encode(), header)
+        publisher = channel.connection.publisher
+        publisher.count(channel, 1)
+        publisher.publish(Shape(b"", channel, target, mandatory=False), [body])
+        self._touch(channel.connection)
+        return bool(target.queues)
+
+    def get(self, name: str, count: int, *, no_ack: bool) -> list[Fetched]:
+        """Get up to `count` messages of a queue; unless `no_ack` they are held until `give_back` or `reject`.
+
+        Raises:
+            LeveretError: what a client's channel would be closed for.
+        """
+        queue = self._channel.queue(name)
+        self._channel.connection.access.require("read", "queue", queue.key[1])
+        found: list[Fetched] = []
+        while len(found) < count:
+            runs, redelivered = queue.take_one(self._channel.connection.now_ms)
+            if not runs:
+                self._count(queue, "get_empty")
+                break
+            self._count(queue, "get_no_ack" if no_ack else "get")
+            if redelivered:
+                self._count(queue, "redeliver")
+            found.append(Fetched(runs[0].head, runs[0].bodies[0], redelivered, queue.ready_count))
+            if no_ack:
+                queue.settle(runs[0].first, 1)
+            else:
+                self._held.append((queue, runs[0].first))
+        self._channel.mark(queue)
+        return found
+
+    def give_back(self) -> None:
+        """What was got returns to its place."""
+        for queue, offset in self._take_held():
+            queue.requeue(offset, 1)
+
+    def reject(self) -> None:
+        """What was got is dead-lettered, or dropped."""
+        for queue, offset in self._take_held():
+            queue.reject(offset, 1)
+
+    def _take_held(self) -> list[tuple[Queue, int]]:
+        held, self._held = self._held, []
+        for queue, _ in held:
+            self._channel.mark(queue)
+        return held
+
+    def _count(self, queue: Queue, name: str) -> None:
+        for counters in (queue.counters, self._channel.connection.broker.counters):
+            setattr(counters, name, getattr(counters, name) + 1)
+
+    def _settled(self, ok: bool) -> None:
+        self.outcome = ok
+
+
+class _Channel(Channel):
+    """A channel in confirm mode that tells nobody but its owner."""
+
+    def __init__(self, connection: ClientConnection, settled: Callable[[bool], None]) -> None:
+        super().__init__(connection, 1)
+        self.confirms = Confirms()
+        self._settled = settled
+
+    def confirm(self, batch: Batch, ok: bool) -> None:
+        """The message is safe, or is not."""
+        self._settled(ok and not batch.refused)
+
+
+class _Everything(Access):
+    """The operator's access."""
+
+    def __init__(self) -> None:
+        """Nothing to look up."""
+
+    def require(self, operation: Operation, kind: str, name: str) -> None:
+        """Let pass."""
+
+    def require_topic(self, operation: Operation, exchange: str, routing_key: str) -> None:
+        """Let pass."""

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leveret.config import load
+from leveret.core.broker import Broker
+from leveret.model.errors import ConfigError
+from leveret.runtime.boot_definitions import BootDefinitions
+from leveret.storage.state_file import StateFile
+
+SHOP: dict[str, Any] = {
+    "vhosts": [{"name": "shop"}],
+    "exchanges": [{"name": "x", "vhost": "shop", "type": "fanout"}],
+}
+
+
+def boot(tmp_path: Path, **settings: str) -> BootDefinitions:
+    named = {"load_definitions": str(tmp_path / "d.json")} | {
+        f"definitions.{name}": value for name, value in settings.items()
+    }
+    return BootDefinitions(load(None, named).definitions, StateFile(tmp_path / "state.json"))
+
+
+def written(tmp_path: Path, content: dict[str, Any], name: str = "d.json") -> Path:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker(lambda *_: [])
+
+
+def test_without_settings_there_is_nothing_to_import(tmp_path: Path) -> None:
+    assert not BootDefinitions(load(None).definitions, StateFile(tmp_path / "state")).is_configured
+
+
+def test_what_is_imported_is_to_be_logged(tmp_path: Path, broker: Broker) -> None:
+    written(tmp_path, SHOP)
+    one = boot(tmp_path)
+    assert one.is_configured
+    one.into(broker)
+    assert ("shop", "x") in broker.definitions.by_kind["exchanges"]
+    assert len(broker.changes) == 2
+
+
+def test_of_a_failed_import_nothing_is_to_be_logged(tmp_path: Path, broker: Broker) -> None:
+    path = written(tmp_path, SHOP | {"queues": [{"name": "q", "vhost": "nowhere"}]})
+    with pytest.raises(ConfigError, match=f"{path}: queues 'nowhere q': "):
+        boot(tmp_path).into(broker)
+    assert broker.changes == []
+
+
+def test_the_same_files_are_passed_over_only_after_the_import_was_durable(
+    tmp_path: Path, broker: Broker
+) -> None:
+    written(tmp_path, SHOP)
+    first = boot(tmp_path, skip_if_unchanged="true")
+    first.into(broker)
+    broker.changes.clear()
+    again = boot(tmp_path, skip_if_unchanged="true")
+    again.into(broker)
+    assert len(broker.changes) == 1, "the exchange exists and is passed over; the vhost is put again"
+    again.remember()
+    broker.changes.clear()
+    boot(tmp_path, skip_if_unchanged="true").into(broker)
+    assert broker.changes == []
+    boot(tmp_path).into(broker)
+    assert broker.changes != []
+
+
+def test_a_changed_file_is_imported_again(tmp_path: Path, broker: Broker) -> None:
+    written(tmp_path, SHOP)
+    one = boot(tmp_path, skip_if_unchanged="true")
+    one.into(broker)
+    one.remember()
+    written(tmp_path, SHOP | {"queues": [{"name": "q", "vhost": "shop"}]})
+    boot(tmp_path, skip_if_unchanged="true").into(broker)
+    assert ("shop", "q") in broker.definitions.by_kind["queues"]
+
+
+def test_both_ways_to_name_definitions_are_followed(tmp_path: Path, broker: Broker) -> None:
+    written(tmp_path, {"vhosts": [{"name": "one"}]})
+    path = written(tmp_path, {"vhosts": [{"name": "two"}]}, "more/d.json").parent
+    (path / "README").write_text("not one of them")
+    boot(tmp_path, import_backend="local_filesystem", **{"local.path": str(path)}).into(broker)
+    assert {("one",), ("two",)} <= set(broker.definitions.by_kind["vhosts"])
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, broker: Broker) -> None:
+    with pytest.raises(ConfigError, match=r"d\.json: No such file"):
+        boot(tmp_path).into(broker)

@@ -1,0 +1,60 @@
+"""wire.properties: a content header taken apart and put together again is what pamqp makes of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pamqp import commands, header
+
+from leveret.wire import properties as props
+from leveret.wire.amqp091 import SyntaxFault
+
+SHORT = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=40)
+HELD = st.fixed_dictionaries(
+    {},
+    optional={
+        "content_type": SHORT,
+        "content_encoding": SHORT,
+        "headers": st.dictionaries(SHORT, st.integers(0, 2**31 - 1), min_size=1, max_size=4),
+        "delivery_mode": st.sampled_from([1, 2]),
+        "priority": st.integers(0, 9),
+        "correlation_id": SHORT,
+        "reply_to": SHORT,
+        "expiration": SHORT,
+        "message_id": SHORT,
+        "timestamp": st.integers(0, 2**33).map(lambda seconds: datetime.fromtimestamp(seconds, UTC)),
+        "message_type": SHORT,
+        "user_id": SHORT,
+        "app_id": SHORT,
+    },
+)
+
+
+def payload(**values: Any) -> bytes:
+    """A content header as pamqp writes it."""
+    return bytes(header.ContentHeader(0, 5, commands.Basic.Properties(**values)).marshal())
+
+
+@given(values=HELD)
+def test_what_is_joined_is_what_was_split(values: dict[str, Any]) -> None:
+    octets = payload(**values)
+    found = props.split(octets)
+    assert len(found) == len(values)
+    assert props.join(found, 5) == octets
+
+
+@given(values=HELD, cut=st.integers(1, 200))
+def test_a_header_that_ends_early_is_refused(values: dict[str, Any], cut: int) -> None:
+    octets = payload(**values)
+    if values and cut < len(octets) - 14:
+        with pytest.raises(SyntaxFault):
+            props.split(octets[:-cut])
+
+
+def test_values_come_without_their_lengths() -> None:
+    found = props.split(payload(expiration="60", priority=7, user_id="guest"))
+    assert found == {props.PRIORITY: b"\x07", props.EXPIRATION: b"60", props.USER_ID: b"guest"}
