@@ -6,7 +6,8 @@ make (users, vhosts, permissions) are made by the management API, which both bro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,6 +33,8 @@ class Broker:
     amqp_port: int
     management_port: int
     metrics_port: int
+    ctl: Callable[..., subprocess.CompletedProcess[str]]
+    """Runs rabbitmqctl or leveretctl with these arguments; `check=False` lets it fail."""
 
     @property
     def url(self) -> str:
@@ -90,8 +93,8 @@ def running(kind: str) -> Iterator[Broker]:
     """Run a fresh broker of this kind as long as the block lasts."""
     if kind == RABBITMQ:
         with RabbitNode(plugins=("rabbitmq_management", "rabbitmq_prometheus")) as rabbit:
-            yield Broker(kind, rabbit.amqp_port, rabbit.management_port, rabbit.prometheus_port)
+            yield Broker(kind, rabbit.amqp_port, rabbit.management_port, rabbit.prometheus_port, rabbit.ctl)
     else:
         [metrics_port] = free_ports(1)
         with LeveretProcess(config={"prometheus.tcp.port": str(metrics_port)}) as node:
-            yield Broker(kind, node.amqp_port, node.management_port, metrics_port)
+            yield Broker(kind, node.amqp_port, node.management_port, metrics_port, node.ctl)

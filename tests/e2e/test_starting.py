@@ -182,3 +182,12 @@ def test_a_log_directory_that_cannot_be_used_stops_the_start(tmp_path: Path) -> 
     ended = refused(tmp_path, f"log.dir={tmp_path / 'file'}", "log.file=leveret.log")
     assert ended.returncode == 78
     assert ended.stderr.startswith(f"leveret: log.file: cannot open {tmp_path / 'file' / 'leveret.log'}: ")
+
+
+def test_a_disk_that_takes_nothing_ends_the_start_with_one_line_that_says_where(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "leveret.cli.server", "serve", "--data-dir", str(tmp_path / "data")]
+    ended = subprocess.run(
+        ["prlimit", "--fsize=0", *argv], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 74
+    assert ended.stderr == f"leveret: data directory {tmp_path / 'data'} can not be written: File too large\n"

@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Final
@@ -22,11 +24,11 @@ from tests.suites import report
 from tests.suites.brokers import LEVERET, RABBITMQ, Certificates, running
 from tests.suites.catalogue import SUITES, Suite
 from tests.suites.compare import Comparison, compare
-from tests.suites.fetch import ROOM, ROOT, FetchError, Kitchen
+from tests.suites.fetch import ROOM, ROOT, FetchError, Workshop
 from tests.suites.known import KNOWN
 from tests.suites.lock import LockError
 from tests.suites.record import Record, SuiteRun, read_record
-from tests.suites.run import Results, SuiteError, run
+from tests.suites.run import SuiteError, run
 
 RECORD: Final = ROOM / "results.json"
 PAGE: Final = ROOT / "docs" / "conformance.md"
@@ -53,40 +55,44 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return told
 
 
-class Cook:
-    """Runs suites on brokers, one after the other, and keeps the record."""
+class Runner:
+    """Runs suites on fresh brokers and keeps the record."""
 
-    def __init__(self, kitchen: Kitchen, record: Record, select: str, say: Say) -> None:
-        self.kitchen = kitchen
+    def __init__(self, workshop: Workshop, record: Record, select: str, say: Say) -> None:
+        self.workshop = workshop
         self.record = record
         self.select = select
         self.say = say
-        self.certificates = kitchen.certificates(say)
+        self.certificates = workshop.certificates(say)
 
-    def run(self, suite: Suite, broker: str) -> None:
-        """Run a suite on a fresh broker and put its results into the record.
-
-        Raises:
-            FetchError, LockError: the suite could not be brought.
-            NotReady: the broker did not start.
-            SuiteError: the suite ran no test.
-        """
-        folder = self.kitchen.sdist(suite.package, self.say) if suite.package else ROOT
+    def run(self, suite: Suite, brokers: Sequence[str]) -> list[str]:
+        """Run a suite on these brokers at the same time; return what could not be run and why."""
+        try:
+            folder = self.workshop.sdist(suite.package, self.say) if suite.package else ROOT
+        except (FetchError, LockError) as error:
+            return [f"{suite.name}: {error}"]
         suite.prepare(folder, self.certificates)
-        room = self.kitchen.room / "runs" / f"{suite.name}-{broker}"
+        with ThreadPoolExecutor(len(brokers)) as pool:
+            return [error for error in pool.map(partial(self._run_on, suite, folder), brokers) if error]
+
+    def _run_on(self, suite: Suite, folder: Path, broker: str) -> str:
+        """Run a suite on one broker and put its results into the record; return what went wrong."""
+        room = self.workshop.room / "runs" / f"{suite.name}-{broker}"
         room.mkdir(parents=True, exist_ok=True)
         self.say(f"{suite.name} on {broker}: starting the broker")
-        with running(broker, self._certificates_for(suite, folder), room / "broker.log") as doors:
-            results = run(
-                suite,
-                doors,
-                self.kitchen.python,
-                folder,
-                room,
-                lambda ended: self.say(f"{suite.name} on {broker}: {ended} tests"),
-                self.select,
-            )
-        self._keep(suite, broker, results)
+
+        def count(ended: int) -> None:
+            self.say(f"{suite.name} on {broker}: {ended} tests")
+
+        try:
+            with running(broker, self._certificates_for(suite, folder), room / "broker.log") as doors:
+                results = run(suite, doors, self.workshop.python, folder, room, count, self.select)
+        except (NotReady, SuiteError) as error:
+            return f"{suite.name} on {broker}: {error}"
+        ended_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        version = rabbitmq.version() if broker == RABBITMQ else version_of("leveret")
+        self.record.put(suite.name, broker, SuiteRun(ended_at, version, results))
+        return ""
 
     def _certificates_for(self, suite: Suite, folder: Path) -> Certificates:
         own = folder / suite.own_certificates
@@ -94,26 +100,17 @@ class Cook:
             return self.certificates
         return Certificates(own / "ca.pem", own / "server.pem", own / "server.key")
 
-    def _keep(self, suite: Suite, broker: str, results: Results) -> None:
-        ended_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        version = rabbitmq.version() if broker == RABBITMQ else version_of("leveret")
-        self.record.put(suite.name, broker, SuiteRun(ended_at, version, results))
-        if not self.select:
-            self.record.write(RECORD)
 
-
-def cook(told: argparse.Namespace, record: Record, say: Say) -> list[str]:
-    """Run what was asked for; return what could not be run and why."""
-    kitchen = Kitchen()
-    kitchen.install(say)
-    the_cook = Cook(kitchen, record, told.select, say)
+def run_suites(told: argparse.Namespace, record: Record, say: Say) -> list[str]:
+    """Run what was asked for and keep it on disk; return what could not be run and why."""
+    workshop = Workshop()
+    workshop.install(say)
+    runner = Runner(workshop, record, told.select, say)
     errors = []
     for suite in told.suites:
-        for broker in told.brokers:
-            try:
-                the_cook.run(suite, broker)
-            except (FetchError, LockError, NotReady, SuiteError) as error:
-                errors.append(f"{suite.name} on {broker}: {error}")
+        errors += runner.run(suite, told.brokers)
+        if not told.select:
+            record.merge_into(RECORD, suite.name, told.brokers)
     return errors
 
 
@@ -135,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     told = parse(arguments)
     record, errors = read_record(RECORD), []
     if not told.compare:
-        errors = _cook_with_a_line(told, record)
+        errors = _run_with_a_line(told, record)
     rows = compared(told, record)
     if told.formatter == "json":
         print(report.as_json(rows))
@@ -144,13 +141,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for error in errors:
         print(f"not run: {error}", file=sys.stderr)
     if told.write_docs and not errors:
-        packages = Kitchen().packages
+        packages = Workshop().packages
         versions = {suite.name: packages[suite.package or suite.name].version for suite in SUITES}
         report.write_docs(report.markdown(rows, record, versions), PAGE)
     return 0 if not errors and all(row.met for row in rows) else 1
 
 
-def _cook_with_a_line(told: argparse.Namespace, record: Record) -> list[str]:
+def _run_with_a_line(told: argparse.Namespace, record: Record) -> list[str]:
     """Run with one line on stderr that says what is being done; in a pipe one line a step."""
     console = Console(stderr=True)
     with console.status("") as status:
@@ -162,7 +159,7 @@ def _cook_with_a_line(told: argparse.Namespace, record: Record) -> list[str]:
                 print(text, file=sys.stderr)
 
         try:
-            return cook(told, record, say)
+            return run_suites(told, record, say)
         except (FetchError, LockError) as error:
             return [str(error)]
 

@@ -122,13 +122,14 @@ SUITES: Final[tuple[Suite, ...]] = (
         tests=("tests",),
         environment=_container,
         plugins=("suite_docker",),
+        timeout_s=1500,
     ),
     Suite(
         name="aiormq",
         package="aiormq",
         tests=("tests",),
         environment=_container,
-        plugins=("suite_docker",),
+        plugins=("suite_container",),
         own_certificates="tests/certs",
     ),
 )

@@ -31,7 +31,7 @@ class FetchError(Exception):
     """Something could not be brought; the text ends with what the command said."""
 
 
-class Kitchen:
+class Workshop:
     """The environment that runs the suites, and the folders of their sdists."""
 
     def __init__(self, room: Path = ROOM, lock: Path = LOCK) -> None:

@@ -7,6 +7,7 @@ again and be compared with the other's last run.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -31,6 +32,14 @@ class Record:
     def put(self, suite: str, broker: str, run: SuiteRun) -> None:
         """Replace the last run of a suite on a broker."""
         self.runs.setdefault(suite, {})[broker] = run
+
+    def merge_into(self, target: Path, suite: str, brokers: Iterable[str]) -> None:
+        """Put a suite's runs on these brokers into what is on disk, beside what others put there meanwhile."""
+        kept = read_record(target)
+        for broker, run in self.runs.get(suite, {}).items():
+            if broker in brokers:
+                kept.put(suite, broker, run)
+        kept.write(target)
 
     def write(self, target: Path) -> None:
         """Write the record down whole, or leave the old one."""

@@ -66,8 +66,11 @@ def _lock(descriptor: int, path: Path) -> None:
             f"data directory {path} is in use by another node (process {holder}): "
             "stop it first, or name another directory"
         ) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        raise DataDirError(f"data directory {path} can not be written: {error.strerror}") from error
 
 
 def holder(path: Path) -> int | None:

@@ -19,35 +19,47 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 _FIELD: Final = re.compile(r"([a-z_0-9]+)=(%[-+ #0-9.]*[a-zA-Z])")
+_FIXED: Final = re.compile(r"([a-z_0-9]+)=([^\s%]+)")
 _PLAIN: Final = re.compile(r"[^\s\"=\x00-\x1f\x7f\u2028\u2029\x85]+")
 
 
-class Shape(NamedTuple):
-    """A template: its words, each with its key and format, or as it is with neither."""
+class Word(NamedTuple):
+    """A word of a template: a field with a format, a field with its value, or neither key nor format."""
 
-    words: tuple[tuple[str, str], ...]
+    key: str
+    form: str
+    text: str
 
 
 @lru_cache(maxsize=1024)
-def _shape(template: str) -> Shape | None:
-    """The shape of a template; None if not every `%` in it is the value of a key."""
+def _shape(template: str) -> tuple[Word, ...] | None:
+    """The words of a template; None if not every `%` in it is the value of a key."""
     words = []
     for word in template.split(" "):
         field = _FIELD.fullmatch(word)
-        if field is None and "%" in word:
+        fixed = _FIXED.fullmatch(word)
+        if field is None and fixed is None and "%" in word:
             return None
-        words.append((field[1], field[2]) if field else (word, ""))
-    return Shape(tuple(words))
+        if field is not None:
+            words.append(Word(field[1], field[2], ""))
+        else:
+            words.append(Word(fixed[1], "", fixed[2]) if fixed else Word("", "", word))
+    return tuple(words)
 
 
 def words_of(record: logging.LogRecord) -> list[tuple[str, Any]]:
     """The event's words in order: (key, value) for a field, (word, None) for any other."""
     shape = _shape(record.msg) if isinstance(record.msg, str) else None
     arguments = record.args if isinstance(record.args, tuple) else ()
-    if shape is None or sum(1 for _, form in shape.words if form) != len(arguments):
+    if shape is None or sum(1 for word in shape if word.form) != len(arguments):
         return [(record.getMessage(), None)]
     left = iter(arguments)
-    return [(word, _value(form, next(left)) if form else None) for word, form in shape.words]
+    return [
+        (word.key, _value(word.form, next(left)) if word.form else word.text)
+        if word.key
+        else (word.text, None)
+        for word in shape
+    ]
 
 
 def _value(form: str, argument: object) -> object:

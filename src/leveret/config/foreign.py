@@ -85,6 +85,11 @@ _WORDS_AFTER: Final = {
 _KEYS: Final = frozenset(
     f"{parent}.{word}".lstrip(".") for parent, words in _WORDS_AFTER.items() for word in words.split()
 )
+_FAMILIES: Final = frozenset(
+    {"listeners.ssl", "stream.listeners.ssl", "ssl_options.ciphers", "ssl_options.versions"}
+)
+"""Keys of RabbitMQ's whose last word is free, and that are near others."""
+
 _PLUGINS: Final = {
     "amqp1_0": "AMQP 1.0 serves the schema link only",
     "auth_cache": "users are the node's own",
@@ -104,7 +109,7 @@ _PLUGINS: Final = {
 
 def is_foreign_key(key: str) -> bool:
     """Whether the key is beyond doubt RabbitMQ's: one it has, or one of a plugin that Leveret has not."""
-    return key in _KEYS or key.partition(".")[0] in _PLUGINS
+    return key in _KEYS or key.rpartition(".")[0] in _FAMILIES or key.partition(".")[0] in _PLUGINS
 
 
 def foreign_advice(key: str) -> str | None:

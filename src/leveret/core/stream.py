@@ -77,7 +77,7 @@ class EmptyLog:
 
 
 def first_wanted(log: LogBounds, spec: OffsetSpec) -> int:
-    """Where a reader begins; offsets retained no more are skipped."""
+    """Where a reader begins; offsets retained no more are skipped, and one that is to come is the next."""
     match spec.kind:
         case OffsetType.FIRST:
             return log.first_offset
@@ -87,7 +87,7 @@ def first_wanted(log: LogBounds, spec: OffsetSpec) -> int:
             return log.committed_offset
         case OffsetType.TIMESTAMP:
             return log.offset_at(spec.value)
-    return max(spec.value, log.first_offset)
+    return min(max(spec.value, log.first_offset), log.committed_offset)
 
 
 def check_offset_argument(value: Any) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -29,11 +31,11 @@ class WantedUser(msgspec.Struct):
     password: str | None = None
     password_hash: str | None = None
     hashing_algorithm: str = ALGORITHMS[0]
-    limits: dict[str, int] = {}
+    limits: dict[str, int] | None = None
 
 
-def user_of(name: str, wanted: WantedUser) -> User:
-    """The user to store; a password is hashed with a new salt.
+def user_of(name: str, wanted: WantedUser, held_limits: Mapping[str, int] = MappingProxyType({})) -> User:
+    """The user to store; a password is hashed with a new salt. Without other limits it keeps those it had.
 
     Raises:
         InvalidCommand: in RabbitMQ's words.
@@ -46,10 +48,8 @@ def user_of(name: str, wanted: WantedUser) -> User:
         raise InvalidCommand(
             f"hashing_algorithm '{wanted.hashing_algorithm}' is not one of {', '.join(ALGORITHMS)}"
         )
-    if wanted.password == "":
-        raise InvalidCommand("a password may not be empty; leave it out for a user who can not log in")
     stored = wanted.password_hash or ""
-    if wanted.password is not None:
+    if wanted.password:  # with an empty one nobody can log in, as without one
         stored = hash_password(wanted.password, os.urandom(SALT_BYTES), wanted.hashing_algorithm)
     _check_base64(stored)
     return User(
@@ -57,7 +57,7 @@ def user_of(name: str, wanted: WantedUser) -> User:
         password_hash=stored,
         hashing_algorithm=wanted.hashing_algorithm,
         tags=tags_of(wanted.tags),
-        limits=wanted.limits,
+        limits=dict(held_limits) if wanted.limits is None else wanted.limits,
     )
 
 

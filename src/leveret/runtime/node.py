@@ -253,7 +253,7 @@ class Node:
                 task.cancel()
 
     def _disk_failed(self, error: BaseException) -> None:
-        logger.critical("fdatasync_failed error=%s action=stop nothing that waited is confirmed", error)
+        logger.critical("fdatasync_failed error=%s action=stop", error)
         self.failed.set()
 
     async def _retain(self) -> None:

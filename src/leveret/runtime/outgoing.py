@@ -436,7 +436,7 @@ class Collector:
                 except OSError as error:
                     # What was not synced may be gone from memory too: nothing more is served until a restart
                     # has completed the outgoing logs from the queues' logs. The broker itself goes on.
-                    logger.critical("outgoing_fdatasync_failed error=%s action=restart the node", error)
+                    logger.critical("outgoing_fdatasync_failed error=%s action=restart_the_node", error)
                     return
                 for log, _, end, last in pending:
                     log.log.synced()

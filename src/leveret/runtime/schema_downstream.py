@@ -126,7 +126,7 @@ class SchemaDownstream:
                 self._failed(error)
             except Exception as error:
                 # A bug, or an upstream that found one: this task is the only thing that may end by it.
-                logger.exception("schema_sync=failed")
+                logger.exception("schema_sync_failed")
                 self._failed(LeveretError(f"internal error: {error!r}"))
             await self._rest(self._backoff_s)
             self._backoff_s = min(self._backoff_s * 2, self._timing.backoff_max_s)
@@ -161,14 +161,14 @@ class SchemaDownstream:
         return None
 
     def _connected(self, endpoint: Endpoint) -> None:
-        logger.info("schema_sync=connected upstream=%s", endpoint)
+        logger.info("schema_sync_connected upstream=%s", endpoint)
         self.progress.state = State.CONNECTED
         self.progress.last_connection_completion_stamp = int(time())
 
     def _failed(self, error: LeveretError) -> None:
         text = str(error)
         if text != self.progress.last_error:
-            logger.warning("schema_sync=failed error=%s", text)
+            logger.warning("schema_sync_failed error=%s", text)
         self.progress.last_error = text
         if isinstance(error, Refusal):
             self.progress.state = State.RECOVER
@@ -259,7 +259,7 @@ class SchemaDownstream:
             progress.conflicts.append(f"{conflict.kind} {'/'.join(conflict.key)}: {conflict.reason}")
         puts = sum(isinstance(change, Put) for change in found.changes)
         logger.info(
-            "schema_sync=applied upstream_cluster=%s puts=%d deletes=%d conflicts=%d refused=%d",
+            "schema_sync_applied upstream_cluster=%s puts=%d deletes=%d conflicts=%d refused=%d",
             cluster,
             puts,
             len(found.changes) - puts,
@@ -267,7 +267,7 @@ class SchemaDownstream:
             len(progress.refused),
         )
         for text in [*progress.conflicts, *progress.refused]:
-            logger.warning("schema_sync=left_as_is %s", text)
+            logger.warning("schema_sync_left_as_is entity=%s", text)
 
 
 def _place(change: Change) -> tuple[str, tuple[str, ...]]:

@@ -141,7 +141,7 @@ class SchemaSync:
     async def _decide(self, decided: _Decided) -> None:
         await asyncio.to_thread(self._state_file.save, msgspec.to_builtins(decided))
         self._decided = decided
-        logger.info("schema_sync=%s mode=%s", "enabled" if decided.enabled else "disabled", self.mode)
+        logger.info("schema_sync_decided enabled=%s mode=%s", decided.enabled, self.mode)
 
     async def set_endpoints(self, text: str | bytes) -> None:
         """Set the upstream's endpoints and credentials from JSON; an open link keeps its own until a restart.
@@ -215,7 +215,7 @@ class SchemaSync:
         self._last_request_stamp = int(time())
         if differing:
             logger.info(
-                "schema_sync=served downstream_cluster=%s kinds=%s", request.cluster, ",".join(differing)
+                "schema_sync_served downstream_cluster=%s kinds=%s", request.cluster, ",".join(differing)
             )
         return reply
 

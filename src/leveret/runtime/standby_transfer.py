@@ -226,7 +226,12 @@ async def _warm() -> None:
 
 def _log_link(event: Event) -> None:
     if "error" not in event:
-        logger.info("standby_link_%s vhost=%s upstream=%s", event["state"], event["vhost"], event["endpoint"])
+        logger.info(
+            "standby_link_state state=%s vhost=%s upstream=%s",
+            event["state"],
+            event["vhost"],
+            event["endpoint"],
+        )
     else:
         logger.warning(
             "standby_link_down vhost=%s state=%s error=%s", event["vhost"], event["state"], event["error"]

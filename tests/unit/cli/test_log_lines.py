@@ -56,7 +56,8 @@ def test_json_has_rabbitmqs_fields_and_the_events_own() -> None:
     assert shown == {
         "level": "info",
         "from": "runtime.node",
-        "msg": "queue_down action=stop",
+        "msg": "queue_down",
+        "action": "stop",
         "vhost": "/",
         "n": 3,
         "level_": "x",

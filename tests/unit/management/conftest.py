@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from leveret.config import Config
 from leveret.core.access import SALT_BYTES, check_password, hash_password
-from leveret.core.broker import Broker
 from leveret.core.queue import Head, Queue
 from leveret.management.app import build_app, operator_door, public_door
 from leveret.model.definitions import Permission, Put, User, Vhost
 from leveret.model.errors import AuthenticationFailed, InvalidCommand, PreconditionFailed
 from leveret.runtime.alarms import AlarmWatch
+from leveret.runtime.node import clock_ms
+from leveret.session.amqp091.connection import ClientConnection
+from leveret.session.ingest import Outsider
+from tests.unit.session.amqp091.fakes import FakeNode as Host
 
 
 class FakeSchemaSync:
@@ -138,7 +143,9 @@ class FakeNode:
         self.config = Config(node_name="leveret@test", cluster_name="test")
         self.data_dir = data_dir
         self.started_at_ms = 0
-        self.broker = Broker(lambda queue, offset: [])
+        self.host = Host()
+        self.broker = self.host.broker
+        self.outsiders: list[ClientConnection] = []
         self.schema_sync = FakeSchemaSync()
         self.standby = FakeStandby()
         self.streams = FakeStreams()
@@ -146,6 +153,11 @@ class FakeNode:
 
     async def commit(self) -> None:
         self.broker.changes.clear()
+        outsiders, self.outsiders = self.outsiders, []
+        self.host.flush(*outsiders)
+
+    def outsider(self, user: str | None, vhost: str) -> Outsider:
+        return Outsider(self.host, user, vhost, now_ms=0, touch=self.outsiders.append)
 
     def purge(self, vhost: str, name: str) -> int:
         return self.broker.queue(vhost, name).drop_ready(3)
@@ -214,10 +226,21 @@ def node(tmp_path: Path) -> FakeNode:
 
 
 @pytest.fixture
-def client_as(node: FakeNode) -> Callable[..., Client]:
+def app(node: FakeNode) -> Starlette:
+    return build_app(node)
+
+
+@pytest.fixture
+def tick(app: Starlette) -> Callable[[], None]:
+    """Samples all counts, as the server does every few seconds."""
+    return lambda: deque(app.state.rates.tick(clock_ms() + 10_000), maxlen=0).clear()
+
+
+@pytest.fixture
+def client_as(app: Starlette) -> Callable[..., Client]:
     """Makes a client for a user whose password is `secret`."""
-    app = public_door(build_app(node))
-    return lambda user, password="secret", address="127.0.0.1": Client(app, (user, password), address)
+    door = public_door(app)
+    return lambda user, password="secret", address="127.0.0.1": Client(door, (user, password), address)
 
 
 @pytest.fixture
@@ -227,12 +250,12 @@ def admin(client_as: Callable[..., Client]) -> Client:
 
 
 @pytest.fixture
-def anonymous(node: FakeNode) -> Client:
+def anonymous(app: Starlette) -> Client:
     """A client without credentials."""
-    return Client(public_door(build_app(node)))
+    return Client(public_door(app))
 
 
 @pytest.fixture
-def operator(node: FakeNode) -> Client:
+def operator(app: Starlette) -> Client:
     """A client of the node's own socket."""
-    return Client(operator_door(build_app(node)))
+    return Client(operator_door(app))

@@ -67,12 +67,12 @@ def test_a_management_user_without_permissions_sees_little(
     assert viewer.get("/api/queues").json() == []
 
 
-def test_a_monitoring_user_sees_all_vhosts_and_changes_none(node: FakeNode, client_as: ClientAs) -> None:
+def test_a_monitoring_user_knows_all_vhosts_but_not_what_is_in_them(node: FakeNode, client_as: ClientAs) -> None:
     node.add_user("monitor", "monitoring")
     monitor = client_as("monitor")
     assert [vhost["name"] for vhost in monitor.get("/api/vhosts").json()] == ["/"]
-    assert monitor.get("/api/queues/%2F").status_code == 200
-    assert monitor.put("/api/queues/%2F/q").status_code == 403
+    assert monitor.get("/api/queues/%2F").status_code == 401
+    assert monitor.put("/api/queues/%2F/q").status_code == 401
     assert monitor.delete("/api/vhosts/%2F").status_code == 401
     assert (("/", "q") in node.broker.queues, "/" in node.broker.topologies) == (False, True)
 

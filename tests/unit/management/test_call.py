@@ -1,10 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-
-from leveret.management import call as call_module
 
 if TYPE_CHECKING:
     from .conftest import Client, FakeNode
@@ -42,10 +42,17 @@ def test_a_truth_in_quotes_is_taken_as_rabbitmq_takes_it(admin: Client, node: Fa
     assert node.broker.queue("/", "q").definition.durable is False
 
 
-def test_a_body_that_is_too_large_is_refused(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_module, "BODY_BYTES_MAX", 10)
-    reply = admin.put("/api/queues/%2F/q", arguments={"x": "y" * 100})
-    assert (reply.status_code, reply.json()["reason"]) == (400, "body is larger than 10 bytes")
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_body_that_is_too_large_is_refused(admin: Client, node: FakeNode, announced: bool) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield b"x" * 1000
+
+    settings = replace(node.config.management, body_bytes_max=2000)
+    node.config = replace(node.config, management=settings)
+    content = b"x" * 100_000 if announced else pieces()
+    reply = admin.request("PUT", "/api/queues/%2F/q", content=content)
+    assert (reply.status_code, "management.http.max_body_size is 2000" in reply.json()["reason"]) == (400, True)
 
 
 def test_names_in_a_path_may_hold_any_character(admin: Client, node: FakeNode) -> None:

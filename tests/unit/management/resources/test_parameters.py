@@ -34,13 +34,19 @@ def test_a_policy_that_is_not_served_is_refused(admin: Client) -> None:
 
 
 def test_a_parameter_is_set_shown_and_cleared(admin: Client) -> None:
-    assert admin.put("/api/parameters/c/%2F/n", value={"a": 1}).status_code == 201
-    expected = {"vhost": "/", "component": "c", "name": "n", "value": {"a": 1}}
-    assert admin.get("/api/parameters/c/%2F/n").json() == expected
-    for path in ("/api/parameters", "/api/parameters/c", "/api/parameters/c/%2F"):
-        assert admin.get(path).json() == [expected]
-    assert admin.delete("/api/parameters/c/%2F/n").status_code == 204
-    assert admin.get("/api/parameters/c/%2F/n").status_code == 404
+    path = "/api/parameters/vhost-limits/%2F/limits"
+    assert admin.put(path, value={"max-queues": 1}).status_code == 201
+    expected = {
+        "vhost": "/",
+        "component": "vhost-limits",
+        "name": "limits",
+        "value": {"max-queues": 1},
+    }
+    assert admin.get(path).json() == expected
+    for listed in ("/api/parameters", "/api/parameters/vhost-limits", "/api/parameters/vhost-limits/%2F"):
+        assert admin.get(listed).json() == [expected]
+    assert admin.delete(path).status_code == 204
+    assert admin.get(path).status_code == 404
 
 
 def test_a_global_parameter_is_set_shown_and_cleared(admin: Client) -> None:

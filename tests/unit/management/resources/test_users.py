@@ -44,7 +44,6 @@ def test_a_user_without_a_password_cannot_log_in(admin: Client, node: FakeNode) 
         ({"password": "p"}, "tags"),
         ({"password": "p", "password_hash": "x", "tags": ""}, "both_password_and_password_hash_are_provided"),
         ({"password_hash": "zzz", "tags": ""}, "not base64"),
-        ({"password": "", "tags": ""}, "may not be empty"),
         ({"password": "p", "tags": "", "hashing_algorithm": "rot13"}, "rabbit_password_hashing_sha256"),
     ],
 )
@@ -67,7 +66,10 @@ def test_a_deleted_user_loses_its_permissions(admin: Client, node: FakeNode) -> 
 def test_several_users_are_deleted_at_once(admin: Client, node: FakeNode) -> None:
     node.add_user("a")
     node.add_user("b")
-    assert admin.post("/api/users/bulk-delete", users=["a", "b", "nobody"]).status_code == 204
+    refused = admin.post("/api/users/bulk-delete", users=["a", "nobody"])
+    assert (refused.status_code, "nobody" in refused.json()["reason"]) == (400, True)
+    assert admin.get("/api/users/a").status_code == 200
+    assert admin.post("/api/users/bulk-delete", users=["a", "b"]).status_code == 204
     assert [user["name"] for user in admin.get("/api/users").json()] == ["guest"]
 
 

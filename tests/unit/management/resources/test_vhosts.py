@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from leveret.model.definitions import Queue
@@ -28,8 +29,11 @@ def test_putting_a_vhost_again_changes_only_what_is_named(admin: Client) -> None
     assert (shown["description"], shown["tags"]) == ("d", ["b"])
 
 
-def test_a_vhost_counts_the_messages_of_its_queues(admin: Client, node: FakeNode) -> None:
+def test_a_vhost_counts_the_messages_of_its_queues(
+    admin: Client, node: FakeNode, tick: Callable[[], None]
+) -> None:
     node.add_messages(node.broker.declare_queue(Queue(name="q", vhost="/")), 3)
+    tick()
     assert admin.get("/api/vhosts/%2F").json()["messages_ready"] == 3
 
 

@@ -133,7 +133,7 @@ def test_a_frame_before_tune_is_no_larger_than_the_initial_limit() -> None:
     node = FakeNode()
     node.limits = replace(node.limits, frame_max_bytes=131_072)
     session = ClientConnection(node, peer="test", from_loopback=True, now_ms=0)
-    session.receive(wire.PROTOCOL_HEADER + wire.FRAME_HEAD.pack(1, 0, 4089), 0)
+    session.receive(wire.PROTOCOL_HEADER + wire.FRAME_HEAD.pack(1, 0, 4097), 0)
     assert session.state is State.CLOSED
 
 
