@@ -7,7 +7,7 @@ make (users, vhosts, permissions) are made by the management API, which both bro
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -89,12 +89,21 @@ class Broker:
 
 
 @contextmanager
-def running(kind: str) -> Iterator[Broker]:
-    """Run a fresh broker of this kind as long as the block lasts."""
+def running(
+    kind: str, config: Mapping[str, str] | None = None, plugins: Sequence[str] = ()
+) -> Iterator[Broker]:
+    """Run a fresh broker of this kind as long as the block lasts.
+
+    Args:
+        kind: RABBITMQ or LEVERET.
+        config: more lines for its configuration.
+        plugins: more plugins for RabbitMQ.
+    """
     if kind == RABBITMQ:
-        with RabbitNode(plugins=("rabbitmq_management", "rabbitmq_prometheus")) as rabbit:
+        always = ("rabbitmq_management", "rabbitmq_prometheus")
+        with RabbitNode(plugins=(*always, *plugins), config=config) as rabbit:
             yield Broker(kind, rabbit.amqp_port, rabbit.management_port, rabbit.prometheus_port, rabbit.ctl)
     else:
         [metrics_port] = free_ports(1)
-        with LeveretProcess(config={"prometheus.tcp.port": str(metrics_port)}) as node:
+        with LeveretProcess(config={"prometheus.tcp.port": str(metrics_port), **(config or {})}) as node:
             yield Broker(kind, node.amqp_port, node.management_port, metrics_port, node.ctl)

@@ -18,6 +18,7 @@ import pytest
 from leveret.testing.rabbitmq import available
 from tests.conformance.brokers import LEVERET, RABBITMQ, Broker, running
 from tests.conformance.rawclient import Peer
+from tests.conformance.secured import Secured, running_secured
 
 HERE = Path(__file__).parent
 # The function's own time: a broker's start is bounded where it is started.
@@ -53,6 +54,17 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     if reason is not None:
         pytest.skip(reason)
     with running(kind) as one:
+        yield one
+
+
+@pytest.fixture(scope="session", params=BROKERS)
+def secured(request: pytest.FixtureRequest) -> Iterator[Secured]:
+    """A broker with TLS, of its own: its settings would change what other tests see."""
+    kind: str = request.param
+    reason = available() if kind == RABBITMQ else None
+    if reason is not None:
+        pytest.skip(reason)
+    with running_secured(kind) as one:
         yield one
 
 

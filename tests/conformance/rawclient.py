@@ -12,6 +12,7 @@ no state of the protocol: a test says what it sends and what it expects, in orde
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import time
 from types import TracebackType
@@ -55,9 +56,15 @@ def plain(username: str, password: str) -> str:
 class Peer:
     """One TCP connection to a broker, frame by frame."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self._socket = socket.create_connection((LOOPBACK, port), timeout=PATIENCE_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            try:
+                self._socket = tls.wrap_socket(self._socket, server_hostname="localhost")
+            except BaseException:
+                self._socket.close()
+                raise
         self._buffer = b""
         self.server_properties: dict[str, Any] = {}
 
@@ -203,9 +210,10 @@ class Peer:
         password: str = "guest",
         *,
         mechanism: str = "PLAIN",
+        response: str | None = None,
         capabilities: dict[str, bool] | None = None,
     ) -> None:
-        """Start and send the credentials; what the broker says to that is still to be read."""
+        """Start and send the credentials (or `response`); what the broker says to that is still to be read."""
         self.start()
         announced = CLIENT_CAPABILITIES if capabilities is None else capabilities
         self.send(
@@ -213,7 +221,7 @@ class Peer:
             commands.Connection.StartOk(
                 client_properties={"product": "conformance", "capabilities": dict(announced)},
                 mechanism=mechanism,
-                response=plain(username, password),
+                response=plain(username, password) if response is None else response,
                 locale="en_US",
             ),
         )

@@ -74,14 +74,44 @@ def test_columns_are_those_named_in_their_order(broker: Broker, vhost: str) -> N
     assert shown(broker, "-q", "list_queues", "-p", vhost, "messages,name") == "messages\tname\n2\torders\n"
 
 
-QUEUE_ITEMS = (
-    "name durable auto_delete arguments policy pid owner_pid exclusive exclusive_consumer_pid "
-    "exclusive_consumer_tag messages_ready messages_unacknowledged messages messages_ready_ram "
-    "messages_unacknowledged_ram messages_ram messages_persistent message_bytes message_bytes_ready "
-    "message_bytes_unacknowledged message_bytes_ram message_bytes_persistent head_message_timestamp disk_reads "
-    "disk_writes consumers consumer_utilisation consumer_capacity memory slave_pids synchronised_slave_pids state "
-    "type leader members online"
-).split()
+QUEUE_ITEMS = [
+    "name",
+    "durable",
+    "auto_delete",
+    "arguments",
+    "policy",
+    "pid",
+    "owner_pid",
+    "exclusive",
+    "exclusive_consumer_pid",
+    "exclusive_consumer_tag",
+    "messages_ready",
+    "messages_unacknowledged",
+    "messages",
+    "messages_ready_ram",
+    "messages_unacknowledged_ram",
+    "messages_ram",
+    "messages_persistent",
+    "message_bytes",
+    "message_bytes_ready",
+    "message_bytes_unacknowledged",
+    "message_bytes_ram",
+    "message_bytes_persistent",
+    "head_message_timestamp",
+    "disk_reads",
+    "disk_writes",
+    "consumers",
+    "consumer_utilisation",
+    "consumer_capacity",
+    "memory",
+    "slave_pids",
+    "synchronised_slave_pids",
+    "state",
+    "type",
+    "leader",
+    "members",
+    "online",
+]
 
 
 def test_every_info_item_of_a_queue_is_served(broker: Broker, vhost: str) -> None:
@@ -132,12 +162,10 @@ def test_who_is_connected_is_listed(broker: Broker, vhost: str) -> None:
         ]
         queue, pid, *rest = row.split("\t")
         assert (queue, rest) == ("orders", ["me", "true", "7", "true", "[]"])
-        [channel_pid] = [
-            each["pid"]
-            for each in document(broker, "list_channels", "vhost", "pid")
-            if each["vhost"] == vhost
-        ]
-        assert channel_pid and " " not in pid
+        lines = shown(broker, "-s", "list_channels", "vhost", "pid").splitlines()
+        [channel_pid] = [line.split("\t")[1] for line in lines if line.startswith(f"{vhost}\t")]
+        assert channel_pid == pid
+        assert " " not in pid
 
 
 def test_a_connection_is_closed_by_the_pid_that_is_listed(broker: Broker, vhost: str) -> None:
@@ -275,6 +303,12 @@ def test_a_queue_is_purged_and_deleted(broker: Broker, vhost: str) -> None:
         f"Deleting queue 'orders' on vhost '{vhost}' if queue is empty and if queue is unused ...\n"
         "Queue was successfully deleted with 0 ready messages\n"
     )
+
+
+def test_a_column_that_is_not_known_is_told_before_anything_is_listed(broker: Broker) -> None:
+    ended = broker.ctl("list_exchanges", "bogus", check=False)
+    assert (ended.returncode, ended.stdout) == (64, "")
+    assert "Info key(s) bogus are not supported" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from leveret.testing import rabbitmq
 from leveret.testing.ports import NotReady
 from tests.suites import report
 from tests.suites.brokers import LEVERET, RABBITMQ, Certificates, running
-from tests.suites.catalogue import SUITES, Suite
+from tests.suites.catalogue import CLIENTS, SUITES, Suite
 from tests.suites.compare import Comparison, compare
 from tests.suites.fetch import ROOM, ROOT, FetchError, Workshop
 from tests.suites.known import KNOWN
@@ -68,7 +68,7 @@ class Runner:
     def run(self, suite: Suite, brokers: Sequence[str]) -> list[str]:
         """Run a suite on these brokers at the same time; return what could not be run and why."""
         try:
-            folder = self.workshop.sdist(suite.package, self.say) if suite.package else ROOT
+            folder = self.workshop.sdist(suite.package, self.say) if suite.package else CLIENTS
         except (FetchError, LockError) as error:
             return [f"{suite.name}: {error}"]
         suite.prepare(folder, self.certificates)

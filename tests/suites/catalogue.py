@@ -12,6 +12,7 @@ from leveret.testing.ports import LOOPBACK
 from tests.suites.brokers import Certificates, Doors
 
 INSIDE: Final = Path(__file__).parent / "inside"
+CLIENTS: Final = Path(__file__).parent / "clients"
 
 
 def _nothing(_folder: Path, _certificates: Certificates) -> None:
@@ -23,8 +24,9 @@ class Suite:
     """One suite; versions and hashes are in the lock, requirements/suites.txt.
 
     Attributes:
-        package: the distribution whose sdist holds the tests; empty when they are our own.
-        tests: what pytest is given, relative to the sdist's folder, or absolute.
+        package: the distribution whose sdist holds the tests; empty when they are ours, in `clients/`,
+            because the sdist of the client that the suite is named after has none for a broker.
+        tests: what pytest is given, relative to the sdist's folder or to `clients/`.
         environment: every variable that the suite reads to find its broker. Those that name a
             host are all set, to loopback: some suites' defaults are hosts on the internet.
         plugins: modules of `inside/` that the suite's pytest loads besides those for all.
@@ -89,6 +91,10 @@ def _container(doors: Doors) -> dict[str, str]:
     return {"SUITE_AMQP_PORT": str(doors.amqp), "SUITE_AMQPS_PORT": str(doors.amqps)}
 
 
+def _stream(doors: Doors) -> dict[str, str]:
+    return {"SUITE_STREAM_PORT": str(doors.stream), "SUITE_AMQP_PORT": str(doors.amqp)}
+
+
 PUBLIC_HOST: Final = "connects to a public host"
 
 SUITES: Final[tuple[Suite, ...]] = (
@@ -132,4 +138,6 @@ SUITES: Final[tuple[Suite, ...]] = (
         plugins=("suite_container",),
         own_certificates="tests/certs",
     ),
+    Suite(name="rbfly", tests=("rbfly_scenarios.py",), environment=_stream),
+    Suite(name="rstream", tests=("rstream_scenarios.py",), environment=_stream),
 )

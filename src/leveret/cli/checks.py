@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError
+from leveret.cli.api import CtlError, NotThere
 from leveret.cli.command import Session
 from leveret.cli.secrets import text_of
 
@@ -29,6 +29,19 @@ def need_vhost(ctl: Session, name: str | None = None) -> dict[str, Any]:
     if held is None:
         raise CtlError(exits.DATA, f"Virtual host '{name}' does not exist")
     return held
+
+
+def listed(ctl: Session, *path: str) -> list[dict[str, Any]]:
+    """What is listed at a path of the API for the virtual host of `-p`.
+
+    Raises:
+        CtlError: there is no such virtual host.
+    """
+    try:
+        found: list[dict[str, Any]] = ctl.api.get(*path, ctl.vhost)
+    except NotThere:
+        raise CtlError(exits.DATA, f"Virtual host '{ctl.vhost}' does not exist") from None
+    return found
 
 
 def need_user(ctl: Session, name: str, status: int = exits.NO_USER) -> dict[str, Any]:

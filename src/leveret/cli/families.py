@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "helping": ("Help", ("completion", "version")),
+    "helping": ("Help", ("autocomplete", "completion", "version")),
     "nodes": (
         "Nodes",
         ("cluster_status", "environment", "report", "server_version", "status"),
@@ -115,6 +115,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "list_connections",
             "list_consumers",
             "list_node_auth_attempt_stats",
+            "reset_node_auth_attempt_metrics",
         ),
     ),
     "streams": (

@@ -182,11 +182,6 @@ class Logs:
         handlers = [handler for handler, _, _ in outputs] or [logging.NullHandler()]
         logging.basicConfig(level=least, handlers=handlers, force=True)
 
-    @property
-    def places(self) -> list[str]:
-        """The log files."""
-        return [] if self._file is None else [str(self._file.path)]
-
     def reopen(self) -> None:
         """Go on in a new file where the old one was moved away, as logrotate does it."""
         if self._file is not None:

@@ -57,6 +57,21 @@ _REASONS: Final = {
         "shrink",
         "sync_queue",
     ),
+    "stop the node; it takes no client while it stops, and keeps all that it confirmed": (
+        "drain",
+        "resume_listeners",
+        "revive",
+        "suspend_listeners",
+    ),
+    "logins are counted by address and user all the time": (
+        "disable_auth_attempt_source_tracking",
+        "enable_auth_attempt_source_tracking",
+    ),
+    "use log_tail_stream": ("consume_event_stream",),
+    "use check_certificate_expiration; the certificates are in the files that environment names": (
+        "certificates",
+    ),
+    "get messages by the management API, /api/queues/VHOST/NAME/get": ("peek",),
     _RESET: ("force_reset", "reset"),
     _ONE_PROCESS: ("start_app", "stop_app"),
     _PLAIN_SETTINGS: ("decode", "encode"),

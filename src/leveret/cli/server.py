@@ -25,7 +25,7 @@ from leveret.cli.data_dir import DataDirBusy, DataDirError, claimed
 from leveret.cli.logs import Logs
 from leveret.cli.program import run
 from leveret.cli.service import ServiceManager, pid_file
-from leveret.config import Config, build, gather, render, unknown_variables
+from leveret.config import Address, Config, build, gather, render, unknown_variables
 from leveret.model.errors import ConfigError, LeveretError, StorageError
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _on_signals(config: Config, logs: Logs) -> asyncio.Event:
         if not stop.is_set():
             stop.set()
             return
-        logger.warning("stop_forced reason=second_signal what was confirmed is on disk")
+        logger.warning("stop_forced reason=second_signal")
         if config.process.pid_file is not None:
             config.process.pid_file.unlink(missing_ok=True)
         logging.shutdown()
@@ -173,13 +173,20 @@ async def _first(*events: asyncio.Event) -> None:
 
 def _ready_line(node: Node, management: ManagementServer) -> str:
     places = [
-        *(f"amqp={address}" for address in node.config.listeners.amqp),
-        *(f"stream={address}" for address in node.config.listeners.stream),
+        *(f"{_amqp(node, address)}={address}" for address in node.amqp.addresses),
+        *(
+            f"stream={Address(address.ip, port)}"
+            for address, port in zip(node.config.listeners.stream, node.streams.ports, strict=True)
+        ),
         f"http={management.address}",
         f"data_dir={node.data_dir}",
         f"pid={os.getpid()}",
     ]
     return "leveret ready " + " ".join(places)
+
+
+def _amqp(node: Node, address: Address) -> str:
+    return "amqps" if address in node.amqp.tls_addresses else "amqp"
 
 
 def _describe(error: Exception) -> tuple[int, str] | None:

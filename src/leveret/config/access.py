@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leveret.config.collect import chosen
-from leveret.config.kinds import Flag, Regex, Text
+from leveret.config.collect import chosen, in_order
+from leveret.config.kinds import Choice, Flag, Regex, Text
 from leveret.config.settings import family, setting
 
 
@@ -41,6 +41,13 @@ class Access:
         {"administrator": "true"},
         "Tags of that user. `default_user_tags = none` for none.",
         collect=chosen,
+    )
+    backends: tuple[str, ...] = family(
+        "auth_backends",
+        Choice(("internal", "rabbit_auth_backend_internal")),
+        {"1": "internal"},
+        "Where users and their permissions are kept; there is only the node itself.",
+        collect=in_order,
     )
     loopback_users: frozenset[str] = family(
         "loopback_users",

@@ -13,9 +13,9 @@ from leveret.config import SETTINGS, Setting
 _HEAD: Final = """\
 # Configuration
 
-A node reads its settings from the file that `leveret serve --config` (or `LEVERET_CONFIG_FILE`) names. A directory stands
-for its `*.conf` files in the order of their names; `--config` can be given several times. The files have the form of
-`rabbitmq.conf` and RabbitMQ's names wherever it has the setting:
+A node reads its settings from the file that `leveret serve --config` (or `LEVERET_CONFIG_FILE`) names. A directory
+stands for its `*.conf` files in the order of their names; `--config` can be given several times. The files have the
+form of `rabbitmq.conf`, and RabbitMQ's names wherever it has the setting:
 
 ```ini
 # a comment
@@ -26,16 +26,17 @@ default_pass = $(<secrets/pass)       # the first line of a file beside this one
 loopback_users.j\\.doe = true          # a dot that does not divide the key
 ```
 
-Of a key that is given twice the last line counts. An unknown key, one that RabbitMQ has and Leveret does not serve, or a
-value that is not allowed keeps the node from starting (exit status 78), with file, line, what is allowed and the nearest
-known key.
+Of a key that is given twice the last line counts. An unknown key, one that RabbitMQ has and Leveret does not serve,
+or a value that is not allowed keeps the node from starting (exit status 78), with file, line, what is allowed and the
+nearest known key.
 
 Where a setting is given more than once, the later of these wins:
 
 1. the defaults on this page
 2. the files, in their order
 3. the environment: `LEVERET_` and the key in capitals, with `_` for `.`, as in `LEVERET_MANAGEMENT_TCP_PORT=15673` or
-   `LEVERET_NODENAME=leveret@a`. `LEVERET_LOGS` is what `RABBITMQ_LOGS` is to RabbitMQ: a log file, or `-` for standard output
+   `LEVERET_NODENAME=leveret@a`. `LEVERET_LOGS` is what `RABBITMQ_LOGS` is to RabbitMQ: a log file, or `-` for standard
+   output
 4. the command line: `leveret serve --set heartbeat=30`; not for secrets, which others could see there
 
 What holds, and where each setting comes from, is printed by

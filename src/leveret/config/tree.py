@@ -18,6 +18,7 @@ from leveret.config.replication import SchemaSync, Standby
 from leveret.config.settings import branch, setting, settings_of
 from leveret.config.spark import Spark
 from leveret.config.storage import Storage
+from leveret.config.streams import Streams
 from leveret.config.tls import CertificateLogin, TlsOptions
 
 _NAME: Final = "leveret@$HOST"
@@ -37,6 +38,7 @@ class Config:
     access: Access = field(default_factory=Access)
     definitions: Definitions = field(default_factory=Definitions)
     amqp: Amqp = field(default_factory=Amqp)
+    streams: Streams = field(default_factory=Streams)
     tls: TlsOptions = branch(TlsOptions, "ssl_options")
     certificate_login: CertificateLogin = field(default_factory=CertificateLogin)
     watermarks: Watermarks = field(default_factory=Watermarks)

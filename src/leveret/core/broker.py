@@ -8,6 +8,7 @@ permission may have become untrue.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from leveret.core.churn import Churn
@@ -27,6 +28,8 @@ from leveret.core.stream import Stream
 from leveret.core.topology import PREDECLARED, ExchangeState, Topology
 from leveret.core.validation import (
     ALTERNATE_EXCHANGE,
+    QUORUM,
+    STREAM,
     check_binding,
     check_exchange_arguments,
     check_name,
@@ -54,6 +57,7 @@ class Broker:
         connections: who is connected now.
         churn: how often connections, channels and queues came and went.
         departed: what queues counted that are deleted, by queue type.
+        dead_lettered: how many messages were, by queue type and reason.
     """
 
     def __init__(self, read: Reader) -> None:
@@ -71,6 +75,7 @@ class Broker:
         self.counters = Counters()
         self.direct_replies: dict[str, DirectReply] = {}
         self.departed: dict[str, Counters] = {}
+        self.dead_lettered: Counter[tuple[str, str]] = Counter()
         self.version = 0
         self.last_epoch = 0
         self._read = read
@@ -325,11 +330,8 @@ class Broker:
             Refusal: other properties, arguments that are not valid, or one queue too many.
         """
         self.version += 1
-        vhost = self.definitions.by_kind["vhosts"].get((wanted.vhost,))
-        if isinstance(vhost, d.Vhost):
-            wanted = with_default_type(wanted, vhost.default_queue_type, exclusive=owner is not None)
+        wanted = self._with_default_type(wanted, exclusive=owner is not None)
         if wanted.key not in self.queues:
-            check_queue_arguments(wanted, exclusive=owner is not None)
             count = len(self.topology(wanted.vhost).queues)
             check_queue_limit(self.definitions, wanted.vhost, wanted.name, count)
         self.churn.queue_declared += 1
@@ -337,6 +339,22 @@ class Broker:
         queue = self._put_queue(wanted, owner)
         self.churn.queue_created += len(self.queues) - count
         return queue
+
+    def check_server_named(self, wanted: d.Queue, *, exclusive: bool) -> None:
+        """Whether a queue of this declaration may leave its name to the server.
+
+        Raises:
+            PreconditionFailed: its type, its own or the vhost's default, does not allow it.
+        """
+        kind = queue_type(self._with_default_type(wanted, exclusive=exclusive).arguments)
+        if kind in (QUORUM, STREAM):
+            raise PreconditionFailed(f"Cannot declare a server-named queue for type rabbit_{kind}_queue")
+
+    def _with_default_type(self, wanted: d.Queue, *, exclusive: bool) -> d.Queue:
+        vhost = self.definitions.by_kind["vhosts"].get((wanted.vhost,))
+        if not isinstance(vhost, d.Vhost):
+            return wanted
+        return with_default_type(wanted, vhost.default_queue_type, exclusive=exclusive)
 
     def delete_queue(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue with its bindings; return how many ready messages went with it.

@@ -13,6 +13,7 @@ from leveret.core.broker import Broker
 from leveret.core.head import Head, make_head
 from leveret.core.queue import DeadLetters, Queue
 from leveret.core.quorum_queue import DELIVERY_COUNT
+from leveret.core.validation import queue_type
 from leveret.wire import properties as props
 from leveret.wire import tables
 from leveret.wire.amqp091 import decode_properties
@@ -93,7 +94,9 @@ def bury(broker: Broker, queue: Queue, letters: DeadLetters, now_s: int) -> dict
     if exchange is None or exchange not in broker.topology(vhost).exchanges:
         return {}
     takers: dict[Queue, bool] = {}
+    kind = queue_type(queue.definition.arguments)
     for run in letters.runs:
+        broker.dead_lettered[kind, letters.reason] += len(run.bodies)
         head = died(run.head, name, letters.reason, now_s, exchange, settings.dead_letter_routing_key)
         for target in _targets(broker, vhost, exchange, head):
             if letters.reason != "rejected" and goes_round(head, target.key[1]):

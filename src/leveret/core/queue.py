@@ -145,6 +145,24 @@ class Queue:
         return max(0, self.ready_bytes) + self.unacked_bytes if self.message_count else 0
 
     @property
+    def is_behind(self) -> bool:
+        """Whether there are consumers, and more is ready than is held in memory for them."""
+        return (
+            bool(self.consumers)
+            and self.ready_bytes + self.ready_count * RUN_OVERHEAD_BYTES > WINDOW_BYTES_MAX
+        )
+
+    @property
+    def window_bytes(self) -> int:
+        """Octets of messages held in memory, about: those to be handed out soon, and those to be appended."""
+        return self._window_bytes + self.gathered_bytes
+
+    @property
+    def front_head(self) -> Head | None:
+        """What the first message at the cursor is under; None if it is not in memory."""
+        return self._window[0].head if self._window else None
+
+    @property
     def consumer_count(self) -> int:
         """Consumers that are registered."""
         return len(self.consumers)

@@ -23,7 +23,6 @@ from leveret.core.queue_settings import QueueSettings
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import LeveretError, PreconditionFailed, Unsupported
 from leveret.model.reasons import Reason
-from leveret.model.reasons import Reason
 from leveret.model.stream import OffsetSpec, OffsetType, interval_ms
 
 OFFSET_ARGUMENT: Final = "x-stream-offset"
@@ -240,7 +239,7 @@ class Stream(Queue):
         if asked.no_ack:
             raise Unsupported(f"automatic acknowledgement not supported by stream queues {where}")
         if not asked.prefetch:
-            raise PreconditionFailed(f"consumer prefetch count is not set for stream {where}")
+            raise PreconditionFailed(f"consumer prefetch count is not set for '{where}'")
         self._readers[consumer] = _Position(check_offset_argument(asked.arguments.get(OFFSET_ARGUMENT)))
         super().add_consumer(consumer)
 
@@ -278,12 +277,8 @@ class Stream(Queue):
         """An acknowledgement: the consumer has room again, and the message stays."""
         self.unacked_count -= count
 
-    def reject(self, first: int, count: int) -> None:
-        """As an acknowledgement."""
-        self.unacked_count -= count
-
     def requeue(self, first: int, count: int) -> None:
-        """As an acknowledgement: a stream delivers nothing twice to one reader."""
+        """A channel ends: nothing comes back, a stream delivers nothing twice to one reader."""
         self.unacked_count -= count
 
     # -- what a stream does not do ------------------------------------------------------------
@@ -291,6 +286,10 @@ class Stream(Queue):
     def take_one(self, now_ms: int) -> tuple[list[Run], bool]:
         """Refuse `basic.get`."""
         raise self._unsupported("basic.get")
+
+    def reject(self, first: int, count: int) -> None:
+        """Refuse `basic.reject`."""
+        raise self._unsupported("basic.nack and basic.reject")
 
     def drop_ready(self, reason: int) -> int:
         """Refuse a purge."""

@@ -90,8 +90,9 @@ def check_binding(binding: Binding, exchange_type: str) -> None:
         return
     mode = binding.arguments["x-match"]
     if not isinstance(mode, str):
+        shown = "undefined" if mode is None else term(mode)
         raise PreconditionFailed(
-            f"Invalid x-match field type {field_type(mode)} (value {term(mode)}); expected longstr"
+            f"Invalid x-match field type {field_type(mode)} (value {shown}); expected longstr"
         )
     if mode not in _MATCH_MODES:
         raise PreconditionFailed(
@@ -142,10 +143,15 @@ def _inequivalent(wanted: Exchange | Queue, name: str, asked: str, is_now: str) 
 
 
 def _plain(value: Any) -> str:
-    """A value as RabbitMQ prints it beside another one."""
+    """A value as RabbitMQ prints it beside another one; it takes a void one for none."""
+    if value is None:
+        return "none"
     return f"'{value if isinstance(value, str) else term(value)}'"
 
 
 def _typed(value: Any) -> str:
     """A value as RabbitMQ prints it where the other side has none."""
-    return "none" if value is _NONE else f"the value {_plain(value)} of type '{field_type(value)}'"
+    if value is _NONE:
+        return "none"
+    shown = "'undefined'" if value is None else _plain(value)
+    return f"the value {shown} of type '{field_type(value)}'"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from typing import Final
 
 from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leveret.management import metrics
-from leveret.management.auth import OPERATOR_SCOPE
+from leveret.management.auth import OPERATOR_SCOPE, Attempts
 from leveret.management.call import internal_error, not_found
 from leveret.management.node import ManagedNode
 from leveret.management.rates_ticker import rates_of
@@ -21,10 +23,15 @@ from leveret.management.resources import (
     consumers,
     definitions,
     exchanges,
+    features,
     global_parameters,
     health,
+    limits,
+    logins,
+    messages,
     nodes,
     operations,
+    operator_policies,
     overview,
     parameters,
     permissions,
@@ -32,6 +39,7 @@ from leveret.management.resources import (
     queues,
     schema_replication,
     standby_replication,
+    streams,
     topic_permissions,
     users,
     vhosts,
@@ -41,6 +49,7 @@ from leveret.management.resources import (
 RESOURCES: Final = (
     overview,
     whoami,
+    logins,
     nodes,
     vhosts,
     users,
@@ -48,20 +57,28 @@ RESOURCES: Final = (
     topic_permissions,
     exchanges,
     queues,
+    messages,
     bindings,
     policies,
+    operator_policies,
     parameters,
     global_parameters,
+    limits,
     connections,
     channels,
     consumers,
+    streams,
     definitions,
     health,
+    features,
     operations,
     schema_replication,
     standby_replication,
     metrics,
 )
+
+_METHODS: Final = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")
+_HEADERS: Final = ("authorization", "content-type", "x-reason")
 
 
 class _Door:
@@ -70,15 +87,19 @@ class _Door:
     Names in a path may hold `/` as `%2F`, so routes are found on the path as it was sent.
     """
 
-    def __init__(self, app: ASGIApp, *, is_operator: bool) -> None:
+    def __init__(self, app: ASGIApp, *, is_operator: bool, prefix: str = "") -> None:
+        """`prefix` is what paths begin with at this door, and nobody behind it knows of."""
         self._app = app
         self._is_operator = is_operator
+        self._prefix = prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one request on."""
         if scope["type"] == "http":
             scope = {**scope, OPERATOR_SCOPE: self._is_operator}
-            scope["path"] = scope["raw_path"].decode("latin-1")
+            path = scope["raw_path"].decode("latin-1")
+            # What does not begin with the prefix is found nowhere.
+            scope["path"] = path.removeprefix(self._prefix) if path.startswith(self._prefix) else "/"
         await self._app(scope, receive, send)
 
 
@@ -92,12 +113,25 @@ def build_app(node: ManagedNode) -> Starlette:
     app.router.redirect_slashes = False
     app.state.node = node
     app.state.rates = rates_of(node)
+    app.state.attempts = Attempts()
+    app.state.imports = asyncio.Lock()
     return app
 
 
 def public_door(app: Starlette) -> ASGIApp:
     """For whoever connects: they must say who they are."""
-    return _Door(app, is_operator=False)
+    settings = app.state.node.config.management
+    door = _Door(app, is_operator=False, prefix=settings.path_prefix)
+    if not settings.allowed_origins:
+        return door
+    return CORSMiddleware(
+        door,
+        allow_origins=settings.allowed_origins,
+        allow_methods=_METHODS,
+        allow_headers=_HEADERS,
+        allow_credentials=True,
+        max_age=settings.cors_max_age_s,
+    )
 
 
 def operator_door(app: Starlette) -> ASGIApp:

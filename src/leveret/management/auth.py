@@ -22,6 +22,7 @@ from leveret.management.replies import REALM, error_reply
 from leveret.model.definitions import Permission, User
 from leveret.model.errors import AccessRefused, AuthenticationFailed, NotFound
 from leveret.runtime.addresses import is_loopback
+from leveret.session.host import Access
 
 OPERATOR_SCOPE: Final = "leveret.operator"
 """Set in the ASGI scope by the door of the node's own socket, and by nothing else."""
@@ -82,7 +83,11 @@ class Caller:
 
     def sees(self, vhost: str) -> bool:
         """Whether the caller is shown what is in the vhost."""
-        return self.has(Need.MONITORING) or self._permission(vhost) is not None
+        return self.has(Need.ADMINISTRATOR) or self._permission(vhost) is not None
+
+    def knows(self, vhost: str) -> bool:
+        """Whether the caller is told that the vhost is there, with its totals."""
+        return self.has(Need.MONITORING) or self.sees(vhost)
 
     def enter(self, vhost: str) -> None:
         """Go on only if the vhost is there and `sees` it.
@@ -106,8 +111,28 @@ class Caller:
                 f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}'"
             )
 
+    def may_use_topic(self, operation: Operation, vhost: str, exchange: str, routing_key: str) -> None:
+        """Go on only if the caller's topic permission on an exchange, if there is one, covers the key.
+
+        Raises:
+            AccessRefused: in RabbitMQ's words.
+        """
+        if not self.is_operator:
+            Access(self.node.broker, self.name, vhost).require_topic(operation, exchange, routing_key)
+
     def _permission(self, vhost: str) -> Permission | None:
         return permission_of(self.node.broker.definitions, self.name, vhost)
+
+
+class Attempts:
+    """How often callers logged in over TCP, and were refused."""
+
+    def __init__(self) -> None:
+        self.succeeded = self.failed = 0
+
+    def forget(self) -> None:
+        """Count anew."""
+        self.succeeded = self.failed = 0
 
 
 def identify(node: ManagedNode, connection: HTTPConnection) -> Caller:
@@ -118,12 +143,23 @@ def identify(node: ManagedNode, connection: HTTPConnection) -> Caller:
     """
     if connection.scope.get(OPERATOR_SCOPE) is True:
         return Caller(node, "operator", ("administrator",), is_operator=True)
-    username, password = _credentials(connection)
+    return log_in(node, connection, *_credentials(connection))
+
+
+def log_in(node: ManagedNode, connection: HTTPConnection, username: str, password: str) -> Caller:
+    """Who has these credentials.
+
+    Raises:
+        Unauthorised: nobody, or not from here.
+    """
     client = connection.client
+    attempts: Attempts = connection.app.state.attempts
     try:
         name = node.authenticate(username, password, client is not None and is_loopback(client.host))
     except AuthenticationFailed as error:
+        attempts.failed += 1
         raise Unauthorised(_challenge("Login failed", str(error))) from None
+    attempts.succeeded += 1
     user = node.broker.definitions.by_kind["users"].get((name,))
     return Caller(node, name, user.tags if isinstance(user, User) else ())
 

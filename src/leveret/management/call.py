@@ -6,30 +6,41 @@ and answers. Identification, 405, refusals and bodies that make no sense are dea
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Final, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from leveret.core.broker import Broker
-from leveret.management.auth import Caller, Need, Unauthorised, identify
+from leveret.management.auth import Attempts, Caller, Need, Unauthorised, identify
+from leveret.management.listing import (
+    Listing,
+    Row,
+    list_reply,
+    object_reply,
+    plain_reply,
+)
 from leveret.management.node import ManagedNode
 from leveret.management.rates import Rates
 from leveret.management.rates_history import Ranges, ranges_of
 from leveret.management.replies import error_reply, refusal_reply
+from leveret.management.turns import in_turns
 from leveret.model.definitions import AnyEntity, Change
 from leveret.model.errors import InvalidCommand, LeveretError
 
 logger = logging.getLogger(__name__)
 
-BODY_BYTES_MAX: Final = 32 * 1024 * 1024
+NAME_BYTES_MAX: Final = 255
 _READS: Final = ("GET", "HEAD")
+_UPSERTS: Final = ("PUT", "POST")
 _DEFAULT_EXCHANGE_NAME: Final = "amq.default"
 
 T = TypeVar("T")
@@ -40,10 +51,13 @@ class Call:
 
     def __init__(self, request: Request, caller: Caller) -> None:
         self.request = request
+        self.query: QueryParams = request.query_params
         self.caller = caller
         self.node: ManagedNode = request.app.state.node
         self.broker: Broker = self.node.broker
         self.rates: Rates = request.app.state.rates
+        self.attempts: Attempts = request.app.state.attempts
+        self.imports: asyncio.Lock = request.app.state.imports
         self.definitions: dict[str, dict[tuple[str, ...], AnyEntity]] = self.broker.definitions.by_kind
 
     def path(self, name: str) -> str:
@@ -60,6 +74,22 @@ class Call:
         self.caller.enter(vhost)
         return vhost
 
+    def new_name(self, part: str = "name") -> str:
+        """The name of what is to be made.
+
+        Raises:
+            InvalidCommand: AMQP has no room for so long a name.
+        """
+        name = self.path(part)
+        size = len(name.encode())
+        if size > NAME_BYTES_MAX:
+            raise InvalidCommand(f"{part} should be at most {NAME_BYTES_MAX} bytes, actually was {size}")
+        return name
+
+    def seen_vhosts(self) -> list[str]:
+        """The vhosts in which the caller is shown what there is."""
+        return [name for name in self.broker.topologies if self.caller.sees(name)]
+
     def exchange_name(self, part: str = "name") -> str:
         """An exchange of the path; the default exchange is called `amq.default` there."""
         name = self.path(part)
@@ -67,7 +97,7 @@ class Call:
 
     def flag(self, name: str) -> bool:
         """Whether a query parameter is set to true."""
-        return self.request.query_params.get(name) == "true"
+        return self.query.get(name) == "true"
 
     def ranges(self) -> Ranges:
         """The samples that the request asks for, see `management.rates`.
@@ -75,20 +105,36 @@ class Call:
         Raises:
             InvalidCommand: a range that is no range.
         """
-        return ranges_of(self.request.query_params)
+        return ranges_of(self.query)
+
+    async def list(self, listing: Listing[T], *, in_pages: bool = False) -> Response:
+        """A list as the query asks; see `listing`."""
+        return await list_reply(listing, self.query, in_pages=in_pages)
+
+    async def plain_list(self, rows: Sequence[Row], *names: str) -> Response:
+        """A list without pages, in the order of the columns `names`."""
+        return await plain_reply(rows, self.query, *names)
+
+    def show(self, row: Row) -> Response:
+        """One object, with the columns that the query asks for."""
+        return object_reply(row, self.query)
 
     async def octets(self) -> bytes:
         """The body.
 
         Raises:
-            InvalidCommand: it is too large.
+            InvalidCommand: it is too large; nothing beyond the limit was kept.
         """
+        limit = self.node.config.management.body_bytes_max
+        announced = self.request.headers.get("content-length", "")
+        if announced.isdigit() and len(announced) < 20 and int(announced) > limit:
+            raise _too_large(limit)
         pieces: list[bytes] = []
         size = 0
         async for piece in self.request.stream():
             size += len(piece)
-            if size > BODY_BYTES_MAX:
-                raise InvalidCommand(f"body is larger than {BODY_BYTES_MAX} bytes")
+            if size > limit:
+                raise _too_large(limit)
             pieces.append(piece)
         return b"".join(pieces)
 
@@ -101,16 +147,22 @@ class Call:
         return read_json(await self.octets() or b"{}", shape)
 
     async def apply(self, *changes: Change) -> None:
-        """Apply changes in order and return once they are durable.
+        """Apply changes in order, in turns if they are many, and return once they are durable.
 
         Raises:
             Refusal: a change was declined; those before it stand, and are durable.
         """
         try:
-            for change in changes:
+            async for change in in_turns(changes):
                 self.broker.apply(change)
         finally:
             await self.node.commit()
+
+
+def _too_large(limit: int) -> InvalidCommand:
+    return InvalidCommand(
+        f"Exceeded HTTP request body size limit: management.http.max_body_size is {limit} bytes"
+    )
 
 
 def read_json(data: bytes, shape: type[T]) -> T:
@@ -123,7 +175,12 @@ def read_json(data: bytes, shape: type[T]) -> T:
         return msgspec.convert(msgspec.json.decode(data), shape, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidCommand(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+        OverflowError,
+    ) as error:
         raise InvalidCommand(f"not_json: {error}") from None
 
 
@@ -131,7 +188,10 @@ Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
 
 
 def resource(
-    path: str, need: Need = Need.MANAGEMENT, change: Need | None = None, **handlers: Handler
+    path: str,
+    need: Need = Need.MANAGEMENT,
+    change: Need | None = None,
+    **handlers: Handler,
 ) -> Route:
     """The route of one path; `handlers` by HTTP method, GET answers HEAD as well.
 
@@ -151,7 +211,9 @@ def resource(
             return await _answer(handler, request, need)
         if _comes_from_elsewhere(request):
             return error_reply(
-                HTTPStatus.FORBIDDEN, "access_refused", "changes by pages of other sites are refused"
+                HTTPStatus.FORBIDDEN,
+                "access_refused",
+                "changes by pages of other sites are refused",
             )
         reply = await _answer(handler, request, change or need)
         logger.info(
@@ -163,7 +225,11 @@ def resource(
         return reply
 
     # All methods, so that it is this endpoint that says which are allowed.
-    return Route(path, endpoint, methods=["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"])
+    return Route(
+        path,
+        endpoint,
+        methods=["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"],
+    )
 
 
 async def _answer(handler: Handler, request: Request, need: Need) -> Response:
@@ -174,13 +240,17 @@ async def _answer(handler: Handler, request: Request, need: Need) -> Response:
     except Unauthorised as refused:
         return refused.reply
     except LeveretError as refusal:
-        return refusal_reply(refusal)
+        return refusal_reply(refusal, to_change=request.method in _UPSERTS)
+    except Exception as bug:
+        return await internal_error(request, bug)
 
 
 def _comes_from_elsewhere(request: Request) -> bool:
     """Whether a browser sends this for a page of another site, with the credentials it remembers."""
     origin = request.headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc != request.headers.get("host")
+    if origin is None or origin in request.app.state.node.config.management.allowed_origins:
+        return False
+    return urlsplit(origin).netloc != request.headers.get("host")
 
 
 async def not_found(request: Request, error: Exception) -> Response:
@@ -190,5 +260,10 @@ async def not_found(request: Request, error: Exception) -> Response:
 
 async def internal_error(request: Request, error: Exception) -> Response:
     """The answer when a handler has a bug; the story is in the log, the node goes on."""
-    logger.error("request_failed method=%s path=%s", request.method, request.url.path, exc_info=error)
+    logger.error(
+        "request_failed method=%s path=%s",
+        request.method,
+        request.url.path,
+        exc_info=error,
+    )
     return error_reply(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_server_error", "see the node's log")

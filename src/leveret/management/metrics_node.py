@@ -85,6 +85,15 @@ _GLOBAL_BY_TYPE: Final = (
     Metric("global_messages_redelivered_total", "counter", "Deliveries that were not the first"),
     Metric("global_messages_acknowledged_total", "counter", "Messages acknowledged"),
 )
+_DEAD: Final = {
+    "expired": Metric("global_messages_dead_lettered_expired_total", "counter", "Expired, dead-lettered"),
+    "maxlen": Metric("global_messages_dead_lettered_maxlen_total", "counter", "Too many, dead-lettered"),
+    "rejected": Metric("global_messages_dead_lettered_rejected_total", "counter", "Refused, dead-lettered"),
+    "delivery_limit": Metric(
+        "global_messages_dead_lettered_delivery_limit_total", "counter", "Returned too often, dead-lettered"
+    ),
+}
+_STRATEGY: Final = ("dead_letter_strategy", "at_most_once")
 
 
 class NodeMetrics:
@@ -125,6 +134,7 @@ class NodeMetrics:
         return (
             Family("global", _GLOBAL, self._global),
             Family("global_by_type", _GLOBAL_BY_TYPE, self._global_by_type),
+            Family("global_dead_lettered", tuple(_DEAD.values()), self._dead_lettered),
         )
 
     def _churn(self, vhosts: object) -> Iterable[Row]:
@@ -206,6 +216,16 @@ class NodeMetrics:
             sums[queue_type(queue.definition.arguments)].add(queue.counters)
         for kind, counters in sums.items():
             yield Row((("protocol", "amqp091"), ("queue_type", f"rabbit_{kind}_queue")), _by_type(counters))
+
+    def _dead_lettered(self, vhosts: object) -> Iterator[Row]:
+        counts = self._broker.dead_lettered
+        for kind in ("classic", "quorum"):
+            # A classic queue has no delivery limit.
+            values = [
+                None if (kind, reason) == ("classic", "delivery_limit") else counts[kind, reason]
+                for reason in _DEAD
+            ]
+            yield Row((("queue_type", f"rabbit_{kind}_queue"), _STRATEGY), values)
 
 
 def _by_type(counters: Counters) -> tuple[Number, ...]:

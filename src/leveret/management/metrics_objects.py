@@ -11,9 +11,9 @@ from operator import attrgetter
 from typing import Final
 
 from leveret.core.queue import Queue
-from leveret.management.consumer_view import amqp_connections
 from leveret.management.metrics_text import Family, Metric, Number, Row
 from leveret.management.node import ManagedNode
+from leveret.management.peers import amqp_connections
 from leveret.management.rates import PUBLISHED, Rates
 from leveret.session.amqp091.channel import Channel
 

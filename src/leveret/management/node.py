@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from leveret.config import Config
 from leveret.core.broker import Broker
 from leveret.runtime.alarms import AlarmWatch
+from leveret.session.ingest import Outsider
 
 
 class SchemaOperations(Protocol):
@@ -119,6 +120,9 @@ class ManagedNode(Protocol):
 
     def purge(self, vhost: str, name: str) -> int:
         """Drop a queue's ready messages; return how many."""
+
+    def outsider(self, user: str | None, vhost: str) -> Outsider:
+        """A way to publish and to get without a connection; user None is the operator."""
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
         """Check credentials; return the user's name."""

@@ -191,6 +191,14 @@ class Rates:
         """See the module."""
         return self._channels.show(channel, _CHANNEL, ranges, self._tick_ms)
 
+    def queue_idle_since_ms(self, queue: Queue) -> int | None:
+        """When something last happened to a queue, as far as ticks tell; None for just now."""
+        return self._queues.unchanged_since_ms(queue)
+
+    def channel_idle_since_ms(self, channel: Channel) -> int | None:
+        """The same of a channel."""
+        return self._channels.unchanged_since_ms(channel)
+
     def exchange(self, state: ExchangeState, ranges: Ranges = NO_RANGES) -> dict[str, Any]:
         """See the module."""
         return self._exchanges.show(state, _EXCHANGE, ranges, self._tick_ms)

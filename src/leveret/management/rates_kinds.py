@@ -68,6 +68,13 @@ class Kind(Generic[T]):
         for thing in before.keys() - after.keys():
             gone(thing, before[thing].values)
 
+    def unchanged_since_ms(self, thing: T) -> int | None:
+        """The tick since which nothing happened to one of them; None if something did since the last."""
+        history = self._histories.get(thing)
+        if history is None or history.values != self.measure(thing):
+            return None
+        return history.changed_ms
+
     def show(self, thing: T, blocks: tuple[Block, ...], ranges: Ranges, tick_ms: int) -> dict[str, Any]:
         """What `blocks` say about one of them."""
         current = self.measure(thing)

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ from leveret.management.node import ManagedNode
 from leveret.management.rates_ticker import keep_sampling
 from leveret.management.socket_path import CONTROL_SOCKET, short_path
 from leveret.model.errors import LeveretError
+from leveret.runtime.tls import server_context
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +54,9 @@ class ManagementServer:
     def __init__(self, node: ManagedNode, config: Config) -> None:
         """Listen nowhere yet."""
         self.address = Address(config.management.ip, config.management.port)
+        self.tls_address: Address | None = None
         self.metrics_address: Address | None = None
+        self._settings = config.management
         self._metrics = config.metrics
         self._data_dir = node.data_dir
         self._app = build_app(node)
@@ -69,10 +73,13 @@ class ManagementServer:
             public = opened.enter_context(_listen(self.address))
             control = opened.enter_context(_listen_in(self._data_dir))
             metrics = self._listen_for_metrics()
+            secured = self._listen_with_tls()
             opened.pop_all()
         self.address = Address(self.address.ip, public.getsockname()[1])
         self._serve(public_door(self._app), public)
         self._serve(operator_door(self._app), control)
+        if secured is not None:
+            self._serve(public_door(self._app), *secured)
         if metrics is not None:
             self._serve(build_metrics_app(self._app, self._metrics), metrics)
         self._sampling = asyncio.create_task(keep_sampling(self._app.state.rates), name="rates")
@@ -88,6 +95,17 @@ class ManagementServer:
         logger.info("metrics_listening address=%s path=%s", self.metrics_address, settings.path)
         return listener
 
+    def _listen_with_tls(self) -> tuple[socket.socket, ssl.SSLContext] | None:
+        """The port with TLS, if there is to be one."""
+        settings = self._settings
+        if settings.tls_port is None:
+            return None
+        context = server_context(settings.tls, "management.ssl")
+        listener = _listen(Address(settings.tls_ip, settings.tls_port), "management.ssl")
+        self.tls_address = Address(settings.tls_ip, listener.getsockname()[1])
+        logger.info("management_tls_listening address=%s", self.tls_address)
+        return listener, context
+
     async def stop(self) -> None:
         """Answer what was asked, for a few seconds, and close both doors."""
         if self._sampling is not None:
@@ -100,9 +118,15 @@ class ManagementServer:
             (self._data_dir / CONTROL_SOCKET).unlink(missing_ok=True)
         self._running.clear()
 
-    def _serve(self, app: ASGIApp, listener: socket.socket) -> None:
+    def _serve(
+        self,
+        app: ASGIApp,
+        listener: socket.socket,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
         settings = uvicorn.Config(
             app,
+            ssl_context_factory=None if context is None else lambda config, default: context,
             log_config=None,
             log_level="warning",
             access_log=False,

@@ -70,8 +70,8 @@ class AlarmWatch(Alarms):
         level = logging.WARNING if self.active else logging.INFO
         logger.log(
             level,
-            "%s resources=%s memory_used_bytes=%d memory_limit_bytes=%s disk_free_bytes=%s disk_limit_bytes=%s",
-            "alarm_in_effect action=block_publishers" if self.active else "alarms_cleared",
+            ("alarm_in_effect action=block_publishers" if self.active else "alarms_cleared")
+            + " resources=%s memory_used_bytes=%d memory_limit_bytes=%s disk_free_bytes=%s disk_limit_bytes=%s",
             ",".join(self.active) or "none",
             self.memory_used_bytes,
             self.memory_limit_bytes,

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
+from leveret.config.kinds import Address
 from leveret.config.listeners import Listeners
 from leveret.model.errors import LeveretError
 from leveret.runtime.amqp_peer import AmqpPeer
 from leveret.runtime.engine import Engine
-from leveret.runtime.proxied import ProxiedServer
+from leveret.runtime.greeter import Greeter
 from leveret.session.amqp10 import Amqp10Host
 from leveret.session.host import Host
 
@@ -35,7 +36,8 @@ class AmqpListener:
     """All sockets of the AMQP port.
 
     Attributes:
-        ports: those it listens on, in the order of `start` calls.
+        addresses: where it listens, in the order of `start` calls.
+        tls_addresses: those of them that speak TLS.
     """
 
     def __init__(
@@ -47,7 +49,8 @@ class AmqpListener:
         options: Listeners,
     ) -> None:
         """Listen nowhere yet."""
-        self.ports: list[int] = []
+        self.addresses: list[Address] = []
+        self.tls_addresses: list[Address] = []
         self.options = options
         self.host = host
         self.amqp10_host = amqp10_host
@@ -72,26 +75,29 @@ class AmqpListener:
                 f"cannot listen on {address}:{port} for AMQP: {error.strerror or error}"
             ) from error
         self._servers.append(server)
-        self.ports.append(server.sockets[0].getsockname()[1])
+        found = Address(address, server.sockets[0].getsockname()[1])
+        self.addresses.append(found)
+        if tls is not None:
+            self.tls_addresses.append(found)
         if self._ticker is None:
             self._ticker = asyncio.get_running_loop().create_task(self._tick())
 
     async def _listen(self, address: str, port: int, tls: ssl.SSLContext | None) -> _Server:
-        timeout_s = self.host.limits.handshake_timeout_ms / 1000
-        backlog = self.options.backlog
-        if not self.options.proxy_protocol:
+        backlog, proxied = self.options.backlog, self.options.proxy_protocol
+        if tls is None and not proxied:
             return await asyncio.get_running_loop().create_server(
-                lambda: AmqpPeer(self),
-                address,
-                port,
-                backlog=backlog,
-                ssl=tls,
-                ssl_handshake_timeout=timeout_s if tls else None,
+                lambda: AmqpPeer(self), address, port, backlog=backlog
             )
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listening = socket.create_server((address, port), family=family, backlog=backlog)
         listening.setblocking(False)
-        return ProxiedServer(listening, lambda proxied: AmqpPeer(self, proxied), tls=tls, timeout_s=timeout_s)
+        return Greeter(
+            listening,
+            lambda told: AmqpPeer(self, told),
+            tls=tls,
+            proxied=proxied,
+            timeout_s=self.host.limits.handshake_timeout_ms / 1000,
+        )
 
     def alarms_changed(self) -> None:
         """Other alarms are in effect: blocked publishers may go on."""

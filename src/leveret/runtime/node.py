@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import leveret
 from leveret.config import Config
+from leveret.config.kinds import Address
 from leveret.core.access import SALT_BYTES, hash_password
 from leveret.core.broker import STANDBY_TAG, Broker
 from leveret.core.queue import Queue
@@ -126,9 +127,16 @@ class Node:
             self.engine,
             self.commits,
             node_name=config.node_name,
+            config=config.streams,
+            mechanisms=config.amqp.auth_mechanisms,
+            certificate_login=config.certificate_login,
         )
         self._stores.streams.on_commit = self.stream_door.wake
-        self.streams = StreamListener(self.stream_door)
+        self.streams = StreamListener(
+            self.stream_door,
+            frame_max_bytes=config.streams.frame_max_bytes,
+            heartbeat_s=config.streams.heartbeat_s,
+        )
         self.standby = StandbyDownstream(self)
 
     # -- life ---------------------------------------------------------------------------------
@@ -140,15 +148,23 @@ class Node:
             LeveretError: a log is damaged, or an address cannot be had.
         """
         _raise_file_limit()
+        # Before anything else: a certificate that cannot be used is the operator's to put right.
+        needs_tls = self.config.listeners.amqp_tls or self.config.streams.listeners_tls
+        tls = server_context(self.config.tls, "ssl_options") if needs_tls else None
         await self._restore()
         await self.commit()
         self._boot_definitions.remember()
         self.alarms.probe()
-        await self._open_amqp()
+        for address in self.config.listeners.amqp:
+            await self.amqp.start(address.ip, address.port)
+        for address in self.config.listeners.amqp_tls:
+            await self.amqp.start(address.ip, address.port, tls)
         for address in self.config.listeners.stream:
             await self.streams.start(address.ip, address.port)
-            self.stream_door.advertised_host = address.ip
-            self.stream_door.advertised_port = address.port
+            self.stream_door.listening(Address(address.ip, self.streams.ports[-1]))
+        for address in self.config.streams.listeners_tls:
+            await self.streams.start(address.ip, address.port, tls)
+            self.stream_door.listening_tls(Address(address.ip, self.streams.ports[-1]))
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self.collector.run()),
@@ -161,14 +177,6 @@ class Node:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
-
-    async def _open_amqp(self) -> None:
-        listeners = self.config.listeners
-        for address in listeners.amqp:
-            await self.amqp.start(address.ip, address.port)
-        tls = server_context(self.config.tls, "ssl_options") if listeners.amqp_tls else None
-        for address in listeners.amqp_tls:
-            await self.amqp.start(address.ip, address.port, tls)
 
     async def _restore(self) -> None:
         broker = self.broker

@@ -6,18 +6,21 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from leveret.config.kinds import Address
+from leveret.config.streams import Streams
 from leveret.core.access import is_allowed, permission_of
 from leveret.core.broker import Broker
 from leveret.core.stream import Batch, Stream
 from leveret.core.stream_groups import ConsumerGroups
 from leveret.model import definitions as d
-from leveret.model.errors import AccessRefused, NotFound, PreconditionFailed
+from leveret.model.errors import AccessRefused, AuthenticationFailed, NotFound, PreconditionFailed
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.engine import Engine
 from leveret.runtime.hosts import Authority
 from leveret.runtime.outgoing import Collector, OutgoingLog
 from leveret.runtime.recovery_ingest import RecoveryIngest
 from leveret.runtime.stream_store import StreamLog, StreamStore
+from leveret.session.certificate import LoginRule, TlsPeer
 from leveret.session.stream_types import Operation
 from leveret.wire.record import OUTGOING_STREAM
 
@@ -35,7 +38,8 @@ class StreamDoor:
     """runtime.stream_host.StreamHost.
 
     Attributes:
-        advertised_host: where clients are told to find this node.
+        advertised_host, advertised_port: where clients are told to find this node.
+        advertised_tls_host, advertised_tls_port: the same for clients that use TLS.
         groups: subscriptions of which one is active.
     """
 
@@ -48,11 +52,17 @@ class StreamDoor:
         commit: GroupCommit,
         *,
         node_name: str,
+        config: Streams,
+        mechanisms: tuple[str, ...],
+        certificate_login: LoginRule,
     ) -> None:
-        """`advertised_port` is set once the listener has one."""
+        """What is not configured of the advertised addresses is the listeners'; see `listening`."""
         self.node_name = node_name
-        self.advertised_host = "127.0.0.1"
-        self.advertised_port = 0
+        self.mechanisms = mechanisms
+        self.advertised_host, self.advertised_port = "127.0.0.1", 0
+        self.advertised_tls_host, self.advertised_tls_port = "127.0.0.1", 0
+        self._config = config
+        self._certificate_login = certificate_login
         self.groups = ConsumerGroups()
         self._authority = authority
         self._collector = collector
@@ -61,6 +71,25 @@ class StreamDoor:
         self._commit = commit
         self.authenticate = authority.authenticate
         self.open_vhost = authority.open_vhost
+
+    def listening(self, address: Address) -> None:
+        """There is a listener at this address."""
+        config = self._config
+        self.advertised_host = config.advertised_host or address.ip
+        self.advertised_port = config.advertised_port or address.port
+
+    def listening_tls(self, address: Address) -> None:
+        """There is one for TLS clients."""
+        config = self._config
+        self.advertised_tls_host = config.advertised_tls_host or config.advertised_host or address.ip
+        self.advertised_tls_port = config.advertised_tls_port or address.port
+
+    def external_user(self, tls: TlsPeer, from_loopback: bool) -> str:
+        """See StreamAuthority."""
+        name = tls.login_name(self._certificate_login)
+        if name is None:
+            raise AuthenticationFailed("the connection presented no certificate that names a user")
+        return self._authority.authenticate_external(name, from_loopback)
 
     # -- streams ------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import time
 from bisect import bisect_right
 from collections.abc import Callable
@@ -23,8 +24,10 @@ from functools import partial
 from typing import Final, NamedTuple, cast
 
 from leveret.model.errors import LeveretError, NotFound, Refusal
+from leveret.runtime import connection_log
 from leveret.runtime.addresses import is_loopback
 from leveret.runtime.stream_host import RecoveryQueue, ServedLog, StreamHandle, StreamHost
+from leveret.runtime.tls import tls_peer
 from leveret.session.stream import StreamSession
 from leveret.session.stream_types import (
     Answer,
@@ -68,14 +71,16 @@ class StreamListener:
         self._servers: list[asyncio.AbstractServer] = []
         self._connections: set[StreamConnection] = set()
 
-    async def start(self, address: str, port: int) -> None:
-        """Listen on an address (more than once for more of them); port 0 takes a free one.
+    async def start(self, address: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen on an address (more than once for more of them), with TLS if there is a context for it.
+
+        Port 0 takes a free one.
 
         Raises:
             OSError: the address is not to be had.
         """
         server = await asyncio.get_running_loop().create_server(
-            self._accept, address, port, reuse_address=True
+            self._accept, address, port, reuse_address=True, ssl=tls
         )
         self._servers.append(server)
         self.ports.append(server.sockets[0].getsockname()[1])
@@ -188,6 +193,11 @@ class StreamConnection(asyncio.Protocol):
         return self._session.subscriptions
 
     @property
+    def publishers(self) -> dict[int, Publisher]:
+        """What it publishes to."""
+        return self._session.publishers
+
+    @property
     def unsent_bytes(self) -> int:
         """Octets that wait for the socket: bounded, however slow the peer is."""
         return self._transport.get_write_buffer_size()
@@ -218,8 +228,11 @@ class StreamConnection(asyncio.Protocol):
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self.name = f"{peer[0]}:{peer[1]} -> {here[0]}:{here[1]}"
-        self._session = StreamSession(self._host, is_loopback(peer[0]), *self._limits, self._now_ms())
+        self._session = StreamSession(
+            self._host, is_loopback(peer[0]), *self._limits, self._now_ms(), tls_peer(transport)
+        )
         self._register.add(self)
+        connection_log.accepted(self.name, "stream")
         self._arm()
 
     def data_received(self, data: bytes) -> None:
@@ -247,14 +260,7 @@ class StreamConnection(asyncio.Protocol):
             self._leave(number)
         self._register.discard(self)
         reason = self._session.close_reason or (str(error) if error else "the peer hung up")
-        log.info(
-            # The reason may be the peer's own words: quoted, they cannot pass for another line.
-            "stream connection %s closed: user=%s vhost=%s reason=%r",
-            self.name,
-            self.user,
-            self.vhost,
-            reason[:200],
-        )
+        connection_log.closed(self.name, self.user, self.vhost, reason[:200])
         if not self.closed.done():
             self.closed.set_result(None)
 
@@ -270,14 +276,14 @@ class StreamConnection(asyncio.Protocol):
         try:
             step()
         except Exception:
-            log.exception("stream connection %s: internal error, dropping it", self.name)
+            log.exception("connection_failed name=%s action=dropped", self.name)
             self._transport.abort()
 
     def _receive(self, data: bytes) -> None:
         before = self._session.state
         effects = self._session.receive(data, self._now_ms())
         if before is not State.OPEN and self._session.state is State.OPEN:
-            log.info("stream connection %s opened: user=%s vhost=%s", self.name, self.user, self.vhost)
+            connection_log.authenticated(self.name, self.user, self.vhost)
         self._flush()
         for effect in effects:
             self._perform(effect)
@@ -331,7 +337,7 @@ class StreamConnection(asyncio.Protocol):
         try:
             stream = self._streams.get(effect.stream) or self._host.stream(self.vhost, effect.stream)
         except LeveretError as error:
-            log.info("stream connection %s: stream=%s offset not kept: %s", self.name, effect.stream, error)
+            log.info("offset_not_kept name=%s stream=%s error=%s", self.name, effect.stream, error)
         else:
             stream.store_offset(effect.reference, effect.offset)
 
@@ -342,7 +348,7 @@ class StreamConnection(asyncio.Protocol):
             done = partial(self._guarded, partial(self._stored, append))
             queue.append(publisher.reference, append.entries, done)
         except LeveretError as error:
-            log.warning("stream connection %s: queue=%s not written: %s", self.name, publisher.queue, error)
+            log.warning("stream_not_written name=%s stream=%s error=%s", self.name, publisher.queue, error)
             self._session.not_stored(append, error)
 
     def _queue_of(self, publisher: Publisher) -> RecoveryQueue:
@@ -372,7 +378,7 @@ class StreamConnection(asyncio.Protocol):
 
     def _drop(self, stream: str, error: LeveretError) -> None:
         level = logging.INFO if isinstance(error, Refusal) else logging.ERROR
-        log.log(level, "stream connection %s: stream=%s ended: %s", self.name, stream, error)
+        log.log(level, "stream_ended name=%s stream=%s error=%s", self.name, stream, error)
         self._session.stream_gone(stream, error)
 
     def _join(self, number: int, subscription: Subscription) -> None:

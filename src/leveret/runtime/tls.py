@@ -101,6 +101,15 @@ def _cause(error: ssl.SSLError) -> str:
     return reasons.get(reason, reason.replace("_", " ").lower())
 
 
+def handshake_failure(error: OSError) -> str:
+    """Why a peer could not agree on TLS, in OpenSSL's words where it has any."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.replace("_", " ").lower()
+    return error.strerror or str(error) or "the peer hung up"
+
+
 def tls_peer(transport: BaseTransport) -> TlsPeer | None:
     """How a transport is encrypted, None if it is not."""
     found: Any = transport.get_extra_info("ssl_object")

@@ -43,6 +43,7 @@ from leveret.model.errors import (
     PreconditionFailed,
     Refusal,
     ResourceLocked,
+    Unsupported,
 )
 from leveret.session.amqp10_engine import INCOMING_BYTES_MAX, Engine, data_of
 from leveret.wire.amqp10 import (
@@ -78,6 +79,7 @@ CONDITION: Final[dict[type[Refusal], str]] = {
     PreconditionFailed: "amqp:precondition-failed",
     NotAllowed: "amqp:not-allowed",
     InvalidCommand: "amqp:invalid-field",
+    Unsupported: "amqp:not-implemented",
 }
 """AMQP 1.0 section 2.8.15: the condition of each refusal."""
 

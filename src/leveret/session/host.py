@@ -71,11 +71,17 @@ class Host(Protocol):
     cluster_name: str
     node_name: str
     version: str
-    limits: Limits
-    certificate_login: LoginRule
     alarms: Alarms
     outbox: list[Sender]
     """Sessions that have octets to send, each once."""
+
+    @property
+    def limits(self) -> Limits:
+        """What connections are offered."""
+
+    @property
+    def certificate_login(self) -> LoginRule:
+        """Who a client's certificate logs in."""
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
         """Check credentials; return the user's name, or raise AuthenticationFailed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from struct import iter_unpack
 from typing import Final
 
 from leveret.core.head import Head, Run, make_head
@@ -57,18 +58,36 @@ class Heads:
         head: Head | None = None
         position, offset, end = 0, first, len(data)
         while position < end:
-            if head is not None and data.startswith(head.entry, position):
-                start = position + len(head.entry)
-                body = data[start : start + head.body_bytes]
-                position = start + head.body_bytes
-            else:
+            bodies = _alike(head, data, position) if head is not None else []
+            if head is None or not bodies:
                 size = int.from_bytes(data[position : position + 4], "big")
                 head, body = self.of_entry(data[position + 4 : position + 4 + size])
-                position += 4 + size
-            if offset >= skip_before:
+                bodies = [body]
+            position += len(bodies) * (len(head.entry) + head.body_bytes)
+            skipped = max(0, skip_before - offset)
+            offset += len(bodies)
+            if skipped < len(bodies):
+                wanted = bodies[skipped:] if skipped else bodies
                 if runs and runs[-1].head is head:
-                    runs[-1].bodies.append(body)
+                    runs[-1].bodies += wanted
                 else:
-                    runs.append(Run(offset, head, [body], arrived_ms))
-            offset += 1
+                    runs.append(Run(offset - len(wanted), head, wanted, arrived_ms))
         return runs
+
+
+def _alike(head: Head, data: bytes, position: int) -> list[bytes]:
+    """The bodies of the messages with this head from `position` on; all that is left in one go if it is like that."""
+    entry, size = head.entry, head.body_bytes
+    stride = len(entry) + size
+    count = (len(data) - position) // stride
+    stop = position + count * stride
+    if count and data.startswith(entry, stop - stride):
+        messages = iter_unpack(f"{len(entry)}s{size}s", memoryview(data)[position:stop])
+        bodies = [body for before, body in messages if before == entry]
+        if len(bodies) == count:
+            return bodies
+    bodies = []
+    while data.startswith(entry, position):
+        bodies.append(data[position + len(entry) : position + stride])
+        position += stride
+    return bodies

@@ -22,9 +22,11 @@ from typing import Any, Final, TypeVar
 
 from leveret.core.stream import LogBounds
 from leveret.model.errors import LeveretError, PeerError, Refusal
+from leveret.session import stream_login as login
 from leveret.session import stream_reading as reading
 from leveret.session import stream_schema as schema
 from leveret.session import stream_writing as writing
+from leveret.session.certificate import TlsPeer
 from leveret.session.stream_types import (
     Append,
     Effect,
@@ -82,6 +84,7 @@ class StreamSession:
     frame_max_bytes: int
     heartbeat_s: int
     started_ms: int
+    tls: TlsPeer | None = None
     state: State = State.START
     user: str = ""
     vhost: str = ""
@@ -264,7 +267,7 @@ class StreamSession:
                 ours = {"product": "Leveret", "version": SERVED_VERSION, "platform": "Python"}
                 self.send(wire.PeerPropertiesResponse(command.correlation, Code.OK, ours))
             case wire.SaslHandshake():
-                self.send(wire.SaslHandshakeResponse(command.correlation, Code.OK, ["PLAIN"]))
+                self.send(wire.SaslHandshakeResponse(command.correlation, Code.OK, login.offered(self)))
             case wire.SaslAuthenticate():
                 self._authenticate(command)
             case wire.Tune():
@@ -273,25 +276,13 @@ class StreamSession:
                 self._open(command)
 
     def _authenticate(self, command: wire.SaslAuthenticate) -> None:
-        code, reason = Code.OK, ""
-        _, _, proof = command.data.partition(b"\0")
-        username, separator, password = proof.partition(b"\0")
-        if command.mechanism != "PLAIN":
-            code, reason = Code.SASL_MECHANISM_UNSUPPORTED, f"mechanism {command.mechanism} is not offered"
-        elif not separator:
-            code, reason = Code.SASL_ERROR, "PLAIN without user name and password"
-        else:
-            try:
-                self.user = self.authority.authenticate(
-                    username.decode(errors="replace"), password.decode(errors="replace"), self.from_loopback
-                )
-            except Refusal as error:
-                code, reason = Code.AUTHENTICATION_FAILURE, str(error)
+        code, found = login.log_in(self, command)
         self.send(wire.SaslAuthenticateResponse(command.correlation, code))
         if code == Code.OK:
+            self.user = found
             self.send(wire.Tune(self.frame_max_bytes, self.heartbeat_s))
         else:
-            self._end(State.CLOSED, reason)
+            self._end(State.CLOSED, found)
 
     def _tune(self, command: wire.Tune) -> None:
         """The peer may lower what was offered; a heartbeat of 0 turns both directions off."""
@@ -308,7 +299,7 @@ class StreamSession:
             return
         self.vhost = command.vhost
         self._decoder.frame_max_bytes = self.frame_max_bytes
-        host, port = self.authority.advertised_host, self.authority.advertised_port
+        host, port = login.place(self)
         where = {"advertised_host": host, "advertised_port": str(port)}
         self.send(wire.OpenResponse(command.correlation, Code.OK, where))
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from leveret.core.head import Head, Run
 from leveret.model.errors import PeerError
-from leveret.wire.amqp091 import is_persistent, shortstr
+from leveret.wire.amqp091 import shortstr
 from leveret.wire.chunk import ChunkError
 from leveret.wire.message10 import (
     OFFSET_HEADER,
@@ -26,6 +26,9 @@ BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
 _LENGTH: Final = struct.Struct(">I")
 _SUB_BATCH: Final = struct.Struct(">BHII")
 _GZIP: Final = 1
+_OFFSET: Final = struct.Struct(">q")
+_OFFSET_PLACE: Final = b"\x7foffset?"
+"""Stands for the offset in a header until it is known."""
 
 
 def entries_of(gathered: list[tuple[Head, list[bytes]]]) -> list[bytes]:
@@ -63,26 +66,55 @@ def runs_of(data: bytes, first: int, from_offset: int, queue: bytes) -> list[Run
         ChunkError: an entry is cut short.
     """
     runs = []
-    for offset, body in _messages(data, first):
+    shape: _Shape | None = None
+    for offset, octets in _messages(data, first):
         if offset >= from_offset:
-            message = decode_message10(body)
-            runs.append(Run(offset, _head(message, offset, queue), [message.body]))
+            if shape is None or not shape.fits(octets):
+                shape = _Shape(octets, queue)
+            runs.append(Run(offset, shape.head(offset), [shape.body_of(octets)]))
     return runs
 
 
-def _head(message: Message091, offset: int, queue: bytes) -> Head:
+class _Shape:
+    """What neighbouring messages have in common: all before their bodies, and the content header that it makes."""
+
+    def __init__(self, octets: bytes, queue: bytes) -> None:
+        """Of a message of AMQP 1.0 in a queue of this name."""
+        message = decode_message10(octets)
+        self._size = len(octets)
+        self._body_bytes = len(message.body)
+        self._before = octets[: len(octets) - len(message.body)]
+        self._own_body = None if octets.endswith(message.body) else message.body
+        self._header = _header_with_offset(message)
+        key = queue if message.routing_key is None else message.routing_key.encode()
+        self._route = shortstr((message.exchange or "").encode()) + shortstr(key)
+        self._is_persistent = message.properties.delivery_mode == 2
+
+    def fits(self, octets: bytes) -> bool:
+        """Whether another message differs in its body alone."""
+        return len(octets) == self._size and self._own_body is None and octets.startswith(self._before)
+
+    def body_of(self, octets: bytes) -> bytes:
+        """The body of a message of this shape."""
+        return octets[len(self._before) :] if self._own_body is None else self._own_body
+
+    def head(self, offset: int) -> Head:
+        """Its head, at an offset."""
+        header = self._header.replace(_OFFSET_PLACE, _OFFSET.pack(offset), 1)
+        return Head(b"", self._route, header, self._body_bytes, self._is_persistent)
+
+
+def _header_with_offset(message: Message091) -> bytes:
+    """The content header, with a place for the offset."""
     properties = message.properties
-    properties.headers = {**(properties.headers or {}), OFFSET_HEADER: offset}
+    place = {OFFSET_HEADER: _OFFSET.unpack(_OFFSET_PLACE)[0]}
+    properties.headers = {**(properties.headers or {}), **place}
     try:
-        header = content_header_of(properties, len(message.body))
+        return content_header_of(properties, len(message.body))
     except (TypeError, ValueError, struct.error):
         # Names or numbers that AMQP 1.0 can have and 0-9-1 cannot.
-        properties.headers = {OFFSET_HEADER: offset}
-        header = content_header_of(properties, len(message.body))
-    exchange = (message.exchange or "").encode()
-    key = queue if message.routing_key is None else message.routing_key.encode()
-    route = shortstr(exchange) + shortstr(key)
-    return Head(b"", route, header, len(message.body), is_persistent(header))
+        properties.headers = place
+        return content_header_of(properties, len(message.body))
 
 
 def _messages(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from leveret.model.errors import LeveretError, NotFound
+from leveret.session.stream_login import place
 from leveret.session.stream_types import Answer, code_of
 from leveret.wire.record import OUTGOING_STREAM, RECOVERY_STREAM_PREFIX
 from leveret.wire.stream import commands as wire
@@ -100,7 +101,7 @@ def delete_super_stream(session: StreamSession, command: wire.DeleteSuperStream)
 
 def metadata(session: StreamSession, command: wire.Metadata) -> None:
     """Tell where streams are: here, or nowhere."""
-    here = Broker(0, session.authority.advertised_host, session.authority.advertised_port)
+    here = Broker(0, *place(session))
     streams = [_metadata_of(session, stream) for stream in command.streams]
     session.send(wire.MetadataResponse(command.correlation, [here], streams))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal, Protocol, TypeAlias
@@ -20,6 +20,7 @@ from leveret.model.errors import (
     StorageError,
     Unsupported,
 )
+from leveret.session.certificate import TlsPeer
 from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.stream.codec import Code, Response
 
@@ -72,6 +73,21 @@ class StreamAuthority(Protocol):
     @property
     def advertised_port(self) -> int:
         """And at which port."""
+
+    @property
+    def advertised_tls_host(self) -> str:
+        """Where clients that use TLS are."""
+
+    @property
+    def advertised_tls_port(self) -> int:
+        """And at which port."""
+
+    @property
+    def mechanisms(self) -> Sequence[str]:
+        """SASL mechanisms on offer."""
+
+    def external_user(self, tls: TlsPeer, from_loopback: bool) -> str:
+        """The user that a TLS client's certificate names, or AuthenticationFailed."""
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
         """The user's name, or AuthenticationFailed."""

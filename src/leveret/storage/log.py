@@ -368,10 +368,16 @@ class Log:
             self._unsynced.remove(segment)
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """First offset of the first segment that reaches `timestamp_ms` (then read on from there)."""
+        """First offset of the first chunk that is not older; the end of the log if all are.
+
+        Raises:
+            Corrupt: a chunk on the way can not be read back.
+        """
         for segment in self._segments:
             if segment.last_timestamp_ms >= timestamp_ms:
-                return segment.first_offset
+                for found in self._walk_segment(segment, segment.offset_before_time(timestamp_ms)):
+                    if found.header.timestamp_ms >= timestamp_ms:
+                        return found.header.chunk_id
         return self.next_offset
 
     def close(self) -> None:

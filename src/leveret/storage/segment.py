@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -40,6 +40,8 @@ class Segment:
         "_fd",
         "_index_ids",
         "_index_positions",
+        "_index_tops_ms",
+        "_top_ms",
         "first_offset",
         "last_timestamp_ms",
         "next_offset",
@@ -59,6 +61,9 @@ class Segment:
         self._fd = -1
         self._index_ids = array("Q")
         self._index_positions = array("Q")
+        # The latest time of the chunks so far: rises, even where the times of chunks do not.
+        self._index_tops_ms = array("Q")
+        self._top_ms = 0
 
     def fd(self) -> int:
         """The file, opened for reading and writing and created if need be (mode 0600)."""
@@ -80,10 +85,12 @@ class Segment:
 
     def note(self, header: Header) -> None:
         """Remember a chunk that stands at the present end."""
+        self._top_ms = max(self._top_ms, header.timestamp_ms)
         positions = self._index_positions
         if not positions or self.size - positions[-1] >= INDEX_EVERY_BYTES:
             self._index_ids.append(header.chunk_id)
             positions.append(self.size)
+            self._index_tops_ms.append(self._top_ms)
         self.size += header.chunk_bytes
         self.next_offset = header.next_offset
         self.last_timestamp_ms = header.timestamp_ms
@@ -94,6 +101,11 @@ class Segment:
         return (
             (self._index_ids[index], self._index_positions[index]) if index >= 0 else (self.first_offset, 0)
         )
+
+    def offset_before_time(self, timestamp_ms: int) -> int:
+        """A chunk before the first that is not older, at most an index step away."""
+        index = bisect_left(self._index_tops_ms, timestamp_ms) - 1
+        return self._index_ids[index] if index >= 0 else self.first_offset
 
     def scan(self, on_chunk: OnChunk, *, last: bool) -> int:
         """Read and check every chunk; return how many octets of torn tail follow the last whole one.

@@ -24,6 +24,7 @@ from leveret.model.errors import (
     Refusal,
 )
 from leveret.runtime.stream_host import RecoveryQueue, ServedLog
+from leveret.session.certificate import TlsPeer
 from leveret.session.stream_types import Operation
 from leveret.wire.chunk import (
     Attribute,
@@ -240,12 +241,24 @@ class FakeStreamHost:
     node_name: str = "leveret@test"
     advertised_host: str = "127.0.0.1"
     advertised_port: int = 0
+    advertised_tls_host: str = "tls.example"
+    advertised_tls_port: int = 0
+    mechanisms: tuple[str, ...] = ("PLAIN",)
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
         """The name, if the password is right; guest only from loopback."""
         if self.passwords.get(username) != password or (username == "guest" and not from_loopback):
             raise AuthenticationFailed(f"user '{username}' - invalid credentials")
         return username
+
+    def external_user(self, tls: TlsPeer, from_loopback: bool) -> str:
+        """The user called as the certificate's subject."""
+        return self._known(tls.subject or "")
+
+    def _known(self, name: str) -> str:
+        if name not in self.passwords:
+            raise AuthenticationFailed(f"user '{name}' - invalid credentials")
+        return name
 
     def open_vhost(self, user: str, vhost: str) -> None:
         """Every user may enter every vhost there is."""

@@ -100,7 +100,7 @@ def _header_of(given: commands.Basic.Properties) -> bytes:
     expiration = str(given.expiration or "")
     return list_of(
         (
-            encode_value(given.delivery_mode == 2),
+            _NULL if given.delivery_mode is None else encode_value(given.delivery_mode == 2),
             _NULL if given.priority is None else ubyte(given.priority),
             uint(int(expiration)) if expiration.isdecimal() else _NULL,
         )

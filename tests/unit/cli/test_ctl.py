@@ -48,11 +48,6 @@ def test_every_command_says_what_it_does_and_gives_an_example_of_itself() -> Non
             assert one.example.split()[0] == one.name
 
 
-def test_a_command_of_rabbitmq_is_served_or_there_is_a_reason_why_not() -> None:
-    assert not NAMES & set(NOT_SERVED)
-    assert all(reason and not reason.endswith(".") for reason in NOT_SERVED.values())
-
-
 @pytest.mark.parametrize(
     ("arguments", "command"),
     [
@@ -80,6 +75,10 @@ def test_a_shell_is_told_how_to_complete(shell: str, text: str) -> None:
     script = ctl("completion", shell).stdout
     assert text in script
     assert "leveretctl" in script
+
+
+def test_commands_are_completed_without_a_shell() -> None:
+    assert ctl("autocomplete", "list_qu").stdout == "list_queues\n"
 
 
 def test_a_shell_completes_commands() -> None:

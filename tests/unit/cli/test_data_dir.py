@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.cli.data_dir import DataDirBusy, DataDirError, claimed
+from leveret.cli.data_dir import DataDirBusy, DataDirError, claimed, holder
 
 HOLD = """
 import sys
@@ -63,3 +63,15 @@ def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataDirError, match="file"), claimed(tmp_path / "file"):
         pass
+
+
+def test_who_holds_a_data_directory_is_told_as_long_as_it_is_held(tmp_path: Path) -> None:
+    assert holder(tmp_path) is None
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        assert holder(tmp_path) == other.pid
+        other.communicate()
+    assert holder(tmp_path) is None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,9 +40,40 @@ def test_the_settings_are_printed_without_starting_anything(tmp_path: Path) -> N
     assert "# LEVERET_HEARTBEAT" in ended.stdout
 
 
+def test_settings_come_from_files_directories_the_environment_and_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "leveret.conf").write_text("heartbeat = 1\nchannel_max = 1\nframe_max = 4096\n")
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d" / "10.conf").write_text("heartbeat = 2\nchannel_max = 2\n")
+    files = f"{tmp_path / 'leveret.conf'}:{tmp_path / 'conf.d'}"
+    environment = {"LEVERET_CONFIG_FILE": files, "LEVERET_HEARTBEAT": "3", "LEVERET_NODENAME": "leveret@x"}
+    ended = serve("serve", "--set", "durability=os", "--print-config", **environment)
+    origins = {line.split(" ")[0]: re.split(" {2,}# ", line) for line in ended.stdout.splitlines()}
+    assert origins["heartbeat"] == ["heartbeat = 3", "LEVERET_HEARTBEAT"]
+    assert origins["channel_max"] == ["channel_max = 2", f"{tmp_path / 'conf.d' / '10.conf'}:2"]
+    assert origins["frame_max"] == ["frame_max = 4096", f"{tmp_path / 'leveret.conf'}:3"]
+    assert origins["durability"] == ["durability = os", "--set"]
+    assert origins["nodename"] == ["nodename = leveret@x", "LEVERET_NODENAME"]
+
+
+def test_a_secret_of_the_environment_is_not_printed() -> None:
+    ended = serve("serve", "--print-config", LEVERET_DEFAULT_PASS="s3cret")
+    assert "s3cret" not in ended.stdout + ended.stderr
+    assert "# default_pass is not shown" in ended.stdout
+
+
+def test_the_help_of_serve_tells_its_options() -> None:
+    told = serve("serve", "--help").stdout
+    assert all(option in told for option in ("--data-dir", "--config", "--set", "--print-config", "SIGHUP"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [(["serve"], "--data-dir"), (["serve", "--nosuch"], "No such option"), (["nosuch"], "No such command")],
+    [
+        (["serve"], "--data-dir"),
+        (["serve", "--set", "heartbeat"], "KEY=VALUE"),
+        (["serve", "--nosuch"], "No such option"),
+        (["nosuch"], "No such command"),
+    ],
 )
 def test_wrong_usage_ends_with_one_line_and_64(arguments: list[str], text: str) -> None:
     ended = serve(*arguments)

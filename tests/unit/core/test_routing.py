@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -145,6 +147,18 @@ def test_keys_that_begin_with_x_count_only_when_the_mode_says_so() -> None:
 def test_a_void_value_asks_for_presence_alone() -> None:
     assert headers_match({"a": None}, {"a": 5})
     assert not headers_match({"a": None}, {"b": 5})
+
+
+@pytest.mark.parametrize(("wanted", "sent"), [(1, True), (1, 1.0), ("1", 1), (True, 1), ([1], [True])])
+def test_a_value_matches_only_in_its_own_type(wanted: object, sent: object) -> None:
+    assert headers_match({"a": wanted}, {"a": wanted})
+    assert not headers_match({"a": wanted}, {"a": sent})
+
+
+def test_a_header_is_compared_as_a_binding_holds_it() -> None:
+    assert headers_match({"a": "x"}, {"a": b"x"})
+    assert headers_match({"a": 90}, {"a": datetime(1970, 1, 1, 0, 1, 30, tzinfo=UTC)})
+    assert headers_match({"a": 1.5}, {"a": Decimal("1.5")})
 
 
 def test_without_pairs_all_matches_and_any_does_not() -> None:

@@ -67,7 +67,9 @@ def test_a_management_user_without_permissions_sees_little(
     assert viewer.get("/api/queues").json() == []
 
 
-def test_a_monitoring_user_knows_all_vhosts_but_not_what_is_in_them(node: FakeNode, client_as: ClientAs) -> None:
+def test_a_monitoring_user_knows_all_vhosts_but_not_what_is_in_them(
+    node: FakeNode, client_as: ClientAs
+) -> None:
     node.add_user("monitor", "monitoring")
     monitor = client_as("monitor")
     assert [vhost["name"] for vhost in monitor.get("/api/vhosts").json()] == ["/"]

@@ -52,7 +52,10 @@ def test_a_body_that_is_too_large_is_refused(admin: Client, node: FakeNode, anno
     node.config = replace(node.config, management=settings)
     content = b"x" * 100_000 if announced else pieces()
     reply = admin.request("PUT", "/api/queues/%2F/q", content=content)
-    assert (reply.status_code, "management.http.max_body_size is 2000" in reply.json()["reason"]) == (400, True)
+    assert (reply.status_code, "management.http.max_body_size is 2000" in reply.json()["reason"]) == (
+        400,
+        True,
+    )
 
 
 def test_names_in_a_path_may_hold_any_character(admin: Client, node: FakeNode) -> None:

@@ -27,9 +27,7 @@ class Rows:
 
 def listed(query: str, rows: Rows | None = None, *, in_pages: bool = True) -> Any:
     rows = rows or Rows()
-    listing = Listing(
-        list(NAMES), rows.row, order=str, columns={"messages": lambda name: int(name[1]) % 3}
-    )
+    listing = Listing(list(NAMES), rows.row, order=str, columns={"messages": lambda name: int(name[1]) % 3})
     reply = asyncio.run(list_reply(listing, QueryParams(query), in_pages=in_pages))
     return msgspec.json.decode(reply.body)
 

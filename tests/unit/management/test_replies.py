@@ -8,6 +8,7 @@ from leveret.management.replies import STATUS, refusal_reply
 from leveret.model import errors
 from leveret.model.errors import LeveretError, NotFound, Refusal
 
+
 def test_every_refusal_has_a_status_of_its_own() -> None:
     kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, Refusal)]
     assert set(kinds) <= set(STATUS)

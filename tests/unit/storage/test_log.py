@@ -321,11 +321,23 @@ def test_retention_by_size_and_by_age_drops_the_oldest_but_never_the_newest(tmp_
     assert log.retain() == 0
 
 
-def test_an_offset_is_found_by_time(tmp_path: Path) -> None:
-    log = make(tmp_path, segment_bytes_max=1).open()
+@pytest.mark.parametrize("segment_bytes_max", [1, 10**9])
+def test_an_offset_is_found_by_time(tmp_path: Path, segment_bytes_max: int) -> None:
+    log = make(tmp_path, segment_bytes_max=segment_bytes_max).open()
     for _ in range(3):
         append(log, 10)
     assert [log.offset_at(stamp) for stamp in (0, 1000, 1001, 1002, 1003)] == [0, 0, 1, 2, 3]
+
+
+def test_an_offset_is_found_by_time_among_many_chunks_also_after_a_restart(tmp_path: Path) -> None:
+    log = make(tmp_path).open()
+    for _ in range(200):
+        append(log, 2000)  # several steps of the index, each several chunks
+    stamps = range(999, 1202)
+    wanted = [min(max(stamp - 1000, 0), 200) for stamp in stamps]
+    assert [log.offset_at(stamp) for stamp in stamps] == wanted
+    log.close()
+    assert [make(tmp_path).open().offset_at(stamp) for stamp in stamps] == wanted
 
 
 def test_a_deleted_log_leaves_nothing(tmp_path: Path) -> None:

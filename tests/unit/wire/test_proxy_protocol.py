@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -34,13 +35,14 @@ def read(stream: bytes) -> tuple[Proxied | None, bytes]:
 
 
 ports = st.integers(0, 65535)
-places = st.one_of(
-    st.tuples(
-        st.tuples(st.ip_addresses(v=version).map(str), ports),
-        st.tuples(st.ip_addresses(v=version).map(str), ports),
-    )
-    for version in (4, 6)
-)
+
+
+def ends(version: Literal[4, 6]) -> st.SearchStrategy[tuple[tuple[str, int], tuple[str, int]]]:
+    end = st.tuples(st.ip_addresses(v=version).map(str), ports)
+    return st.tuples(end, end)
+
+
+places = ends(4) | ends(6)
 
 
 @given(places, st.binary(max_size=40), st.binary(max_size=20))

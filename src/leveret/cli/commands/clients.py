@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from leveret.cli import exits
 from leveret.cli.api import CtlError, NotThere
-from leveret.cli.checks import need_vhost
+from leveret.cli.checks import listed
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
 from leveret.cli.names import users
@@ -83,24 +83,26 @@ _CONSUMER: Final = (
 _ATTEMPTS: Final = ("protocol", "auth_attempts", "auth_attempts_failed", "auth_attempts_succeeded")
 
 
-@command("Listing connections ...", "list_connections user peer_host vhost channels")
+@command("", "list_connections user peer_host vhost channels")
 def list_connections(
     ctl: Session,
     columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_CONNECTION)}.")] = None,
 ) -> Table:
     """List the open connections."""
     wanted = chosen(columns, ("user", "peer_host", "peer_port", "state"), _CONNECTION)
+    ctl.announce("Listing connections ...")
     items = [{**each, "pid": pid(each["node"], each["name"])} for each in ctl.api.get("connections")]
     return Table.of(wanted, items)
 
 
-@command("Listing channels ...", "list_channels name user messages_unacknowledged")
+@command("", "list_channels name user messages_unacknowledged")
 def list_channels(
     ctl: Session,
     columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_CHANNEL)}.")] = None,
 ) -> Table:
     """List the open channels."""
     wanted = chosen(columns, ("pid", "user", "consumer_count", "messages_unacknowledged"), _CHANNEL)
+    ctl.announce("Listing channels ...")
     items = [
         {
             **each,
@@ -112,7 +114,7 @@ def list_channels(
     return Table.of(wanted, items)
 
 
-@command("Listing consumers in vhost {vhost} ...", "list_consumers -p orders")
+@command("", "list_consumers -p orders")
 def list_consumers(
     ctl: Session,
     columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_CONSUMER)}.")] = None,
@@ -120,9 +122,9 @@ def list_consumers(
     """List the consumers of a virtual host."""
     default = [name for name in _CONSUMER if name != "activity_status"]
     wanted = chosen(columns, default, _CONSUMER)
-    need_vhost(ctl)
+    ctl.announce(f"Listing consumers in vhost {ctl.vhost} ...")
     items = []
-    for each in ctl.api.get("consumers", ctl.vhost):
+    for each in listed(ctl, "consumers"):
         channel = each["channel_details"]
         where = pid(channel["node"], channel["name"])
         items.append({**each, "queue_name": each["queue"]["name"], "channel_pid": where})
@@ -141,6 +143,12 @@ def list_node_auth_attempt_stats(
         columns = ("remote_address", "username", *_ATTEMPTS)
         return Table.of(columns, ctl.api.get("auth", "attempts", ctl.node, "source"))
     return Table.of(_ATTEMPTS, ctl.api.get("auth", "attempts", ctl.node))
+
+
+@command('Resetting authentication attempt metrics on node "{node}" ...', "reset_node_auth_attempt_metrics")
+def reset_node_auth_attempt_metrics(ctl: Session) -> None:
+    """Count logins from 0 again."""
+    ctl.api.delete("auth", "attempts", ctl.node)
 
 
 @command("Closing connection {connection}, reason: {explanation}...", "close_connection '<pid>' maintenance")

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from typer import Argument, Option
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError, NotThere
+from leveret.cli.api import CtlError
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
 from leveret.cli.values import Table
@@ -16,13 +16,15 @@ _FLAG: Final = ("name", "state", "stability", "provided_by", "desc", "doc_url")
 _DEPRECATED: Final = ("name", "deprecation_phase", "provided_by", "desc", "doc_url")
 
 
-@command("Listing feature flags ...", "list_feature_flags name state")
+@command("", "list_feature_flags name state")
 def list_feature_flags(
     ctl: Session,
     columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_FLAG)}.")] = None,
 ) -> Table:
     """List the feature flags that clients and tools of RabbitMQ may ask for."""
-    return Table.of(chosen(columns, ("name", "state"), _FLAG), ctl.api.get("feature-flags"))
+    wanted = chosen(columns, ("name", "state"), _FLAG)
+    ctl.announce("Listing feature flags ...")
+    return Table.of(wanted, ctl.api.get("feature-flags"))
 
 
 @command("", "enable_feature_flag all")
@@ -35,9 +37,11 @@ def enable_feature_flag(
     names = [each["name"] for each in ctl.api.get("feature-flags")]
     if flag != "all" and flag not in names:
         raise CtlError(exits.USAGE, f"This feature flag is not supported by node {ctl.node}")
+    for name in names if flag == "all" else (flag,):
+        ctl.api.put("feature-flags", name, "enable", body={})
 
 
-@command("Listing deprecated features ...", "list_deprecated_features")
+@command("", "list_deprecated_features")
 def list_deprecated_features(
     ctl: Session,
     columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_DEPRECATED)}.")] = None,
@@ -45,8 +49,6 @@ def list_deprecated_features(
 ) -> Table:
     """List features that clients should no longer rely on."""
     wanted = chosen(columns, ("name", "deprecation_phase"), _DEPRECATED)
+    ctl.announce("Listing deprecated features ...")
     path = ("deprecated-features", "used") if used else ("deprecated-features",)
-    try:
-        return Table.of(wanted, ctl.api.get(*path))
-    except NotThere:
-        return Table(wanted, [])
+    return Table.of(wanted, ctl.api.get(*path))

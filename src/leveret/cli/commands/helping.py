@@ -8,13 +8,24 @@ from typer import Argument
 
 import leveret
 from leveret.cli.command import Session, command
-from leveret.cli.values import Message, Text
+from leveret.cli.families import NAMES
+from leveret.cli.values import Message, Table, Text
 
 
 @command("", "version")
 def version(ctl: Session) -> Message:
     """Print the version of leveretctl."""
     return Message(leveret.__version__, {"result": "ok", "value": leveret.__version__})
+
+
+@command("", "autocomplete list_q")
+def autocomplete(
+    ctl: Session, beginning: Annotated[str, Argument(help="How the command's name begins.")] = ""
+) -> Table:
+    """List the commands whose names begin so; a shell does it by itself after completion."""
+    return Table(
+        ("command",), [[name] for name in sorted(NAMES) if name.startswith(beginning)], headless=True
+    )
 
 
 @command("", "completion bash > /etc/bash_completion.d/leveretctl")

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from typer import Argument
 
-from leveret.cli.checks import need_vhost
+from leveret.cli.checks import listed
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
 from leveret.cli.values import Table
@@ -22,25 +22,25 @@ _BINDING: Final = (
 )
 
 
-@command("Listing exchanges for vhost {vhost} ...", "list_exchanges -p orders name type policy")
+@command("", "list_exchanges -p orders name type policy")
 def list_exchanges(
     ctl: Session,
     columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_EXCHANGE)}.")] = None,
 ) -> Table:
     """List the exchanges of a virtual host."""
     wanted = chosen(columns, _EXCHANGE[:2], _EXCHANGE)
-    need_vhost(ctl)
-    return Table.of(wanted, ctl.api.get("exchanges", ctl.vhost))
+    ctl.announce(f"Listing exchanges for vhost {ctl.vhost} ...")
+    return Table.of(wanted, listed(ctl, "exchanges"))
 
 
-@command("Listing bindings for vhost {vhost}...", "list_bindings -p orders source_name destination_name")
+@command("", "list_bindings -p orders source_name destination_name")
 def list_bindings(
     ctl: Session,
     columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_BINDING)}.")] = None,
 ) -> Table:
     """List the bindings of a virtual host."""
     wanted = chosen(columns, _BINDING, _BINDING)
-    need_vhost(ctl)
+    ctl.announce(f"Listing bindings for vhost {ctl.vhost}...")
     items = [
         {
             "source_name": each["source"],
@@ -50,7 +50,7 @@ def list_bindings(
             "routing_key": each["routing_key"],
             "arguments": each["arguments"],
         }
-        for each in ctl.api.get("bindings", ctl.vhost)
+        for each in listed(ctl, "bindings")
     ]
     return Table.of(wanted, items)
 

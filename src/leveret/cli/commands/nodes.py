@@ -21,11 +21,11 @@ def status(ctl: Session) -> Sections:
     node = ctl.api.get("nodes", overview["node"])
     alarms, listeners = active_alarms(ctl), listeners_of(ctl)
     vhosts = len(ctl.api.get("vhosts"))
+    log_files = ctl.api.get("operations", "log")["places"]
     parts = [
         ("Runtime", _runtime(overview, node)),
         ("Data directory", [f"Node data directory: {node['db_dir']}"]),
-        ("Config files", [f" * {path}" for path in node.get("config_files", [])] or ["(none)"]),
-        ("Log file(s)", [f" * {path}" for path in node.get("log_files", [])] or ["(none)"]),
+        ("Log file(s)", [f" * {path}" for path in log_files] or ["(none)"]),
         ("Alarms", alarms or ["(none)"]),
         ("Memory", _memory(node)),
         ("File Descriptors", [f"Total: {node['fd_used']}, limit: {node['fd_total']}"]),
@@ -39,6 +39,7 @@ def status(ctl: Session) -> Sections:
         "uptime": node["uptime"] // 1000,
         "alarms": alarms,
         "listeners": listeners,
+        "log_files": log_files,
         "totals": {
             "virtual_host_count": vhosts,
             "connection_count": overview["object_totals"]["connections"],
@@ -108,6 +109,7 @@ def environment(ctl: Session) -> Message:
 @command("Reporting server status of node {node} ...", "report > leveret-report.txt")
 def report(ctl: Session) -> Text:
     """Print the output of all commands that tell how the node does, for those who are asked for help."""
+    ctl.quiet = True
     pieces = [_reported(ctl, module, name) for module, name in _REPORTED]
     for vhost in [str(each["name"]) for each in ctl.api.get("vhosts")]:
         ctl.vhost = vhost

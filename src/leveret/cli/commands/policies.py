@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from leveret.cli import exits
 from leveret.cli.api import CtlError, NotThere
-from leveret.cli.checks import json_of, json_text, need_vhost, refused_as
+from leveret.cli.checks import json_of, json_text, listed, need_vhost, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.names import policies
 from leveret.cli.values import Message, Table
@@ -121,9 +121,7 @@ def delete_policy(ctl: Session, path: str, name: str) -> None:
 
 def held_policies(ctl: Session, path: str) -> list[dict[str, Any]]:
     """The policies of the vhost of `-p`."""
-    need_vhost(ctl)
-    found: list[dict[str, Any]] = ctl.api.get(path, ctl.vhost)
-    return found
+    return listed(ctl, path)
 
 
 def policy_table(found: list[dict[str, Any]]) -> Table:

@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 from leveret.cli import exits
 from leveret.cli.api import CtlError, NotThere, TimedOut
-from leveret.cli.checks import need_vhost, refused_as
+from leveret.cli.checks import listed, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
 from leveret.cli.names import queues
@@ -76,14 +76,13 @@ def list_queues(
     wanted = chosen(columns, ("name", "messages"), _KNOWN)
     ctl.announce(f"Timeout: {float(ctl.timeout_s or _DEFAULT_TIMEOUT_S)} seconds ...")
     ctl.announce(f"Listing queues for vhost {ctl.vhost} ...")
-    need_vhost(ctl)
-    found = [_shown(each) for each in ctl.api.get("queues", ctl.vhost)]
+    found = [_shown(each) for each in listed(ctl, "queues")]
     if online is not offline:
         found = [each for each in found if (each["state"] in _DOWN) is offline]
     return Table.of(wanted, found)
 
 
-@command("Listing unresponsive queues for vhost {vhost} ...", "list_unresponsive_queues --queue-timeout 1000")
+@command("", "list_unresponsive_queues --queue-timeout 1000")
 def list_unresponsive_queues(
     ctl: Session,
     columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_UNRESPONSIVE)}.")] = None,
@@ -94,9 +93,9 @@ def list_unresponsive_queues(
 ) -> Table:
     """List the queues that do not answer in time, or are down."""
     wanted = chosen(columns, ("name",), _UNRESPONSIVE)
-    need_vhost(ctl)
+    ctl.announce(f"Listing unresponsive queues for vhost {ctl.vhost} ...")
     found = []
-    for each in ctl.api.get("queues", ctl.vhost):
+    for each in listed(ctl, "queues"):
         try:
             seen = ctl.api.get_within(queue_timeout / 1000, "queues", ctl.vhost, each["name"])
         except NotThere:

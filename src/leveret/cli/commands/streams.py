@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 from leveret.cli import exits
 from leveret.cli.api import CtlError, NotThere
-from leveret.cli.checks import need_vhost, refused_as
+from leveret.cli.checks import listed, need_vhost, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
 from leveret.cli.names import queues
@@ -70,18 +70,19 @@ _PUBLISHER: Final = (
 _STATUS: Final = ("role", "node", "offset", "committed_offset", "first_offset", "readers", "segments")
 
 
-@command("Listing stream connections ...", "list_stream_connections conn_name user")
+@command("", "list_stream_connections conn_name user")
 def list_stream_connections(
     ctl: Session,
     columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_CONNECTION)}.")] = None,
 ) -> Table:
     """List the connections by the stream protocol."""
     wanted = chosen(columns, ("conn_name",), _CONNECTION)
+    ctl.announce("Listing stream connections ...")
     found = ctl.api.get("stream", "connections")
     return Table.of(wanted, [{**each, "conn_name": each["name"]} for each in found])
 
 
-@command("Listing stream consumers ...", "list_stream_consumers -p orders stream offset")
+@command("", "list_stream_consumers -p orders stream offset")
 def list_stream_consumers(
     ctl: Session,
     columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_CONSUMER)}.")] = None,
@@ -97,11 +98,11 @@ def list_stream_consumers(
         "credits",
     )
     wanted = chosen(columns, (*default, "active", "activity_status", "properties"), _CONSUMER)
-    need_vhost(ctl)
-    return Table.of(wanted, map(_placed, ctl.api.get("stream", "consumers", ctl.vhost)))
+    ctl.announce("Listing stream consumers ...")
+    return Table.of(wanted, map(_placed, listed(ctl, "stream", "consumers")))
 
 
-@command("Listing stream publishers ...", "list_stream_publishers -p orders stream reference")
+@command("", "list_stream_publishers -p orders stream reference")
 def list_stream_publishers(
     ctl: Session,
     columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_PUBLISHER)}.")] = None,
@@ -110,8 +111,8 @@ def list_stream_publishers(
     wanted = chosen(
         columns, tuple(name for name in _PUBLISHER if name not in ("connection_pid", "node")), _PUBLISHER
     )
-    need_vhost(ctl)
-    return Table.of(wanted, map(_placed, ctl.api.get("stream", "publishers", ctl.vhost)))
+    ctl.announce("Listing stream publishers ...")
+    return Table.of(wanted, map(_placed, listed(ctl, "stream", "publishers")))
 
 
 @command("Status of stream {name} on node {node} ...", "stream_status -p orders events")

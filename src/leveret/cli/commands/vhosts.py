@@ -73,13 +73,15 @@ def delete_vhost(ctl: Session, name: Name) -> None:
     ctl.api.delete("vhosts", name)
 
 
-@command("Listing vhosts ...", "list_vhosts name tags messages")
+@command("", "list_vhosts name tags messages")
 def list_vhosts(
     ctl: Session,
     columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_KNOWN)}.")] = None,
 ) -> Table:
     """List virtual hosts."""
-    return Table.of(chosen(columns, ("name",), _KNOWN), ctl.api.get("vhosts"))
+    wanted = chosen(columns, ("name",), _KNOWN)
+    ctl.announce("Listing vhosts ...")
+    return Table.of(wanted, ctl.api.get("vhosts"))
 
 
 @command('Setting tags for virtual host "{name}" to {tags} ...', "set_vhost_tags orders standby_replication")
@@ -106,7 +108,8 @@ def restart_vhost(ctl: Session) -> Message:
 def trace_on(ctl: Session) -> Message:
     """Copy every message of a virtual host to the exchange amq.rabbitmq.trace."""
     need_vhost(ctl)
-    ctl.api.put("vhosts", ctl.vhost, body={"tracing": True})
+    with refused_as(exits.UNAVAILABLE):
+        ctl.api.put("vhosts", ctl.vhost, body={"tracing": True})
     return _traced(ctl, wanted=True)
 
 

@@ -9,10 +9,11 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response
 
-from leveret.management.call import Call, resource
-from leveret.management.replies import done, json_reply, list_reply
+from leveret.management.call import NAME_BYTES_MAX, Call, resource
+from leveret.management.listing import Listing
+from leveret.management.replies import done
 from leveret.model.definitions import Binding, Put
-from leveret.model.errors import AccessRefused, NotFound
+from leveret.model.errors import AccessRefused, InvalidCommand, NotFound
 
 _KINDS: Final = {"q": "queue", "e": "exchange"}
 
@@ -26,18 +27,17 @@ class Wanted(msgspec.Struct):
 
 async def show_all(call: Call) -> Response:
     """The bindings of all vhosts the caller sees."""
-    seen = [name for name in call.broker.topologies if call.caller.sees(name)]
-    return list_reply([each for name in seen for each in _bindings(call, name)], call.request.query_params)
+    return await _list(call, call.seen_vhosts())
 
 
 async def show_vhost(call: Call) -> Response:
     """The bindings of one vhost."""
-    return list_reply(_bindings(call, call.vhost()), call.request.query_params)
+    return await _list(call, [call.vhost()])
 
 
 async def show_between(call: Call) -> Response:
-    """The bindings between two ends."""
-    return json_reply([binding_json(each) for each in _between(call)])
+    """The bindings between two ends; none if an end is not there."""
+    return await call.plain_list([binding_json(each) for each in _between(call)], "properties_key")
 
 
 async def post(call: Call) -> Response:
@@ -46,6 +46,9 @@ async def post(call: Call) -> Response:
     wanted = await call.body(Wanted)
     if not source:
         raise AccessRefused("operation not permitted on the default exchange")
+    if len(wanted.routing_key.encode()) > NAME_BYTES_MAX:
+        raise InvalidCommand(f"routing_key should be at most {NAME_BYTES_MAX} bytes")
+    _check_ends(call, vhost, source, kind, destination)
     call.caller.may("write", vhost, destination, kind)
     call.caller.may("read", vhost, source, "exchange")
     binding = Binding(
@@ -57,18 +60,20 @@ async def post(call: Call) -> Response:
         arguments=wanted.arguments,
     )
     await call.apply(Put(binding))
-    location = f"{quote(destination, safe='')}/{quote(binding.properties_key, safe='~')}"
+    location = f"{quote(destination, safe='')}/{quote(shown_key(binding), safe='~')}"
     return Response(status_code=HTTPStatus.CREATED, headers={"location": location})
 
 
 async def show(call: Call) -> Response:
     """One binding."""
-    return json_reply(binding_json(_binding(call)))
+    return call.show(binding_json(_binding(call)))
 
 
 async def delete(call: Call) -> Response:
     """Unbind."""
     binding = _binding(call)
+    if not binding.source:
+        raise AccessRefused("operation not permitted on the default exchange")
     call.caller.may("write", binding.vhost, binding.destination, binding.destination_type)
     call.caller.may("read", binding.vhost, binding.source, "exchange")
     call.broker.unbind(binding)
@@ -78,56 +83,80 @@ async def delete(call: Call) -> Response:
 
 def binding_json(binding: Binding) -> dict[str, Any]:
     """A binding as RabbitMQ shows it."""
-    return {**msgspec.to_builtins(binding), "properties_key": binding.properties_key}
+    return {**msgspec.to_builtins(binding), "properties_key": shown_key(binding)}
 
 
-def default_bindings(call: Call, vhost: str) -> list[dict[str, Any]]:
+def shown_key(binding: Binding) -> str:
+    """A binding's name between its ends, fit for a path: its routing key percent-encoded."""
+    if not binding.arguments:
+        return quote(binding.routing_key, safe="") or "~"
+    return quote(binding.routing_key, safe="") + binding.properties_key[len(binding.routing_key) :]
+
+
+def default_bindings(call: Call, vhost: str) -> list[Binding]:
     """Every queue is bound to the default exchange by its name."""
     return [
-        binding_json(Binding(source="", vhost=vhost, destination=queue.key[1], routing_key=queue.key[1]))
+        Binding(source="", vhost=vhost, destination=queue.key[1], routing_key=queue.key[1])
         for queue in call.broker.vhost_queues(vhost)
     ]
 
 
-def _bindings(call: Call, vhost: str) -> list[dict[str, Any]]:
-    explicit = [binding_json(each) for each in call.broker.topology(vhost).bindings()]
-    return default_bindings(call, vhost) + explicit
+async def _list(call: Call, vhosts: list[str]) -> Response:
+    found: list[Binding] = []
+    for vhost in vhosts:
+        found += default_bindings(call, vhost)
+        found += call.broker.topology(vhost).bindings()
+    return await call.list(Listing(found, binding_json, order=lambda binding: binding.key))
 
 
 def _ends(call: Call) -> tuple[str, str, str, str]:
+    """Vhost, source, kind of destination, destination; whether the ends are there is not looked at."""
     kind = _KINDS.get(call.path("kind"))
     if kind is None:
         raise NotFound("a binding goes to a queue (q) or an exchange (e)")
-    vhost, source, destination = call.vhost(), call.exchange_name("source"), call.path("destination")
+    return call.vhost(), call.exchange_name("source"), kind, call.path("destination")
+
+
+def _check_ends(call: Call, vhost: str, source: str, kind: str, destination: str) -> None:
     call.broker.exchange(vhost, source)
     if kind == "queue":
         call.broker.queue(vhost, destination)
     else:
         call.broker.exchange(vhost, destination)
-    return vhost, source, kind, destination
 
 
 def _between(call: Call) -> list[Binding]:
     vhost, source, kind, destination = _ends(call)
     if not source:
-        return [Binding(source="", vhost=vhost, destination=destination, routing_key=destination)]
+        held = kind == "queue" and (vhost, destination) in call.broker.queues
+        implicit = Binding(source="", vhost=vhost, destination=destination, routing_key=destination)
+        return [implicit] if held else []
     into = call.broker.topology(vhost).bindings_into(kind, destination)
     return [each for each in into if each.source == source]
 
 
 def _binding(call: Call) -> Binding:
+    """The binding of the path, whose key may be encoded once more than a path asks for, as in a location."""
     wanted = call.path("properties_key")
-    for each in _between(call):
-        if each.properties_key == wanted:
-            return each
+    found = _between(call)
+    for name in (shown_key, lambda each: each.properties_key):
+        for each in found:
+            if name(each) == wanted:
+                return each
     raise NotFound(f"no binding '{wanted}' between the two")
 
 
 ROUTES = [
     resource("/api/bindings", GET=show_all),
     resource("/api/bindings/{vhost}", GET=show_vhost),
-    resource("/api/bindings/{vhost}/e/{source}/{kind}/{destination}", GET=show_between, POST=post),
     resource(
-        "/api/bindings/{vhost}/e/{source}/{kind}/{destination}/{properties_key}", GET=show, DELETE=delete
+        "/api/bindings/{vhost}/e/{source}/{kind}/{destination}",
+        GET=show_between,
+        POST=post,
+    ),
+    resource(
+        "/api/bindings/{vhost}/e/{source}/{kind}/{destination}/{properties_key}",
+        GET=show,
+        DELETE=delete,
     ),
 ]

@@ -2,34 +2,67 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.responses import Response
 
+from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.consumer_view import channels_of
-from leveret.management.replies import json_reply, list_reply
-from leveret.management.resources.connections import visible
+from leveret.management.listing import Listing
+from leveret.management.peer_view import channel_json, channel_name, consumer_json
+from leveret.management.peers import channels
+from leveret.management.queue_view import idle_since
 from leveret.model.errors import NotFound
+from leveret.session.amqp091.channel import Channel
 
 
 async def show_all(call: Call) -> Response:
     """The channels the caller may see: all, or its own."""
-    return list_reply(visible(call, channels_of(call.node)), call.request.query_params)
+    return await _list(call, _visible(call))
 
 
 async def show_vhost(call: Call) -> Response:
     """The channels in one vhost."""
     vhost = call.vhost()
-    found = [each for each in channels_of(call.node) if each["vhost"] == vhost]
-    return list_reply(visible(call, found), call.request.query_params)
+    return await _list(call, [each for each in _visible(call) if each.connection.vhost == vhost])
 
 
 async def show(call: Call) -> Response:
-    """One channel."""
+    """One channel, with its consumers."""
     name = call.path("name")
-    for each in visible(call, channels_of(call.node)):
-        if each["name"] == name:
-            return json_reply(each)
+    for each in _visible(call):
+        if channel_name(each) == name:
+            consumers = [consumer_json(call.node, consumer) for consumer in each.consumers.values()]
+            more = {"consumer_details": consumers, "deliveries": [], "publishes": []}
+            return call.show({**shown_channel(call, each), **more})
     raise NotFound(f"channel '{name}' does not exist")
+
+
+def shown_channel(call: Call, channel: Channel) -> dict[str, Any]:
+    """A channel with its rates."""
+    return {
+        **channel_json(call.node, channel),
+        **call.rates.channel(channel, call.ranges()),
+        **idle_since(call.rates.channel_idle_since_ms(channel)),
+    }
+
+
+def _visible(call: Call) -> list[Channel]:
+    """What belongs to the caller, or all for those who monitor."""
+    found = channels(call.node)
+    if call.caller.has(Need.MONITORING):
+        return found
+    return [each for each in found if each.connection.user == call.caller.name]
+
+
+async def _list(call: Call, found: list[Channel]) -> Response:
+    listing = Listing(
+        found,
+        lambda each: shown_channel(call, each),
+        order=lambda each: (each.connection.peer, each.number),
+        name=channel_name,
+    )
+    return await call.list(listing, in_pages=True)
 
 
 ROUTES = [

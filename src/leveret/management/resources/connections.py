@@ -2,71 +2,143 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from starlette.responses import Response
 
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.consumer_view import amqp_connections, channels_of, connections_of
-from leveret.management.replies import done, json_reply, list_reply
+from leveret.management.listing import Listing
+from leveret.management.peer_view import (
+    amqp_connection_json,
+    ends,
+    stream_connection_json,
+)
+from leveret.management.peers import amqp_connections, stream_connections
+from leveret.management.replies import done
+from leveret.management.resources.channels import shown_channel
 from leveret.model.errors import NotFound
+from leveret.runtime.node import clock_ms
+from leveret.session.amqp091.connection import ClientConnection
+
+_REASON: Final = "Closed via management plugin"
 
 
 async def show_all(call: Call) -> Response:
     """The connections the caller may see: all, or its own."""
-    return list_reply(visible(call, connections_of(call.node)), call.request.query_params)
+    return await _list(call, visible(call))
 
 
 async def show_vhost(call: Call) -> Response:
     """The connections to one vhost."""
     vhost = call.vhost()
-    found = [each for each in connections_of(call.node) if each["vhost"] == vhost]
-    return list_reply(visible(call, found), call.request.query_params)
+    return await _list(call, [each for each in visible(call) if each.vhost == vhost])
 
 
 async def show(call: Call) -> Response:
     """One connection."""
-    return json_reply(_held(call))
+    return call.show(connection_json(call, _held(call)))
 
 
 async def close(call: Call) -> Response:
     """End a connection; `x-reason` is told to the client."""
-    name = _held(call)["name"]
-    reason = call.request.headers.get("x-reason", "Closed via management plugin")
-    for each in amqp_connections(call.node):
-        if each.peer == name:
-            each.force_close(reason)
-    for stream in call.node.streams.connections:
-        if stream.name == name:
-            stream.close(reason)
+    _close(_held(call), _reason(call))
     await call.node.commit()
     return done()
 
 
 async def show_channels(call: Call) -> Response:
-    """The channels of one connection."""
-    name = _held(call)["name"]
-    return json_reply([each for each in channels_of(call.node) if each["connection_details"]["name"] == name])
+    """The channels of one connection; those of the stream protocol have none."""
+    held = _held(call)
+    own = list(held.channels.values()) if isinstance(held, ClientConnection) else []
+    listing = Listing(own, lambda each: shown_channel(call, each), order=lambda each: each.number)
+    return await call.list(listing)
 
 
-def visible(call: Call, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What belongs to the caller, or all for those who monitor."""
+async def show_of_user(call: Call) -> Response:
+    """Who is connected as a user, in short."""
+    rows = [
+        {
+            "name": name_of(each),
+            "vhost": each.vhost,
+            "user": each.user,
+            "node": call.node.config.node_name,
+        }
+        for each in _of_user(call)
+    ]
+    return await call.plain_list(rows, "name")
+
+
+async def close_of_user(call: Call) -> Response:
+    """End all connections of a user."""
+    for each in _of_user(call):
+        _close(each, _reason(call))
+    await call.node.commit()
+    return done()
+
+
+def visible(call: Call) -> list[Any]:
+    """The connections that belong to the caller, or all for those who monitor."""
+    found = [*amqp_connections(call.node), *stream_connections(call.node)]
     if call.caller.has(Need.MONITORING):
         return found
-    return [each for each in found if each["user"] == call.caller.name]
+    return [each for each in found if each.user == call.caller.name]
 
 
-def _held(call: Call) -> dict[str, Any]:
+def connection_json(call: Call, connection: Any) -> dict[str, Any]:
+    """A connection of either protocol."""
+    if not isinstance(connection, ClientConnection):
+        shown = stream_connection_json(call.node, connection)
+        return {**shown, **call.rates.connection(connection, call.ranges())}
+    return {
+        **amqp_connection_json(call.node, connection, clock_ms()),
+        **call.rates.connection(connection, call.ranges()),
+    }
+
+
+def name_of(connection: Any) -> str:
+    """`PEER:PORT -> OWN:PORT`."""
+    name: str = connection.peer if isinstance(connection, ClientConnection) else connection.name
+    return name
+
+
+def _held(call: Call) -> Any:
     name = call.path("name")
-    for each in visible(call, connections_of(call.node)):
-        if each["name"] == name:
+    for each in visible(call):
+        if name_of(each) == name:
             return each
     raise NotFound(f"connection '{name}' does not exist")
 
 
+def _of_user(call: Call) -> list[Any]:
+    user = call.path("user")
+    return [each for each in visible(call) if each.user == user]
+
+
+def _reason(call: Call) -> str:
+    return call.request.headers.get("x-reason", _REASON)
+
+
+def _close(connection: Any, reason: str) -> None:
+    if isinstance(connection, ClientConnection):
+        connection.force_close(reason)
+    else:
+        connection.close(reason)
+
+
+async def _list(call: Call, found: list[Any]) -> Response:
+    listing = Listing(
+        found,
+        lambda each: connection_json(call, each),
+        order=name_of,
+        name=lambda each: ends(name_of(each))["name"],
+    )
+    return await call.list(listing, in_pages=True)
+
+
 ROUTES = [
     resource("/api/connections", GET=show_all),
+    resource("/api/connections/username/{user}", GET=show_of_user, DELETE=close_of_user),
     resource("/api/connections/{name}", GET=show, DELETE=close),
     resource("/api/connections/{name}/channels", GET=show_channels),
     resource("/api/vhosts/{vhost}/connections", GET=show_vhost),

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from starlette.responses import Response
 
 from leveret.management.call import Call, resource
-from leveret.management.consumer_view import consumers_of
-from leveret.management.replies import json_reply
+from leveret.management.listing import Listing, Row
+from leveret.management.peer_view import consumer_json, stream_consumer_json
+from leveret.management.peers import consumers, stream_connections
 
 
 async def show_all(call: Call) -> Response:
     """The consumers in all vhosts the caller sees."""
-    return json_reply([each for each in consumers_of(call.node) if call.caller.sees(each["queue"]["vhost"])])
+    seen = set(call.seen_vhosts())
+    return await _list(call, seen)
 
 
 async def show_vhost(call: Call) -> Response:
     """The consumers in one vhost."""
     vhost = call.vhost()
-    return json_reply([each for each in consumers_of(call.node) if each["queue"]["vhost"] == vhost])
+    return await _list(call, {vhost})
+
+
+async def _list(call: Call, vhosts: set[str]) -> Response:
+    rows: list[Callable[[], Row]] = [
+        partial(consumer_json, call.node, each)
+        for each in consumers(call.node)
+        if each.queue.key[0] in vhosts
+    ]
+    rows += [
+        partial(stream_consumer_json, call.node, connection, number)
+        for connection in stream_connections(call.node)
+        if connection.vhost in vhosts
+        for number in connection.subscriptions
+    ]
+    return await call.list(Listing(rows, lambda row: row(), order=lambda row: 0))
 
 
 ROUTES = [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from email import policy
+from email.parser import BytesParser
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -10,30 +13,38 @@ from starlette.responses import Response
 
 import leveret
 from leveret.management.auth import Need
-from leveret.management.call import Call, resource
-from leveret.management.replies import done, json_reply
+from leveret.management.call import Call, read_json, resource
+from leveret.management.replies import done, octets_reply
 from leveret.management.resources.overview import RABBITMQ_VERSION
-from leveret.model.definitions import KINDS, AnyEntity, Put, Queue
+from leveret.management.turns import in_turns
+from leveret.model.definitions import KINDS, AnyEntity, Put, Queue, Vhost
+from leveret.model.errors import InvalidCommand, NotFound
 from leveret.runtime.definitions_import import entities_of, is_passed_over
 
 _OF_A_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
+_JSON: Final = "application/json"
+_FORM: Final = "multipart/form-data"
+_QUOTED: Final = str.maketrans({'"': "", "\\": "", "\r": "", "\n": ""})
 
 
 async def show_all(call: Call) -> Response:
     """The definitions of the cluster."""
-    sections = {kind: [entity_json(each) for each in call.definitions[kind].values()] for kind in KINDS}
-    return _document({"rabbitmq_definition_format": "cluster", **_names(call), **sections})
+    held = {kind: list(call.definitions[kind].values()) for kind in KINDS}
+    return await _document(call, {"rabbitmq_definition_format": "cluster", **_names(call)}, held)
 
 
 async def show_vhost(call: Call) -> Response:
     """The definitions of one vhost; its name is left out, so that they fit another."""
     vhost = call.vhost()
-    sections = {}
-    for kind in _OF_A_VHOST:
-        own = [entity_json(each) for each in call.definitions[kind].values() if each.key[0] == vhost]
-        sections[kind] = [{name: value for name, value in each.items() if name != "vhost"} for each in own]
-    names = {"rabbitmq_definition_format": "single_virtual_host", "original_vhost_name": vhost}
-    return _document({**names, **_names(call), **sections})
+    held = {
+        kind: [each for each in call.definitions[kind].values() if each.key[0] == vhost]
+        for kind in _OF_A_VHOST
+    }
+    names = {
+        "rabbitmq_definition_format": "single_virtual_host",
+        "original_vhost_name": vhost,
+    }
+    return await _document(call, {**names, **_names(call)}, held, without="vhost")
 
 
 async def put_all(call: Call) -> Response:
@@ -47,13 +58,32 @@ async def put_vhost(call: Call) -> Response:
 
 
 async def _put(call: Call, vhost: str | None) -> Response:
-    kind = call.request.headers.get("content-type", "application/json")
-    if kind.partition(";")[0].strip() != "application/json":
+    """Import, while no other import goes on; what was put before a refusal stands, as in RabbitMQ."""
+    kind = call.request.headers.get("content-type", _JSON)
+    media = kind.partition(";")[0].strip().lower()
+    if media not in (_JSON, _FORM):
         return Response(status_code=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
-    entities = entities_of(await call.body(dict[str, Any]), vhost)
-    held = call.node.broker.definitions
-    await call.apply(*(Put(entity) for entity in entities if not is_passed_over(entity, held)))
+    octets = await call.octets()
+    content = read_json(_file_of(kind, octets) if media == _FORM else octets or b"{}", dict[str, Any])
+    async with call.imports:
+        entities = entities_of(content, vhost)
+        held = call.broker.definitions
+        try:
+            await call.apply(*(Put(entity) for entity in entities if not is_passed_over(entity, held)))
+        except NotFound as missing:
+            raise InvalidCommand(str(missing)) from None
     return done()
+
+
+def _file_of(kind: str, octets: bytes) -> bytes:
+    """The part `file` of a form."""
+    head = f"content-type: {kind}\r\n\r\n".encode("latin-1")
+    form = BytesParser(policy=policy.HTTP).parsebytes(head + octets)
+    for part in form.iter_parts():
+        if part.get_param("name", header="content-disposition") == "file":
+            content = part.get_payload(decode=True)
+            return content if isinstance(content, bytes) else b""
+    raise InvalidCommand("the form has no part named 'file'")
 
 
 def entity_json(entity: AnyEntity) -> dict[str, Any]:
@@ -61,6 +91,8 @@ def entity_json(entity: AnyEntity) -> dict[str, Any]:
     shown: dict[str, Any] = msgspec.to_builtins(entity)
     if isinstance(entity, Queue):
         del shown["epoch"]
+    if isinstance(entity, Vhost):
+        shown["metadata"] = {key: shown[key] for key in ("description", "tags", "default_queue_type")}
     return shown
 
 
@@ -74,13 +106,35 @@ def _names(call: Call) -> dict[str, str]:
     }
 
 
-def _document(content: dict[str, Any]) -> Response:
-    reply = json_reply(content)
-    reply.headers["content-disposition"] = "attachment; filename=definitions.json"
+async def _document(
+    call: Call,
+    names: dict[str, str],
+    held: dict[str, list[AnyEntity]],
+    without: str = "",
+) -> Response:
+    sections = {kind: msgspec.Raw(await _section(entities, without)) for kind, entities in held.items()}
+    reply = octets_reply(msgspec.json.encode({**names, **sections}))
+    name = call.query.get("download", "definitions.json").translate(_QUOTED)
+    reply.headers["content-disposition"] = f'attachment; filename="{name}"'
     return reply
+
+
+async def _section(entities: Iterable[AnyEntity], without: str) -> bytes:
+    encode = msgspec.json.Encoder().encode
+    rows: list[bytes] = []
+    async for entity in in_turns(entities):
+        row = entity_json(entity)
+        row.pop(without, None)
+        rows.append(encode(row))
+    return b"[" + b",".join(rows) + b"]"
 
 
 ROUTES = [
     resource("/api/definitions", need=Need.ADMINISTRATOR, GET=show_all, POST=put_all),
-    resource("/api/definitions/{vhost}", need=Need.ADMINISTRATOR, GET=show_vhost, POST=put_vhost),
+    resource(
+        "/api/definitions/{vhost}",
+        need=Need.ADMINISTRATOR,
+        GET=show_vhost,
+        POST=put_vhost,
+    ),
 ]

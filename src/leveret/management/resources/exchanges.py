@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
-from leveret.core.topology import PREDECLARED
+from leveret.core.topology import PREDECLARED, ExchangeState
 from leveret.management.call import Call, resource
-from leveret.management.replies import done, json_reply, list_reply, put_reply
+from leveret.management.listing import Listing
+from leveret.management.replies import done, put_reply
 from leveret.management.resources.bindings import binding_json, default_bindings
-from leveret.model.definitions import Exchange, Put
+from leveret.model.definitions import Binding, Exchange, Put
 from leveret.model.errors import AccessRefused
 
 
@@ -19,7 +21,7 @@ class Wanted(msgspec.Struct):
     """The body of a PUT."""
 
     type: str = "direct"
-    durable: bool = True
+    durable: bool = False
     auto_delete: bool = False
     internal: bool = False
     arguments: dict[str, Any] = {}
@@ -27,26 +29,28 @@ class Wanted(msgspec.Struct):
 
 async def show_all(call: Call) -> Response:
     """The exchanges of all vhosts the caller sees."""
-    seen = [name for name in call.broker.topologies if call.caller.sees(name)]
-    return list_reply([each for name in seen for each in _exchanges(call, name)], call.request.query_params)
+    return await _list(call, call.seen_vhosts())
 
 
 async def show_vhost(call: Call) -> Response:
     """The exchanges of one vhost."""
-    return list_reply(_exchanges(call, call.vhost()), call.request.query_params)
+    return await _list(call, [call.vhost()])
 
 
 async def show(call: Call) -> Response:
     """One exchange."""
-    return json_reply(msgspec.to_builtins(call.broker.exchange(call.vhost(), call.exchange_name())))
+    exchange = call.broker.exchange(call.vhost(), call.exchange_name())
+    state = call.broker.topology(exchange.vhost).exchanges[exchange.name]
+    return call.show({**exchange_json(call, state), "incoming": [], "outgoing": []})
 
 
 async def put(call: Call) -> Response:
     """Declare an exchange, or check that the one there is equivalent."""
     vhost, name = call.vhost(), call.exchange_name()
+    call.new_name()
     wanted = await call.body(Wanted)
     existed = name in call.broker.topology(vhost).exchanges
-    if not existed and (not name or name.startswith("amq.")):
+    if not name or (not existed and name.startswith("amq.")):
         raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
     call.caller.may("configure", vhost, name, "exchange")
     exchange = Exchange(
@@ -75,27 +79,42 @@ async def delete(call: Call) -> Response:
 
 
 async def show_bindings_from(call: Call) -> Response:
-    """What is bound to the exchange."""
+    """What is bound to the exchange; nothing to one that is not there."""
     vhost, name = call.vhost(), call.exchange_name()
-    call.broker.exchange(vhost, name)
     if not name:
-        return json_reply(default_bindings(call, vhost))
-    bindings = call.broker.topology(vhost).exchanges[name].bindings.values()
-    return json_reply([binding_json(each) for each in bindings])
+        return await _bindings(call, default_bindings(call, vhost))
+    state = call.broker.topology(vhost).exchanges.get(name)
+    return await _bindings(call, state.bindings.values() if state is not None else ())
 
 
 async def show_bindings_to(call: Call) -> Response:
-    """What the exchange is bound to."""
+    """What the exchange is bound to; nothing is one that is not there."""
     vhost, name = call.vhost(), call.exchange_name()
-    call.broker.exchange(vhost, name)
-    return json_reply(
-        [binding_json(each) for each in call.broker.topology(vhost).bindings_into("exchange", name)]
+    return await _bindings(call, call.broker.topology(vhost).bindings_into("exchange", name))
+
+
+def exchange_json(call: Call, state: ExchangeState) -> dict[str, Any]:
+    """An exchange as RabbitMQ shows it."""
+    applied = {"policy": state.applied.policy} if state.applied.policy else {}
+    return {
+        **msgspec.to_builtins(state.definition),
+        **applied,
+        **call.rates.exchange(state, call.ranges()),
+    }
+
+
+async def _list(call: Call, vhosts: list[str]) -> Response:
+    listing = Listing(
+        [state for vhost in vhosts for state in call.broker.topology(vhost).exchanges.values()],
+        lambda state: exchange_json(call, state),
+        order=lambda state: state.definition.key,
+        name=lambda state: state.definition.name,
     )
+    return await call.list(listing, in_pages=True)
 
 
-def _exchanges(call: Call, vhost: str) -> list[dict[str, Any]]:
-    states = call.broker.topology(vhost).exchanges.values()
-    return [msgspec.to_builtins(state.definition) for state in states]
+async def _bindings(call: Call, bindings: Iterable[Binding]) -> Response:
+    return await call.list(Listing(list(bindings), binding_json, order=lambda binding: binding.key))
 
 
 ROUTES = [

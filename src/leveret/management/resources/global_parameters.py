@@ -12,7 +12,8 @@ from starlette.responses import Response
 from leveret.core.schema import UPSTREAM_PARAMETER
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.replies import done, json_reply, put_reply
+from leveret.management.listing import Listing
+from leveret.management.replies import done, put_reply
 from leveret.management.resources.standby_replication import set_upstream
 from leveret.model.definitions import AnyEntity, Delete, GlobalParameter, Put
 from leveret.model.errors import NotFound
@@ -27,12 +28,13 @@ class Wanted(msgspec.Struct):
 
 async def show_all(call: Call) -> Response:
     """All global parameters."""
-    return json_reply(list(call.definitions["global_parameters"].values()))
+    held = list(call.definitions["global_parameters"].values())
+    return await call.list(Listing(held, msgspec.to_builtins, order=lambda each: each.key))
 
 
 async def show(call: Call) -> Response:
     """One global parameter."""
-    return json_reply(_held(call))
+    return call.show(msgspec.to_builtins(_held(call)))
 
 
 async def put(call: Call) -> Response:
@@ -65,5 +67,11 @@ def _held(call: Call) -> AnyEntity:
 
 ROUTES = [
     resource("/api/global-parameters", need=Need.ADMINISTRATOR, GET=show_all),
-    resource("/api/global-parameters/{name}", need=Need.ADMINISTRATOR, GET=show, PUT=put, DELETE=delete),
+    resource(
+        "/api/global-parameters/{name}",
+        need=Need.ADMINISTRATOR,
+        GET=show,
+        PUT=put,
+        DELETE=delete,
+    ),
 ]

@@ -1,36 +1,123 @@
-"""`/api/health/checks`: is the node fit to serve."""
+"""`/api/health/checks`: is the node fit to serve. 200 and `ok`, or 503 and why not."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Any, Final
 
 from starlette.responses import Response
 
+from leveret.management.auth import Need
 from leveret.management.call import Call, resource
+from leveret.management.certificates import expiring_before
+from leveret.management.doors import doors_of
 from leveret.management.replies import json_reply
+from leveret.model.errors import InvalidCommand, NotFound
+
+_DAYS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
+_PROTOCOLS: Final = {
+    "amqp091": "amqp",
+    "amqp0.9.1": "amqp",
+    "amqp0-9-1": "amqp",
+    "amqp10": "amqp",
+    "amqp1.0": "amqp",
+    "amqps": "amqp/ssl",
+    "amqp091/ssl": "amqp/ssl",
+    "streams": "stream",
+}
 
 
 async def check_alarms(call: Call) -> Response:
-    """Ok while every queue can be served; otherwise 503 with the queues whose logs are damaged."""
+    """No alarm of memory or disk is in effect, and no queue's log is damaged."""
+    name = call.node.config.node_name
+    alarms = [{"node": name, "resource": resource} for resource in call.node.alarms.active]
+    if alarms:
+        return _failed("There are alarms in effect in the cluster", {"alarms": alarms})
     damaged = [
         {"name": queue.key[1], "vhost": queue.key[0], "reason": queue.damage}
         for queue in call.broker.queues.values()
         if queue.damage is not None
     ]
-    if not damaged:
-        return json_reply({"status": "ok"})
-    reason = "queues are down because their logs are damaged"
-    body = {"status": "failed", "reason": reason, "queues": damaged}
-    return json_reply(body, HTTPStatus.SERVICE_UNAVAILABLE)
+    if damaged:
+        return _failed("queues are down because their logs are damaged", {"queues": damaged})
+    return _ok()
 
 
-async def check_virtual_hosts(call: Call) -> Response:
-    """Ok: a vhost runs as long as its node does."""
+async def check_running(call: Call) -> Response:
+    """Ok: a vhost runs as long as its node does, which is in service as long as it answers."""
+    return _ok()
+
+
+async def check_single_node(call: Call) -> Response:
+    """Ok: nothing is lost with a node that a second one could keep."""
+    return json_reply({"status": "ok", "reason": "single node cluster"})
+
+
+async def check_port(call: Call) -> Response:
+    """Whether somebody listens on a port."""
+    text = call.path("port")
+    if not text.isascii() or not text.isdigit() or len(text) > 5:
+        raise InvalidCommand("Invalid port")
+    port = int(text)
+    ports = sorted({door.port for door in doors_of(call.node.config)})
+    if port in ports:
+        return json_reply({"status": "ok", "port": port})
+    return _failed("No active listener", {"missing": port, "ports": ports})
+
+
+async def check_protocol(call: Call) -> Response:
+    """Whether somebody listens who speaks a protocol."""
+    asked = call.path("protocol").lower()
+    protocol = _PROTOCOLS.get(asked, asked)
+    protocols = sorted({door.protocol for door in doors_of(call.node.config)})
+    if protocol in protocols:
+        return json_reply({"status": "ok", "protocol": protocol})
+    return _failed("No active listener", {"missing": protocol, "protocols": protocols})
+
+
+async def check_certificates(call: Call) -> Response:
+    """Whether all certificates of listeners hold for a while yet."""
+    within, unit = call.path("within"), call.path("unit")
+    if unit not in _DAYS:
+        raise InvalidCommand("Time unit not recognised. Supported units: days, weeks, months, years.")
+    if not within.isascii() or not within.isdigit() or len(within) > 5:
+        raise InvalidCommand("Invalid expiration value.")
+    expired = expiring_before(call.node.config, int(within) * _DAYS[unit])
+    return _failed("Certificates expiring", {"expired": expired}) if expired else _ok()
+
+
+async def check_node(call: Call) -> Response:
+    """The old check of a node: that it answers, without alarms."""
+    if "node" in call.request.path_params and call.path("node") != call.node.config.node_name:
+        raise NotFound(f"node '{call.path('node')}' is not part of this cluster")
+    if call.node.alarms.active:
+        return json_reply({"status": "failed", "reason": "resource alarm(s) in effect"})
+    return _ok()
+
+
+def _ok() -> Response:
     return json_reply({"status": "ok"})
 
 
+def _failed(reason: str, details: Mapping[str, Any]) -> Response:
+    return json_reply(
+        {"status": "failed", "reason": reason, **details},
+        HTTPStatus.SERVICE_UNAVAILABLE,
+    )
+
+
+_CHECKS = "/api/health/checks"
 ROUTES = [
-    resource("/api/health/checks/alarms", GET=check_alarms),
-    resource("/api/health/checks/local-alarms", GET=check_alarms),
-    resource("/api/health/checks/virtual-hosts", GET=check_virtual_hosts),
+    resource(f"{_CHECKS}/alarms", GET=check_alarms),
+    resource(f"{_CHECKS}/local-alarms", GET=check_alarms),
+    resource(f"{_CHECKS}/certificate-expiration/{{within}}/{{unit}}", GET=check_certificates),
+    resource(f"{_CHECKS}/port-listener/{{port}}", GET=check_port),
+    resource(f"{_CHECKS}/protocol-listener/{{protocol}}", GET=check_protocol),
+    resource(f"{_CHECKS}/virtual-hosts", GET=check_running),
+    resource(f"{_CHECKS}/is-in-service", GET=check_running),
+    resource(f"{_CHECKS}/node-is-mirror-sync-critical", GET=check_single_node),
+    resource(f"{_CHECKS}/node-is-quorum-critical", GET=check_single_node),
+    resource("/api/healthchecks/node", GET=check_node),
+    resource("/api/healthchecks/node/{node}", need=Need.MANAGEMENT, GET=check_node),
 ]

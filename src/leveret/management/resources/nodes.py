@@ -1,79 +1,119 @@
-"""`/api/nodes`: this node, with what the operating system says about it."""
+"""`/api/nodes`: this node, with what the operating system says about it; `/api/cluster-name`."""
 
 from __future__ import annotations
 
-import os
-import resource as limits
-import time
-from pathlib import Path
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
 import leveret
+from leveret.management import node_stats
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.replies import json_reply
+from leveret.management.memory import memory_of, relative
+from leveret.management.replies import done
+from leveret.management.resources.overview import cluster_name, contexts, exchange_types
+from leveret.model.definitions import GlobalParameter, Put
 from leveret.model.errors import NotFound
+from leveret.runtime.node import clock_ms
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+class Name(msgspec.Struct):
+    """The body that names the cluster."""
+
+    name: str
 
 
 async def show_all(call: Call) -> Response:
     """All nodes; there is one."""
-    return json_reply([node_json(call)])
+    return await call.plain_list([node_json(call)], "name")
 
 
 async def show(call: Call) -> Response:
-    """One node."""
-    name = call.path("name")
-    if name != call.node.config.node_name:
-        raise NotFound(f"node '{name}' is not part of this cluster")
-    return json_reply(node_json(call))
+    """One node; with `memory=true`, what its memory is used for."""
+    _check_name(call)
+    shown = node_json(call)
+    if call.flag("memory"):
+        shown["memory"] = memory_of(call.node)
+    return call.show(shown)
+
+
+async def show_memory(call: Call) -> Response:
+    """What the node's memory is used for."""
+    _check_name(call)
+    return call.show({"memory": memory_of(call.node)})
+
+
+async def show_relative_memory(call: Call) -> Response:
+    """The same in percent."""
+    _check_name(call)
+    return call.show({"memory": relative(memory_of(call.node))})
 
 
 async def show_cluster_name(call: Call) -> Response:
     """The cluster's name."""
-    return json_reply({"name": call.node.config.cluster_name})
+    return call.show({"name": cluster_name(call)})
+
+
+async def set_cluster_name(call: Call) -> Response:
+    """Name the cluster."""
+    wanted = await call.body(Name)
+    await call.apply(Put(GlobalParameter(name="cluster_name", value=wanted.name)))
+    return done()
 
 
 def node_json(call: Call) -> dict[str, Any]:
     """A node as RabbitMQ shows it; only what is known is told."""
     node = call.node
-    disk = os.statvfs(node.data_dir)
     return {
         "name": node.config.node_name,
         "type": "disc",
         "running": True,
-        "os_pid": str(os.getpid()),
-        "uptime": int(time.time() * 1000) - node.started_at_ms,
-        "processors": len(os.sched_getaffinity(0)),
-        "mem_used": resident_bytes(),
-        "mem_alarm": False,
-        "disk_free": disk.f_bavail * disk.f_frsize,
-        "disk_free_alarm": False,
-        "fd_used": open_files(),
-        "fd_total": limits.getrlimit(limits.RLIMIT_NOFILE)[0],
-        "db_dir": str(node.data_dir),
         "being_drained": False,
-        "partitions": [],
+        "uptime": clock_ms() - node.started_at_ms,
+        "rates_mode": "basic",
+        "exchange_types": exchange_types(),
+        "auth_mechanisms": [
+            {"name": name, "description": f"SASL {name}", "enabled": True}
+            for name in node.config.amqp.auth_mechanisms
+        ],
+        "applications": [
+            {
+                "name": "leveret",
+                "description": "Leveret",
+                "version": leveret.__version__,
+            },
+        ],
+        "contexts": contexts(call),
+        "config_files": [],
+        "log_files": [],
         "enabled_plugins": [],
-        "leveret_version": leveret.__version__,
+        "partitions": [],
+        "cluster_links": [],
+        "net_ticktime": 60,
+        **node_stats.limits(node),
+        **call.rates.node(call.ranges()),
+        **call.rates.overview((), call.ranges())["churn_rates"],
     }
 
 
-def resident_bytes() -> int:
-    """Memory of this process that is in RAM."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+def _check_name(call: Call) -> None:
+    name = call.path("name")
+    if name != call.node.config.node_name:
+        raise NotFound(f"node '{name}' is not part of this cluster")
 
 
-def open_files() -> int:
-    """Descriptors this process has open."""
-    return len(os.listdir("/proc/self/fd"))
-
-
+_MONITORING = Need.MONITORING
 ROUTES = [
-    resource("/api/nodes", need=Need.MONITORING, GET=show_all),
-    resource("/api/nodes/{name}", need=Need.MONITORING, GET=show),
-    resource("/api/cluster-name", GET=show_cluster_name),
+    resource("/api/nodes", need=_MONITORING, GET=show_all),
+    resource("/api/nodes/{name}", need=_MONITORING, GET=show),
+    resource("/api/nodes/{name}/memory", need=_MONITORING, GET=show_memory),
+    resource("/api/nodes/{name}/memory/relative", need=_MONITORING, GET=show_relative_memory),
+    resource(
+        "/api/cluster-name",
+        change=Need.ADMINISTRATOR,
+        GET=show_cluster_name,
+        PUT=set_cluster_name,
+    ),
 ]

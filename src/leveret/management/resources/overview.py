@@ -2,71 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import platform
+import sys
 from typing import Any, Final
 
 from starlette.responses import Response
 
 import leveret
 from leveret.core.routing import ROUTERS
+from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.consumer_view import channels_of, connections_of, consumers_of
-from leveret.management.replies import json_reply
+from leveret.management.doors import doors_of
+from leveret.management.peers import (
+    amqp_connections,
+    channels,
+    consumers,
+    stream_connections,
+)
 
 RABBITMQ_VERSION: Final = "3.13.7"
 """The release whose API this one follows; RabbitMQ's tools look at it before they ask for more."""
+_RETENTION_S: Final = {
+    "global": [600, 3600, 28800, 86400],
+    "basic": [600, 3600],
+    "detailed": [600],
+}
 
 
 async def show(call: Call) -> Response:
-    """Versions, listeners and totals, over what the caller sees."""
-    config = call.node.config
-    return json_reply(
+    """Versions and totals over what the caller sees; for those who monitor, the doors as well."""
+    shown = {
+        "management_version": leveret.__version__,
+        "product_name": "Leveret",
+        "product_version": leveret.__version__,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "erlang_version": "",
+        "erlang_full_version": "",
+        "python_version": platform.python_version(),
+        "python_full_version": sys.version,
+        "release_series_support_status": "supported",
+        "cluster_name": cluster_name(call),
+        "rates_mode": "basic",
+        "sample_retention_policies": _RETENTION_S,
+        "disable_stats": False,
+        "enable_queue_totals": False,
+        "is_op_policy_updating_enabled": True,
+        "exchange_types": exchange_types(),
+        "statistics_db_event_queue": 0,
+        "object_totals": _object_totals(call),
+        **call.rates.overview(_known_vhosts(call), call.ranges()),
+    }
+    if call.caller.has(Need.MONITORING):
+        shown |= _doors(call)
+    return call.show(shown)
+
+
+def exchange_types() -> list[dict[str, Any]]:
+    """The types of exchanges there are."""
+    return [
         {
-            "management_version": leveret.__version__,
-            "product_name": "Leveret",
-            "product_version": leveret.__version__,
-            "rabbitmq_version": RABBITMQ_VERSION,
-            "cluster_name": config.cluster_name,
-            "node": config.node_name,
-            "rates_mode": "none",
-            "disable_stats": False,
-            "enable_queue_totals": True,
-            "exchange_types": [{"name": name, "enabled": True} for name in sorted(ROUTERS)],
-            "queue_totals": _queue_totals(call),
-            "object_totals": _object_totals(call),
-            "message_stats": {"publish": sum(queue.published_total for queue in call.broker.queues.values())},
-            "listeners": list(_listeners(call)),
+            "name": name,
+            "description": f"AMQP {name} exchange, as per the AMQP specification",
+            "enabled": True,
         }
-    )
+        for name in sorted(ROUTERS)
+    ]
 
 
-def _queue_totals(call: Call) -> dict[str, int]:
-    seen = [queue for key, queue in call.broker.queues.items() if call.caller.sees(key[0])]
-    ready = sum(queue.ready_count for queue in seen)
-    unacked = sum(queue.unacked_count for queue in seen)
-    return {"messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked}
+def cluster_name(call: Call) -> str:
+    """The name given over the API, or else the configured one."""
+    held = call.definitions["global_parameters"].get(("cluster_name",))
+    name = getattr(held, "value", None)
+    return name if isinstance(name, str) else call.node.config.cluster_name
+
+
+def contexts(call: Call) -> list[dict[str, Any]]:
+    """The web applications of the node: this one."""
+    management = call.node.config.management
+    return [
+        {
+            "description": "Leveret Management",
+            "path": management.path_prefix or "/",
+            "ip": management.ip,
+            "port": str(management.port),
+        }
+    ]
+
+
+def _known_vhosts(call: Call) -> list[str]:
+    return [name for name in call.broker.topologies if call.caller.knows(name)]
 
 
 def _object_totals(call: Call) -> dict[str, int]:
-    seen = [topology for name, topology in call.broker.topologies.items() if call.caller.sees(name)]
+    seen = [call.broker.topologies[name] for name in _known_vhosts(call)]
     return {
-        "channels": len(channels_of(call.node)),
-        "connections": len(connections_of(call.node)),
-        "consumers": len(consumers_of(call.node)),
+        "channels": len(channels(call.node)),
+        "connections": len(amqp_connections(call.node)) + len(stream_connections(call.node)),
+        "consumers": len(consumers(call.node)),
         "exchanges": sum(len(topology.exchanges) for topology in seen),
-        "queues": sum(len(topology.queue_names) for topology in seen),
+        "queues": sum(len(topology.queues) for topology in seen),
     }
 
 
-def _listeners(call: Call) -> Iterator[dict[str, Any]]:
-    config = call.node.config
-    places = [
-        *(("amqp", *address) for address in config.listeners.amqp),
-        *(("stream", *address) for address in config.listeners.stream),
-        ("http", config.management.ip, config.management.port),
+def _doors(call: Call) -> dict[str, Any]:
+    name = call.node.config.node_name
+    listeners = [
+        {
+            "node": name,
+            "protocol": door.protocol,
+            "ip_address": door.ip,
+            "port": door.port,
+            "socket_opts": {},
+        }
+        for door in doors_of(call.node.config)
     ]
-    for protocol, ip, port in places:
-        yield {"node": config.node_name, "protocol": protocol, "ip_address": ip, "port": port}
+    return {
+        "node": name,
+        "listeners": listeners,
+        "contexts": [{**each, "node": name} for each in contexts(call)],
+    }
 
 
 ROUTES = [resource("/api/overview", GET=show)]

@@ -7,7 +7,8 @@ from starlette.responses import Response
 
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.replies import done, json_reply, put_reply
+from leveret.management.listing import Listing
+from leveret.management.replies import done, put_reply
 from leveret.model.definitions import AnyEntity, Delete, Parameter, Put
 from leveret.model.errors import NotFound
 
@@ -20,32 +21,35 @@ class Wanted(msgspec.Struct):
 
 async def show_all(call: Call) -> Response:
     """The parameters of all vhosts the caller sees."""
-    return json_reply(
-        [each for each in call.definitions["parameters"].values() if call.caller.sees(each.key[0])]
-    )
+    held = call.definitions["parameters"].values()
+    return await _list(call, [each for each in held if call.caller.sees(each.key[0])])
 
 
 async def show_component(call: Call) -> Response:
     """The parameters of a component, in all vhosts the caller sees."""
     component = call.path("component")
     held = call.definitions["parameters"].values()
-    return json_reply([each for each in held if each.key[1] == component and call.caller.sees(each.key[0])])
+    return await _list(
+        call,
+        [each for each in held if each.key[1] == component and call.caller.sees(each.key[0])],
+    )
 
 
 async def show_vhost(call: Call) -> Response:
     """The parameters of a component in one vhost."""
     place = (call.vhost(), call.path("component"))
-    return json_reply([each for each in call.definitions["parameters"].values() if each.key[:2] == place])
+    held = call.definitions["parameters"].values()
+    return await _list(call, [each for each in held if each.key[:2] == place])
 
 
 async def show(call: Call) -> Response:
     """One parameter."""
-    return json_reply(_held(call))
+    return call.show(msgspec.to_builtins(_held(call)))
 
 
 async def put(call: Call) -> Response:
     """Set a parameter."""
-    vhost, component, name = call.vhost(), call.path("component"), call.path("name")
+    vhost, component, name = call.vhost(), call.path("component"), call.new_name()
     wanted = await call.body(Wanted)
     parameter = Parameter(vhost=vhost, component=component, name=name, value=wanted.value)
     existed = parameter.key in call.definitions["parameters"]
@@ -57,6 +61,10 @@ async def delete(call: Call) -> Response:
     """Clear a parameter."""
     await call.apply(Delete("parameters", _held(call).key))
     return done()
+
+
+async def _list(call: Call, held: list[AnyEntity]) -> Response:
+    return await call.list(Listing(held, msgspec.to_builtins, order=lambda each: each.key))
 
 
 def _held(call: Call) -> AnyEntity:
@@ -74,6 +82,10 @@ ROUTES = [
     resource("/api/parameters/{component}", need=Need.POLICYMAKER, GET=show_component),
     resource("/api/parameters/{component}/{vhost}", need=Need.POLICYMAKER, GET=show_vhost),
     resource(
-        "/api/parameters/{component}/{vhost}/{name}", need=Need.POLICYMAKER, GET=show, PUT=put, DELETE=delete
+        "/api/parameters/{component}/{vhost}/{name}",
+        need=Need.POLICYMAKER,
+        GET=show,
+        PUT=put,
+        DELETE=delete,
     ),
 ]

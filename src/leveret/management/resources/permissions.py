@@ -8,7 +8,8 @@ from starlette.responses import Response
 from leveret.core.access import is_pattern
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.replies import done, json_reply, put_reply
+from leveret.management.listing import Listing
+from leveret.management.replies import done, put_reply
 from leveret.model.definitions import Delete, Permission, Put
 from leveret.model.errors import InvalidCommand, NotFound
 
@@ -23,12 +24,13 @@ class Wanted(msgspec.Struct):
 
 async def show_all(call: Call) -> Response:
     """All permissions."""
-    return json_reply(list(call.definitions["permissions"].values()))
+    held = list(call.definitions["permissions"].values())
+    return await call.list(Listing(held, msgspec.to_builtins, order=lambda each: each.key))
 
 
 async def show(call: Call) -> Response:
     """One user's permissions in one vhost."""
-    return json_reply(call.definitions["permissions"][_held(call)])
+    return call.show(msgspec.to_builtins(call.definitions["permissions"][_held(call)]))
 
 
 async def put(call: Call) -> Response:
@@ -42,7 +44,11 @@ async def put(call: Call) -> Response:
     await call.apply(
         Put(
             Permission(
-                user=user, vhost=vhost, configure=wanted.configure, write=wanted.write, read=wanted.read
+                user=user,
+                vhost=vhost,
+                configure=wanted.configure,
+                write=wanted.write,
+                read=wanted.read,
             )
         )
     )
@@ -75,5 +81,11 @@ def _held(call: Call) -> tuple[str, str]:
 
 ROUTES = [
     resource("/api/permissions", need=Need.ADMINISTRATOR, GET=show_all),
-    resource("/api/permissions/{vhost}/{user}", need=Need.ADMINISTRATOR, GET=show, PUT=put, DELETE=delete),
+    resource(
+        "/api/permissions/{vhost}/{user}",
+        need=Need.ADMINISTRATOR,
+        GET=show,
+        PUT=put,
+        DELETE=delete,
+    ),
 ]

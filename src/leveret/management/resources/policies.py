@@ -9,7 +9,8 @@ from starlette.responses import Response
 
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.replies import done, json_reply, put_reply
+from leveret.management.listing import Listing
+from leveret.management.replies import done, put_reply
 from leveret.model.definitions import AnyEntity, Delete, Policy, Put
 from leveret.model.errors import NotFound
 
@@ -25,25 +26,23 @@ class Wanted(msgspec.Struct, rename={"apply_to": "apply-to"}):
 
 async def show_all(call: Call) -> Response:
     """The policies of all vhosts the caller sees."""
-    return json_reply(
-        [each for each in call.definitions["policies"].values() if call.caller.sees(each.key[0])]
-    )
+    return await _list(call, [each for each in _all(call) if call.caller.sees(each.key[0])])
 
 
 async def show_vhost(call: Call) -> Response:
     """The policies of one vhost."""
     vhost = call.vhost()
-    return json_reply([each for each in call.definitions["policies"].values() if each.key[0] == vhost])
+    return await _list(call, [each for each in _all(call) if each.key[0] == vhost])
 
 
 async def show(call: Call) -> Response:
     """One policy."""
-    return json_reply(_held(call))
+    return call.show(msgspec.to_builtins(_held(call)))
 
 
 async def put(call: Call) -> Response:
     """Set a policy; it applies at once."""
-    vhost, name = call.vhost(), call.path("name")
+    vhost, name = call.vhost(), call.new_name()
     wanted = await call.body(Wanted)
     policy = Policy(
         vhost=vhost,
@@ -64,6 +63,14 @@ async def delete(call: Call) -> Response:
     return done()
 
 
+def _all(call: Call) -> list[AnyEntity]:
+    return list(call.definitions["policies"].values())
+
+
+async def _list(call: Call, held: list[AnyEntity]) -> Response:
+    return await call.list(Listing(held, msgspec.to_builtins, order=lambda each: each.key))
+
+
 def _held(call: Call) -> AnyEntity:
     key = (call.vhost(), call.path("name"))
     try:
@@ -75,5 +82,11 @@ def _held(call: Call) -> AnyEntity:
 ROUTES = [
     resource("/api/policies", GET=show_all),
     resource("/api/policies/{vhost}", GET=show_vhost),
-    resource("/api/policies/{vhost}/{name}", change=Need.POLICYMAKER, GET=show, PUT=put, DELETE=delete),
+    resource(
+        "/api/policies/{vhost}/{name}",
+        change=Need.POLICYMAKER,
+        GET=show,
+        PUT=put,
+        DELETE=delete,
+    ),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -9,66 +10,85 @@ from starlette.responses import Response
 
 from leveret.core.access import Operation
 from leveret.core.queue import Queue
-from leveret.core.validation import queue_type
+from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.consumer_view import consumers_of
-from leveret.management.replies import done, json_reply, list_reply, put_reply
+from leveret.management.listing import Listing
+from leveret.management.peer_view import consumer_json
+from leveret.management.peers import consumers_of_queue
+from leveret.management.queue_view import queue_json
+from leveret.management.replies import done, put_reply
 from leveret.management.resources.bindings import binding_json
-from leveret.model.definitions import Binding, Policy, Put
+from leveret.model.definitions import Binding
 from leveret.model.definitions import Queue as QueueDefinition
-from leveret.model.errors import AccessRefused, ResourceLocked
+from leveret.model.errors import AccessRefused, InvalidCommand, ResourceLocked
+
+_ACTIONS = ("sync", "cancel_sync")
 
 
 class Wanted(msgspec.Struct):
     """The body of a PUT."""
 
-    durable: bool = True
+    durable: bool = False
     auto_delete: bool = False
     arguments: dict[str, Any] = {}
+    node: str | None = None
+
+
+class Action(msgspec.Struct):
+    """The body that asks for an action."""
+
+    action: str
 
 
 async def show_all(call: Call) -> Response:
     """The queues of all vhosts the caller sees."""
-    seen = {name for name in call.broker.topologies if call.caller.sees(name)}
-    queues = [queue for key, queue in call.broker.queues.items() if key[0] in seen]
-    return list_reply([queue_json(call, queue) for queue in queues], call.request.query_params)
+    seen = set(call.seen_vhosts())
+    return await _list(call, [queue for key, queue in call.broker.queues.items() if key[0] in seen])
 
 
 async def show_vhost(call: Call) -> Response:
     """The queues of one vhost."""
-    queues = call.broker.vhost_queues(call.vhost())
-    return list_reply([queue_json(call, queue) for queue in queues], call.request.query_params)
+    return await _list(call, call.broker.vhost_queues(call.vhost()))
 
 
 async def show(call: Call) -> Response:
     """One queue, with its consumers."""
-    queue = _queue(call)
-    consumers = [each for each in consumers_of(call.node) if each["queue"] == _place(queue)]
-    return json_reply({**queue_json(call, queue), "consumer_details": consumers})
+    queue = queue_of(call)
+    shown = queue_json(call, queue)
+    if not call.flag("disable_stats"):
+        shown["consumer_details"] = [consumer_json(call.node, each) for each in consumers_of_queue(queue)]
+        shown |= {"deliveries": [], "incoming": []}
+    return call.show(shown)
 
 
 async def put(call: Call) -> Response:
     """Declare a queue, or check that the one there is equivalent."""
-    vhost, name = call.vhost(), call.path("name")
+    vhost, name = call.vhost(), call.new_name()
     wanted = await call.body(Wanted)
-    existed = (vhost, name) in call.broker.queues
-    if not existed and (not name or name.startswith("amq.")):
+    held = call.broker.queues.get((vhost, name))
+    if held is None and (not name or name.startswith("amq.")):
         raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
     call.caller.may("configure", vhost, name, "queue")
-    queue = QueueDefinition(
-        name=name,
-        vhost=vhost,
-        durable=wanted.durable,
-        auto_delete=wanted.auto_delete,
-        arguments=wanted.arguments,
+    if wanted.node not in (None, call.node.config.node_name):
+        raise InvalidCommand(f"Node {wanted.node} could not be contacted")
+    if held is not None:
+        _check_unlocked(held)
+    call.broker.declare_queue(
+        QueueDefinition(
+            name=name,
+            vhost=vhost,
+            durable=wanted.durable,
+            auto_delete=wanted.auto_delete,
+            arguments=wanted.arguments,
+        )
     )
-    await call.apply(Put(queue))
-    return put_reply(existed=existed)
+    await call.node.commit()
+    return put_reply(existed=held is not None)
 
 
 async def delete(call: Call) -> Response:
     """Delete a queue; `if-unused`, `if-empty` on these conditions only."""
-    queue = _unlocked_queue(call, "configure")
+    queue = unlocked_queue(call, "configure")
     call.broker.delete_queue(queue, if_unused=call.flag("if-unused"), if_empty=call.flag("if-empty"))
     await call.node.commit()
     return done()
@@ -76,64 +96,77 @@ async def delete(call: Call) -> Response:
 
 async def purge(call: Call) -> Response:
     """Drop all ready messages."""
-    vhost, name = _unlocked_queue(call, "read").key
+    vhost, name = unlocked_queue(call, "read").key
     call.node.purge(vhost, name)
     await call.node.commit()
     return done()
 
 
+async def act(call: Call) -> Response:
+    """Synchronise mirrors, or stop to: done, as a queue here has no mirrors."""
+    queue_of(call)
+    wanted = await call.body(Action)
+    if wanted.action not in _ACTIONS:
+        raise InvalidCommand(f"unknown action '{wanted.action}': use {' or '.join(_ACTIONS)}")
+    return done()
+
+
 async def show_bindings(call: Call) -> Response:
     """What the queue is bound to, the default exchange first."""
-    queue = _queue(call)
+    queue = queue_of(call)
     vhost, name = queue.key
     implicit = Binding(source="", vhost=vhost, destination=name, routing_key=name)
     explicit = call.broker.topology(vhost).bindings_into("queue", name)
-    return json_reply([binding_json(each) for each in [implicit, *explicit]])
+    return await call.plain_list(
+        [binding_json(each) for each in [implicit, *explicit]], "source", "routing_key"
+    )
 
 
-def queue_json(call: Call, queue: Queue) -> dict[str, Any]:
-    """A queue as RabbitMQ shows it; only what is known is told."""
-    definition = queue.definition
-    vhost, name = queue.key
-    policy = call.definitions["policies"].get((vhost, queue.policy)) if queue.policy else None
-    return {
-        "name": name,
-        "vhost": vhost,
-        "durable": definition.durable,
-        "auto_delete": definition.auto_delete,
-        "exclusive": queue.owner is not None,
-        "arguments": definition.arguments,
-        "type": queue_type(definition.arguments),
-        "node": call.node.config.node_name,
-        "state": "running" if queue.damage is None else "crashed",
-        "policy": queue.policy,
-        "effective_policy_definition": policy.definition if isinstance(policy, Policy) else {},
-        "consumers": queue.consumer_count,
-        "messages": queue.ready_count + queue.unacked_count,
-        "messages_ready": queue.ready_count,
-        "messages_unacknowledged": queue.unacked_count,
-        "message_stats": {"publish": queue.published_total},
-    }
+def queue_of(call: Call) -> Queue:
+    """The queue of the path, also one that is down: an operator looks at it and may delete it.
 
-
-def _queue(call: Call) -> Queue:
-    """The queue, also one that is down: an operator looks at it and may delete it."""
+    Raises:
+        NotFound: there is none.
+    """
     key = call.vhost(), call.path("name")
     return call.broker.queues.get(key) or call.broker.queue(*key)
 
 
-def _unlocked_queue(call: Call, operation: Operation) -> Queue:
-    queue = _queue(call)
+def unlocked_queue(call: Call, operation: Operation) -> Queue:
+    """The queue of the path, which belongs to no connection, for a caller who may do this to it.
+
+    Raises:
+        Refusal: there is none, it is locked, or the caller may not.
+    """
+    queue = queue_of(call)
     vhost, name = queue.key
     call.caller.may(operation, vhost, name, "queue")
-    if queue.owner is not None:
-        raise ResourceLocked(f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'")
+    _check_unlocked(queue)
     return queue
 
 
-def _place(queue: Queue) -> dict[str, str]:
+def _check_unlocked(queue: Queue) -> None:
     vhost, name = queue.key
-    return {"name": name, "vhost": vhost}
+    if queue.owner is not None:
+        raise ResourceLocked(f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'")
+
+
+async def _list(call: Call, queues: Collection[Queue]) -> Response:
+    listing = Listing(
+        list(queues),
+        lambda queue: queue_json(call, queue),
+        order=lambda queue: queue.key,
+        name=lambda queue: queue.key[1],
+        columns={
+            "name": lambda queue: queue.key[1],
+            "vhost": lambda queue: queue.key[0],
+            "messages": lambda queue: queue.message_count,
+            "messages_ready": lambda queue: queue.ready_count,
+            "messages_unacknowledged": lambda queue: queue.unacked_count,
+            "consumers": lambda queue: queue.consumer_count,
+        },
+    )
+    return await call.list(listing, in_pages=True)
 
 
 ROUTES = [
@@ -141,5 +174,6 @@ ROUTES = [
     resource("/api/queues/{vhost}", GET=show_vhost),
     resource("/api/queues/{vhost}/{name}", GET=show, PUT=put, DELETE=delete),
     resource("/api/queues/{vhost}/{name}/contents", DELETE=purge),
+    resource("/api/queues/{vhost}/{name}/actions", need=Need.ADMINISTRATOR, POST=act),
     resource("/api/queues/{vhost}/{name}/bindings", GET=show_bindings),
 ]

@@ -7,7 +7,8 @@ from starlette.responses import Response
 
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.replies import done, json_reply, put_reply
+from leveret.management.listing import Listing
+from leveret.management.replies import done, put_reply
 from leveret.management.resources.permissions import check_patterns
 from leveret.model.definitions import AnyEntity, Delete, Put, TopicPermission
 from leveret.model.errors import InvalidCommand, NotFound
@@ -23,12 +24,13 @@ class Wanted(msgspec.Struct):
 
 async def show_all(call: Call) -> Response:
     """All topic permissions."""
-    return json_reply(list(call.definitions["topic_permissions"].values()))
+    held = list(call.definitions["topic_permissions"].values())
+    return await call.list(Listing(held, msgspec.to_builtins, order=lambda each: each.key))
 
 
 async def show(call: Call) -> Response:
     """A user's topic permissions in a vhost."""
-    return json_reply(_held(call))
+    return await call.list(Listing(_held(call), msgspec.to_builtins, order=lambda each: each.key))
 
 
 async def put(call: Call) -> Response:
@@ -39,7 +41,11 @@ async def put(call: Call) -> Response:
     if (vhost,) not in call.definitions["vhosts"] or (user,) not in call.definitions["users"]:
         raise InvalidCommand("vhost_or_user_not_found")
     permission = TopicPermission(
-        user=user, vhost=vhost, exchange=wanted.exchange, write=wanted.write, read=wanted.read
+        user=user,
+        vhost=vhost,
+        exchange=wanted.exchange,
+        write=wanted.write,
+        read=wanted.read,
     )
     existed = permission.key in call.definitions["topic_permissions"]
     await call.apply(Put(permission))
@@ -63,6 +69,10 @@ def _held(call: Call) -> list[AnyEntity]:
 ROUTES = [
     resource("/api/topic-permissions", need=Need.ADMINISTRATOR, GET=show_all),
     resource(
-        "/api/topic-permissions/{vhost}/{user}", need=Need.ADMINISTRATOR, GET=show, PUT=put, DELETE=delete
+        "/api/topic-permissions/{vhost}/{user}",
+        need=Need.ADMINISTRATOR,
+        GET=show,
+        PUT=put,
+        DELETE=delete,
     ),
 ]

@@ -7,8 +7,9 @@ from starlette.responses import Response
 
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.replies import done, json_reply, list_reply, put_reply
-from leveret.model.definitions import AnyEntity, Delete, Put
+from leveret.management.listing import Listing
+from leveret.management.replies import done, put_reply
+from leveret.model.definitions import AnyEntity, Delete, Put, User
 from leveret.model.errors import AuthenticationFailed, InvalidCommand, NotFound
 from leveret.runtime.accounts import WantedUser, user_of
 
@@ -27,22 +28,22 @@ class Password(msgspec.Struct):
 
 async def show_all(call: Call) -> Response:
     """All users."""
-    return list_reply(
-        [msgspec.to_builtins(user) for user in call.definitions["users"].values()], call.request.query_params
-    )
+    return await _list(call, list(call.definitions["users"].values()))
 
 
 async def show(call: Call) -> Response:
     """One user."""
-    return json_reply(_user(call))
+    return call.show(msgspec.to_builtins(_user(call)))
 
 
 async def put(call: Call) -> Response:
-    """Add a user, or replace one whole."""
-    name = call.path("user")
-    existed = (name,) in call.definitions["users"]
-    await call.apply(Put(user_of(name, await call.body(WantedUser))))
-    return put_reply(existed=existed)
+    """Add a user, or replace one but for the limits."""
+    name = call.new_name("user")
+    wanted = await call.body(WantedUser)
+    held = call.definitions["users"].get((name,))
+    limits = held.limits if isinstance(held, User) else {}
+    await call.apply(Put(user_of(name, wanted, limits)))
+    return put_reply(existed=held is not None)
 
 
 async def delete(call: Call) -> Response:
@@ -52,8 +53,11 @@ async def delete(call: Call) -> Response:
 
 
 async def delete_some(call: Call) -> Response:
-    """Delete several users; those who are not there are passed over."""
+    """Delete several users, or none if one of them is not there."""
     wanted = await call.body(Names)
+    for name in wanted.users:
+        if (name,) not in call.definitions["users"]:
+            raise InvalidCommand(f"no_such_user: user '{name}' does not exist")
     await call.apply(*(Delete("users", (name,)) for name in wanted.users))
     return done()
 
@@ -71,21 +75,30 @@ async def authenticate(call: Call) -> Response:
 async def show_permissions(call: Call) -> Response:
     """What the user may do, by vhost."""
     name = _user(call).key[0]
-    return json_reply([each for each in call.definitions["permissions"].values() if each.key[1] == name])
+    return await _list(
+        call,
+        [each for each in call.definitions["permissions"].values() if each.key[1] == name],
+    )
 
 
 async def show_topic_permissions(call: Call) -> Response:
     """Which routing keys the user may use, by vhost and exchange."""
     name = _user(call).key[0]
-    return json_reply(
-        [each for each in call.definitions["topic_permissions"].values() if each.key[1] == name]
-    )
+    held = call.definitions["topic_permissions"].values()
+    return await _list(call, [each for each in held if each.key[1] == name])
 
 
 async def show_without_permissions(call: Call) -> Response:
     """Users who may do nothing anywhere."""
     having = {key[1] for key in call.definitions["permissions"]}
-    return json_reply([user for (name,), user in call.definitions["users"].items() if name not in having])
+    return await _list(
+        call,
+        [user for (name,), user in call.definitions["users"].items() if name not in having],
+    )
+
+
+async def _list(call: Call, held: list[AnyEntity]) -> Response:
+    return await call.list(Listing(held, msgspec.to_builtins, order=lambda each: each.key))
 
 
 def _user(call: Call) -> AnyEntity:
@@ -98,10 +111,18 @@ def _user(call: Call) -> AnyEntity:
 
 ROUTES = [
     resource("/api/users", need=Need.ADMINISTRATOR, GET=show_all),
-    resource("/api/users/without-permissions", need=Need.ADMINISTRATOR, GET=show_without_permissions),
+    resource(
+        "/api/users/without-permissions",
+        need=Need.ADMINISTRATOR,
+        GET=show_without_permissions,
+    ),
     resource("/api/users/bulk-delete", need=Need.ADMINISTRATOR, POST=delete_some),
     resource("/api/users/{user}", need=Need.ADMINISTRATOR, GET=show, PUT=put, DELETE=delete),
     resource("/api/users/{user}/authenticate", need=Need.ADMINISTRATOR, POST=authenticate),
     resource("/api/users/{user}/permissions", need=Need.ADMINISTRATOR, GET=show_permissions),
-    resource("/api/users/{user}/topic-permissions", need=Need.ADMINISTRATOR, GET=show_topic_permissions),
+    resource(
+        "/api/users/{user}/topic-permissions",
+        need=Need.ADMINISTRATOR,
+        GET=show_topic_permissions,
+    ),
 ]

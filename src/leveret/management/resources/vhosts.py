@@ -9,8 +9,9 @@ from starlette.responses import Response
 
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.replies import done, json_reply, list_reply, put_reply
-from leveret.model.definitions import Delete, Permission, Put, Vhost
+from leveret.management.listing import Listing
+from leveret.management.replies import done, put_reply
+from leveret.model.definitions import AnyEntity, Delete, Permission, Put, Vhost
 from leveret.model.errors import InvalidCommand, NotFound
 from leveret.model.tags import tags_of
 
@@ -23,32 +24,35 @@ class Wanted(msgspec.Struct):
     description: str | None = None
     tags: Tags | None = None
     default_queue_type: str | None = None
+    tracing: bool = False
 
 
 async def show_all(call: Call) -> Response:
-    """The vhosts the caller sees."""
-    names = [name for (name,) in call.definitions["vhosts"] if call.caller.sees(name)]
-    return list_reply([vhost_json(call, name) for name in names], call.request.query_params)
+    """The vhosts the caller knows of."""
+    names = [name for (name,) in call.definitions["vhosts"] if call.caller.knows(name)]
+    return await call.list(Listing(names, lambda name: vhost_json(call, name), order=str), in_pages=True)
 
 
 async def show(call: Call) -> Response:
     """One vhost."""
-    return json_reply(vhost_json(call, call.vhost()))
+    return call.show(vhost_json(call, call.vhost()))
 
 
 async def put(call: Call) -> Response:
     """Make a vhost, or change its description and tags; its maker may do all in it."""
-    name = call.path("vhost")
+    name = call.new_name("vhost")
     if not name:
         raise InvalidCommand("a vhost needs a name")
     wanted = await call.body(Wanted)
+    if wanted.tracing:
+        raise InvalidCommand("tracing is not served: declare a queue and bind it instead")
     held = call.definitions["vhosts"].get((name,))
     before = held if isinstance(held, Vhost) else Vhost(name=name)
     vhost = Vhost(
         name=name,
         description=before.description if wanted.description is None else wanted.description,
         tags=before.tags if wanted.tags is None else tags_of(wanted.tags),
-        default_queue_type=wanted.default_queue_type or before.default_queue_type,
+        default_queue_type=_chosen_type(wanted) or before.default_queue_type,
     )
     changes = [Put(vhost)]
     if held is None and not call.caller.is_operator:
@@ -67,27 +71,30 @@ async def delete(call: Call) -> Response:
     return done()
 
 
+async def start(call: Call) -> Response:
+    """Start a vhost on a node, where it runs already as long as the node does."""
+    vhost, node = call.path("vhost"), call.path("node")
+    if node != call.node.config.node_name:
+        raise InvalidCommand(f"node '{node}' is not part of this cluster")
+    if (vhost,) not in call.definitions["vhosts"]:
+        raise InvalidCommand(f"no_such_vhost: vhost '{vhost}' does not exist")
+    return done()
+
+
 async def show_permissions(call: Call) -> Response:
     """Who may do what in the vhost."""
-    vhost = call.vhost()
-    return json_reply([each for each in call.definitions["permissions"].values() if each.key[0] == vhost])
+    return await _list_of(call, "permissions")
 
 
 async def show_topic_permissions(call: Call) -> Response:
     """Who may use which routing keys in the vhost."""
-    vhost = call.vhost()
-    return json_reply(
-        [each for each in call.definitions["topic_permissions"].values() if each.key[0] == vhost]
-    )
+    return await _list_of(call, "topic_permissions")
 
 
 def vhost_json(call: Call, name: str) -> dict[str, Any]:
     """A vhost as RabbitMQ shows it."""
     vhost = call.definitions["vhosts"][(name,)]
     assert isinstance(vhost, Vhost)
-    queues = call.broker.vhost_queues(name)
-    ready = sum(queue.ready_count for queue in queues)
-    unacked = sum(queue.unacked_count for queue in queues)
     shown = {
         "description": vhost.description,
         "tags": vhost.tags,
@@ -99,15 +106,26 @@ def vhost_json(call: Call, name: str) -> dict[str, Any]:
         "metadata": shown,
         "tracing": False,
         "cluster_state": {call.node.config.node_name: "running"},
-        "messages": ready + unacked,
-        "messages_ready": ready,
-        "messages_unacknowledged": unacked,
+        **call.rates.vhost(name, call.ranges()),
     }
 
 
+async def _list_of(call: Call, kind: str) -> Response:
+    vhost = call.vhost()
+    held: list[AnyEntity] = [each for each in call.definitions[kind].values() if each.key[0] == vhost]
+    return await call.list(Listing(held, msgspec.to_builtins, order=lambda each: each.key))
+
+
+def _chosen_type(wanted: Wanted) -> str | None:
+    # RabbitMQ 3.10 and 3.11 show "undefined" where none was chosen.
+    return None if wanted.default_queue_type == "undefined" else wanted.default_queue_type
+
+
+_ADMIN = Need.ADMINISTRATOR
 ROUTES = [
     resource("/api/vhosts", GET=show_all),
-    resource("/api/vhosts/{vhost}", change=Need.ADMINISTRATOR, GET=show, PUT=put, DELETE=delete),
-    resource("/api/vhosts/{vhost}/permissions", need=Need.ADMINISTRATOR, GET=show_permissions),
-    resource("/api/vhosts/{vhost}/topic-permissions", need=Need.ADMINISTRATOR, GET=show_topic_permissions),
+    resource("/api/vhosts/{vhost}", need=_ADMIN, GET=show, PUT=put, DELETE=delete),
+    resource("/api/vhosts/{vhost}/start/{node}", need=_ADMIN, POST=start),
+    resource("/api/vhosts/{vhost}/permissions", need=_ADMIN, GET=show_permissions),
+    resource("/api/vhosts/{vhost}/topic-permissions", need=_ADMIN, GET=show_topic_permissions),
 ]

@@ -337,6 +337,10 @@ class ClientConnection:
         flow = self._in_flow_at_ms
         return "flow" if flow is not None and now_ms - flow < FLOW_SHOWN_MS else "running"
 
+    def note_flow(self) -> None:
+        """The connection is made to wait, for others or for the disk; shown for a while."""
+        self._in_flow_at_ms = self.now_ms
+
     def set_reading(self, reading: bool, now_ms: int, *, for_disk: bool = False) -> None:
         """The socket is read from again, or is not for a while: then the peer's silence is ours."""
         self.is_reading = reading

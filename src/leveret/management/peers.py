@@ -1,0 +1,38 @@
+"""Who is connected: the connections, channels and consumers of a node, as objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from leveret.core.queue import Queue
+from leveret.management.node import ManagedNode
+from leveret.session.amqp091.channel import Channel
+from leveret.session.amqp091.connection import ClientConnection
+from leveret.session.amqp091.delivery import Consumer
+
+
+def amqp_connections(node: ManagedNode) -> list[ClientConnection]:
+    """The open AMQP 0-9-1 connections, oldest first."""
+    found = [each for each in node.broker.connections if isinstance(each, ClientConnection)]
+    return sorted(found, key=lambda each: (each.connected_at_ms, each.peer))
+
+
+def stream_connections(node: ManagedNode) -> list[Any]:
+    """The open connections of the stream protocol, oldest first."""
+    return sorted(node.streams.connections, key=lambda each: (each.since_ms, each.name))
+
+
+def channels(node: ManagedNode) -> list[Channel]:
+    """The open channels, by connection and number."""
+    return [channel for each in amqp_connections(node) for channel in each.channels.values()]
+
+
+def consumers(node: ManagedNode) -> list[Consumer]:
+    """The consumers of AMQP 0-9-1, by channel."""
+    return [consumer for channel in channels(node) for consumer in channel.consumers.values()]
+
+
+def consumers_of_queue(queue: Queue) -> Iterator[Consumer]:
+    """The consumers of AMQP 0-9-1 on one queue."""
+    return (each for each in queue.consumers if isinstance(each, Consumer))

@@ -1,0 +1,124 @@
+"""Queues as RabbitMQ shows them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from leveret.core.head import Head
+from leveret.core.queue import Queue
+from leveret.core.validation import queue_type
+from leveret.management.call import Call
+from leveret.management.peer_view import connection_details
+from leveret.session.amqp091.connection import ClientConnection
+from leveret.session.amqp091.delivery import Consumer
+from leveret.wire import properties as props
+from leveret.wire.amqp091 import property_flags
+
+Json = dict[str, Any]
+
+IDLE_BYTES: Final = 4096
+"""What a queue takes in memory besides its messages, about."""
+
+
+def queue_json(call: Call, queue: Queue) -> Json:
+    """A queue with its counts and, where there are any, rates."""
+    if call.flag("disable_stats"):
+        return {
+            **identity_json(call, queue),
+            **(_totals(queue) if call.flag("enable_queue_totals") else {}),
+        }
+    utilisation = call.rates.consumer_utilisation(queue)
+    return {
+        **identity_json(call, queue),
+        **_policies(call, queue),
+        **call.rates.queue(queue, call.ranges()),
+        **_consumers(queue),
+        **_sizes(queue),
+        **idle_since(call.rates.queue_idle_since_ms(queue)),
+        "head_message_timestamp": _timestamp(queue.front_head),
+        "consumer_capacity": utilisation,
+        "consumer_utilisation": utilisation,
+    }
+
+
+def identity_json(call: Call, queue: Queue) -> Json:
+    """What was declared, and where and how it is."""
+    definition = queue.definition
+    vhost, name = queue.key
+    shown = {
+        "name": name,
+        "vhost": vhost,
+        "durable": definition.durable,
+        "auto_delete": definition.auto_delete,
+        "exclusive": queue.owner is not None,
+        "arguments": definition.arguments,
+        "type": queue_type(definition.arguments),
+        "node": call.node.config.node_name,
+        "state": "running" if queue.damage is None else "crashed",
+    }
+    if isinstance(queue.owner, ClientConnection):
+        shown["owner_pid_details"] = connection_details(queue.owner.peer)
+    return shown
+
+
+def idle_since(since_ms: int | None) -> Json:
+    """Since when nothing happened, as RabbitMQ writes it; left out if something did just now."""
+    if since_ms is None:
+        return {}
+    return {"idle_since": datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="milliseconds")}
+
+
+def _timestamp(head: Head | None) -> int | None:
+    """The publisher's timestamp of the first message, in seconds; None if it has none or is not in memory."""
+    if head is None or not property_flags(head.header) & props.TIMESTAMP:
+        return None
+    return int.from_bytes(props.split(head.header)[props.TIMESTAMP], "big")
+
+
+def _policies(call: Call, queue: Queue) -> Json:
+    applied = call.broker.policies_of_queue(queue)
+    return {
+        "policy": applied.policy,
+        "operator_policy": applied.operator_policy,
+        "effective_policy_definition": applied.definition,
+    }
+
+
+def _totals(queue: Queue) -> Json:
+    ready, unacked = queue.ready_count, queue.unacked_count
+    return {
+        "messages": ready + unacked,
+        "messages_ready": ready,
+        "messages_unacknowledged": unacked,
+    }
+
+
+def _consumers(queue: Queue) -> Json:
+    exclusive = next((each for each in queue.consumers if each.exclusive), None)
+    single = queue.active_consumer if queue.is_single_active else None
+    return {
+        "consumers": queue.consumer_count,
+        "exclusive_consumer_tag": _tag(exclusive),
+        "single_active_consumer_tag": _tag(single),
+    }
+
+
+def _tag(consumer: object) -> str | None:
+    return consumer.tag.decode("utf-8", "replace") if isinstance(consumer, Consumer) else None
+
+
+def _sizes(queue: Queue) -> Json:
+    """Octets of the bodies. All messages of a durable queue stand in its log, transient ones too."""
+    messages, octets = queue.message_count, queue.message_bytes
+    is_kept = queue.definition.durable
+    unacked = min(queue.unacked_bytes, octets)
+    return {
+        "message_bytes": octets,
+        "message_bytes_ready": octets - unacked,
+        "message_bytes_unacknowledged": unacked,
+        "message_bytes_ram": min(queue.window_bytes, octets),
+        "memory": IDLE_BYTES + queue.window_bytes,
+        "message_bytes_persistent": octets if is_kept else 0,
+        "messages_persistent": messages if is_kept else 0,
+    }

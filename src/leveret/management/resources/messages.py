@@ -1,0 +1,138 @@
+"""Publish to an exchange, get from a queue; and the test that both work, `/api/aliveness-test`."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from http import HTTPStatus
+from typing import Any, Final, Literal
+
+import msgspec
+from starlette.responses import Response
+
+from leveret.management.call import NAME_BYTES_MAX, Call, resource
+from leveret.management.message_view import Properties, header_of, message_json
+from leveret.management.replies import Declined, json_reply
+from leveret.management.turns import in_turns
+from leveret.model.definitions import Queue
+from leveret.model.errors import AccessRefused, InvalidCommand, LeveretError, NotFound
+from leveret.session.amqp091.replies import code_of, reply_text
+from leveret.session.ingest import Outsider
+
+COUNT_MAX: Final = 50_000
+BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of the messages of one answer, about: what is beyond stays in the queue."""
+_ALIVE: Final = "aliveness-test"
+
+
+class Message(msgspec.Struct):
+    """The body that publishes."""
+
+    routing_key: str
+    properties: Properties
+    payload: str
+    payload_encoding: Literal["string", "base64"]
+
+
+class Wish(msgspec.Struct):
+    """The body that gets; `truncate` is the most octets of a payload that are shown."""
+
+    count: int
+    ackmode: Literal[
+        "ack_requeue_true",
+        "ack_requeue_false",
+        "reject_requeue_true",
+        "reject_requeue_false",
+    ]
+    encoding: Literal["auto", "base64"]
+    truncate: int | None = None
+
+
+async def publish(call: Call) -> Response:
+    """Publish one message, and answer once it is as safe as a confirm makes it."""
+    vhost, exchange = call.vhost(), call.exchange_name()
+    wanted = await call.body(Message)
+    body = _payload(wanted)
+    if len(wanted.routing_key.encode()) > NAME_BYTES_MAX:
+        raise InvalidCommand(f"routing_key should be at most {NAME_BYTES_MAX} bytes")
+    outsider = _outsider(call, vhost)
+    try:
+        routed = outsider.publish(exchange, wanted.routing_key, header_of(wanted.properties, len(body)), body)
+    except LeveretError as error:
+        raise InvalidCommand(_amqp_text(error)) from None
+    await call.node.commit()
+    if routed and outsider.outcome is not True:
+        raise InvalidCommand("the message was not taken: a queue is full, or its log refused it")
+    return json_reply({"routed": routed})
+
+
+async def get(call: Call) -> Response:
+    """Get messages, in their order, and acknowledge, return or reject them."""
+    vhost, name = call.vhost(), call.path("name")
+    wish = await call.body(Wish)
+    outsider = _outsider(call, vhost)
+    count = COUNT_MAX if wish.count < 0 else min(wish.count, COUNT_MAX)
+    no_ack = wish.ackmode == "ack_requeue_false"
+    shown: list[dict[str, Any]] = []
+    size = 0
+    try:
+        async for _ in in_turns(range(count)):
+            found = outsider.get(name, 1, no_ack=no_ack)
+            if not found:
+                break
+            shown.append(message_json(found[0], wish.encoding, wish.truncate))
+            size += len(shown[-1]["payload"])
+            if size >= BYTES_MAX:
+                break
+    except (NotFound, AccessRefused):
+        raise
+    except LeveretError as error:
+        raise InvalidCommand(_amqp_text(error)) from None
+    finally:
+        if wish.ackmode == "reject_requeue_false":
+            outsider.reject()
+        else:
+            outsider.give_back()
+        await call.node.commit()
+    return json_reply(shown)
+
+
+async def check_alive(call: Call) -> Response:
+    """Declare a queue, publish to it and get from it, as the caller."""
+    vhost = call.vhost()
+    call.caller.may("configure", vhost, _ALIVE, "queue")
+    call.broker.declare_queue(Queue(name=_ALIVE, vhost=vhost, durable=False))
+    outsider = _outsider(call, vhost)
+    outsider.publish("", _ALIVE, header_of(Properties(), len(_ALIVE)), _ALIVE.encode())
+    await call.node.commit()
+    found = outsider.get(_ALIVE, 1, no_ack=True)
+    await call.node.commit()
+    if not found:
+        raise Declined("failed", "the message did not come back", HTTPStatus.SERVICE_UNAVAILABLE)
+    return json_reply({"status": "ok"})
+
+
+def _outsider(call: Call, vhost: str) -> Outsider:
+    return call.node.outsider(None if call.caller.is_operator else call.caller.name, vhost)
+
+
+def _payload(message: Message) -> bytes:
+    if message.payload_encoding == "string":
+        return message.payload.encode()
+    try:
+        return base64.b64decode(message.payload, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidCommand("not_base64: payload") from None
+
+
+def _amqp_text(error: LeveretError) -> str:
+    """As a channel would be closed: `404 NOT_FOUND - no exchange ...`."""
+    code = code_of(error)
+    return f"{code} {reply_text(code, str(error))}"
+
+
+ROUTES = [
+    resource("/api/exchanges/{vhost}/{name}/publish", POST=publish),
+    resource("/api/queues/{vhost}/{name}/get", POST=get),
+    resource("/api/aliveness-test/{vhost}", GET=check_alive),
+]

@@ -1,0 +1,111 @@
+"""`/api/stream`: connections, publishers and consumers of the stream protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.responses import Response
+
+from leveret.management.call import Call, resource
+from leveret.management.listing import Listing, Row
+from leveret.management.node import ManagedNode
+from leveret.management.peer_view import publisher_json, subscription_json
+from leveret.management.peers import stream_connections
+from leveret.management.replies import done
+from leveret.management.resources.connections import connection_json, name_of, visible
+from leveret.model.errors import NotFound
+
+
+async def show_connections(call: Call) -> Response:
+    """The stream connections the caller may see: all, or its own."""
+    return await _list(call, _visible(call))
+
+
+async def show_connections_of_vhost(call: Call) -> Response:
+    """The stream connections to one vhost."""
+    vhost = call.vhost()
+    return await _list(call, [each for each in _visible(call) if each.vhost == vhost])
+
+
+async def show_connection(call: Call) -> Response:
+    """One stream connection."""
+    return call.show(connection_json(call, _held(call)))
+
+
+async def close(call: Call) -> Response:
+    """End a stream connection; `x-reason` is told to the client."""
+    _held(call).close(call.request.headers.get("x-reason", "Closed via management plugin"))
+    await call.node.commit()
+    return done()
+
+
+async def show_publishers(call: Call) -> Response:
+    """Who publishes over the stream protocol; in one vhost, to one stream."""
+    return await _attached(call, "publishers", "queue", publisher_json)
+
+
+async def show_consumers(call: Call) -> Response:
+    """Who consumes over the stream protocol; in one vhost."""
+    return await _attached(call, "subscriptions", "stream", subscription_json)
+
+
+async def show_publishers_of(call: Call) -> Response:
+    """What one connection publishes to."""
+    held = _held(call)
+    return await call.plain_list([publisher_json(call.node, held, each) for each in held.publishers])
+
+
+async def show_consumers_of(call: Call) -> Response:
+    """What one connection consumes."""
+    held = _held(call)
+    return await call.plain_list([subscription_json(call.node, held, each) for each in held.subscriptions])
+
+
+async def _attached(
+    call: Call, what: str, to: str, shown: Callable[[ManagedNode, Any, int], Row]
+) -> Response:
+    """Publishers or consumers, of the vhost and the stream in the path if there are any."""
+    parts = call.request.path_params
+    vhosts = {call.vhost()} if "vhost" in parts else set(call.seen_vhosts())
+    stream = call.path("stream") if "stream" in parts else None
+    rows = [
+        shown(call.node, connection, number)
+        for connection in _visible(call)
+        if connection.vhost in vhosts
+        for number, held in getattr(connection, what).items()
+        if stream in (None, getattr(held, to))
+    ]
+    return await call.plain_list(rows)
+
+
+def _visible(call: Call) -> list[Any]:
+    streams = set(map(id, stream_connections(call.node)))
+    return [each for each in visible(call) if id(each) in streams]
+
+
+def _held(call: Call) -> Any:
+    vhost, name = call.vhost(), call.path("name")
+    for each in _visible(call):
+        if each.vhost == vhost and name_of(each) == name:
+            return each
+    raise NotFound(f"stream connection '{name}' does not exist in vhost '{vhost}'")
+
+
+async def _list(call: Call, found: list[Any]) -> Response:
+    listing = Listing(found, lambda each: connection_json(call, each), order=name_of, name=name_of)
+    return await call.list(listing, in_pages=True)
+
+
+ROUTES = [
+    resource("/api/stream/connections", GET=show_connections),
+    resource("/api/stream/connections/{vhost}", GET=show_connections_of_vhost),
+    resource("/api/stream/connections/{vhost}/{name}", GET=show_connection, DELETE=close),
+    resource("/api/stream/connections/{vhost}/{name}/publishers", GET=show_publishers_of),
+    resource("/api/stream/connections/{vhost}/{name}/consumers", GET=show_consumers_of),
+    resource("/api/stream/publishers", GET=show_publishers),
+    resource("/api/stream/publishers/{vhost}", GET=show_publishers),
+    resource("/api/stream/publishers/{vhost}/{stream}", GET=show_publishers),
+    resource("/api/stream/consumers", GET=show_consumers),
+    resource("/api/stream/consumers/{vhost}", GET=show_consumers),
+]

@@ -1,0 +1,125 @@
+"""A node that is low on memory or disk: publishers wait, all others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from pamqp import commands
+
+from tests.conformance.brokers import Broker
+from tests.conformance.rawclient import FRAME_HEARTBEAT, Peer
+
+SILENCE_S = 0.5
+
+
+@contextmanager
+def memory_is_low(broker: Broker) -> Iterator[None]:
+    """Publishers are blocked for want of memory while the block lasts."""
+    broker.ctl("set_vm_memory_high_watermark", "0.0000001")
+    try:
+        yield
+    finally:
+        broker.ctl("set_vm_memory_high_watermark", "0.4")
+
+
+@pytest.fixture
+def peers(broker: Broker) -> Iterator[list[Peer]]:
+    """Three open connections with channel 1, the second without any capability, the third with heartbeats."""
+    with ExitStack() as held:
+        found = [held.enter_context(broker.peer()) for _ in range(3)]
+        found[0].login()
+        found[1].login(capabilities={})
+        found[2].login(heartbeat_s=1)
+        for peer in found:
+            peer.open_channel(1)
+        yield found
+
+
+def expect_nothing(peer: Peer) -> None:
+    with pytest.raises(TimeoutError):
+        peer.receive(SILENCE_S)
+
+
+def test_a_publisher_is_blocked_told_and_served_when_the_alarm_is_over(
+    broker: Broker, peers: list[Peer], name: str
+) -> None:
+    told, silent, _ = peers
+    for peer in (told, silent):
+        peer.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    told.call(1, commands.Queue.Declare(queue=name), commands.Queue.DeclareOk)
+    with memory_is_low(broker):
+        for peer in (told, silent):
+            peer.publish(1, b"waits", routing_key=name)
+        assert told.expect(0, commands.Connection.Blocked).reason == "low on memory"
+        told.send(1, commands.Queue.Declare(queue=name, passive=True))
+        expect_nothing(told)
+        expect_nothing(silent)
+    told.expect(0, commands.Connection.Unblocked)
+    answers = [told.receive()[1] for _ in range(2)]
+    assert {type(answer) for answer in answers} == {commands.Queue.DeclareOk, commands.Basic.Ack}
+    silent.expect(1, commands.Basic.Ack)
+    told.call(1, commands.Queue.Purge(queue=name), commands.Queue.PurgeOk)
+    assert told.call(1, commands.Queue.Delete(queue=name), commands.Queue.DeleteOk).message_count == 0
+
+
+def test_who_does_not_publish_goes_on(broker: Broker, peers: list[Peer], name: str) -> None:
+    consumer, publisher, _ = peers
+    consumer.call(1, commands.Queue.Declare(queue=name, exclusive=False), commands.Queue.DeclareOk)
+    publisher.publish(1, b"before", routing_key=name)
+    publisher.expect_silence(1)
+    with memory_is_low(broker):
+        consumer.call(1, commands.Basic.Consume(queue=name, consumer_tag="c"), commands.Basic.ConsumeOk)
+        consumer.expect(1, commands.Basic.Deliver)
+        assert consumer.expect_content(1) == b"before"
+        consumer.send(1, commands.Basic.Ack(1))
+        consumer.call(1, commands.Basic.Cancel("c"), commands.Basic.CancelOk)
+        deleted = consumer.call(1, commands.Queue.Delete(queue=name), commands.Queue.DeleteOk)
+        assert deleted.message_count == 0
+
+
+def test_a_connection_that_opens_in_an_alarm_is_blocked_by_its_first_publish(
+    broker: Broker, name: str
+) -> None:
+    with memory_is_low(broker), broker.peer() as peer:
+        peer.login()
+        peer.open_channel(1)
+        peer.expect_silence(1)
+        peer.publish(1, b"x", routing_key=name)
+        peer.expect(0, commands.Connection.Blocked)
+
+
+def test_a_blocked_connection_hears_heartbeats_and_is_not_given_up(
+    broker: Broker, peers: list[Peer], name: str
+) -> None:
+    beating = peers[2]
+    with memory_is_low(broker):
+        beating.publish(1, b"x", routing_key=name)
+        beats, blocked = 0, False
+        while beats < 6:
+            kind, _, _ = beating.receive_frame()
+            beats += kind == FRAME_HEARTBEAT
+            blocked |= kind != FRAME_HEARTBEAT
+        assert blocked
+    beating.expect(0, commands.Connection.Unblocked)
+    beating.expect_silence(1)
+
+
+def test_both_alarms_are_named_and_only_their_end_unblocks(
+    broker: Broker, peers: list[Peer], name: str
+) -> None:
+    peer = peers[0]
+    broker.ctl("set_disk_free_limit", "1000000GB")
+    try:
+        with memory_is_low(broker):
+            peer.publish(1, b"x", routing_key=name)
+            assert peer.expect(0, commands.Connection.Blocked).reason in (
+                "low on disk & memory",
+                "low on memory & disk",
+            )
+        expect_nothing(peer)
+    finally:
+        broker.ctl("set_disk_free_limit", "50MB")
+    peer.expect(0, commands.Connection.Unblocked)
+    peer.expect_silence(1)

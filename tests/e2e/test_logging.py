@@ -1,0 +1,88 @@
+"""What a node tells of its clients, and what it does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pika.exceptions
+import pytest
+
+from leveret.pipeline.stream_connection import StreamConnection
+from leveret.testing.broker import LeveretProcess
+from leveret.testing.ports import wait_until
+
+SECRET = "s3cr3t-w0rd"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[LeveretProcess]:
+    config = {"default_pass": SECRET, "log.console.formatter": "json", "log.console.level": "debug"}
+    with LeveretProcess(config=config, parent_dir=tmp_path) as node:
+        yield node
+
+
+def lives(node: LeveretProcess, protocol: str) -> list[list[dict[str, Any]]]:
+    """The events of each connection that was let in over this protocol."""
+    lines = [line for line in node.log_text().splitlines() if line.startswith("{")]
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for event in map(json.loads, lines):
+        by_name.setdefault(str(event.get("name", "")), []).append(event)
+    return [
+        life
+        for life in by_name.values()
+        if life[0].get("protocol") == protocol
+        and any(event["msg"] == "connection_authenticated" for event in life)
+    ]
+
+
+def ended(node: LeveretProcess, protocol: str) -> list[dict[str, Any]]:
+    """The events of the one connection over this protocol, once it is closed."""
+    wait_until(lambda: [len(life) for life in lives(node, protocol)] == [3], "three events", 10)
+    return lives(node, protocol)[0]
+
+
+def connect(node: LeveretProcess, password: str) -> pika.BlockingConnection:
+    credentials = pika.PlainCredentials("guest", password)
+    return pika.BlockingConnection(
+        pika.ConnectionParameters("127.0.0.1", node.amqp_port, credentials=credentials)
+    )
+
+
+def test_the_life_of_a_connection_is_three_lines(node: LeveretProcess) -> None:
+    connect(node, SECRET).close()
+    accepted, authenticated, closed = ended(node, "amqp")
+    assert [event["msg"] for event in (accepted, authenticated, closed)] == [
+        "connection_accepted",
+        "connection_authenticated",
+        "connection_closed",
+    ]
+    assert accepted["name"].endswith(f" -> 127.0.0.1:{node.amqp_port}")
+    assert (authenticated["user"], authenticated["vhost"]) == ("guest", "/")
+    assert (closed["user"], closed["level"]) == ("guest", "info")
+
+
+def test_a_refused_login_names_the_user_and_no_password(node: LeveretProcess) -> None:
+    with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+        connect(node, SECRET + "x")
+    wait_until(lambda: "login_refused" in node.log_text(), "the event", 10)
+    [refused] = [line for line in node.log_text().splitlines() if "login_refused" in line]
+    event = json.loads(refused)
+    assert (event["level"], event["user"], event["reason"]) == ("warning", "guest", "invalid credentials")
+    connect(node, SECRET).close()
+    assert SECRET not in node.log_text()
+
+
+def test_a_stream_client_is_told_of_in_the_same_words(node: LeveretProcess) -> None:
+    client = StreamConnection(
+        "127.0.0.1", node.stream_port, vhost="/", username="guest", password=SECRET, timeout_s=10
+    )
+    client.close()
+    assert [event["msg"] for event in ended(node, "stream")] == [
+        "connection_accepted",
+        "connection_authenticated",
+        "connection_closed",
+    ]

@@ -1,0 +1,346 @@
+"""What streams have since RabbitMQ 3.11, and what only Leveret's own files show: on a real node, with rstream."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rstream import (
+    AMQPMessage,
+    Consumer,
+    ConsumerOffsetSpecification,
+    FilterConfiguration,
+    MessageContext,
+    OffsetType,
+    Producer,
+    RouteType,
+    SuperStreamProducer,
+)
+from rstream.client import Client
+
+from leveret.testing.broker import LeveretProcess
+from leveret.testing.certificates import CertificateAuthority, available
+from leveret.testing.ports import LOOPBACK, free_port, wait_until
+from leveret.wire.stream import commands as wire
+from leveret.wire.stream.codec import Code, Key
+from leveret.wire.stream.fields import CommandVersions, OffsetSpec
+from leveret.wire.stream.fields import OffsetType as WireOffset
+from tests.e2e.stream_served import RawPeer
+
+PATIENCE_S = 20.0
+GUEST = {"vhost": "/", "username": "guest", "password": "guest"}
+FIRST = ConsumerOffsetSpecification(OffsetType.FIRST, None)
+FROM_FIRST = OffsetSpec(WireOffset.FIRST)
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[LeveretProcess]:
+    with LeveretProcess() as one:
+        yield one
+
+
+def run(script: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(script, PATIENCE_S))
+
+
+class Reader:
+    """An rstream consumer and what it got."""
+
+    def __init__(self, port: int) -> None:
+        self.got: list[bytes] = []
+        self.consumer = Consumer(LOOPBACK, port, **GUEST)
+        self._came = asyncio.Event()
+
+    async def subscribe(self, stream: str, **options: Any) -> None:
+        await self.consumer.start()
+        await self.consumer.subscribe(
+            stream, self._take, decoder=bytes, offset_specification=FIRST, **options
+        )
+
+    def _take(self, message: bytes, context: MessageContext) -> None:
+        self.got.append(message)
+        self._came.set()
+
+    async def until(self, enough: Callable[[list[bytes]], bool]) -> list[bytes]:
+        while not enough(self.got):
+            self._came.clear()
+            await self._came.wait()
+        return self.got
+
+
+# --- Filters --------------------------------------------------------------------------------------
+
+
+def test_a_filter_leaves_out_chunks_without_its_value(node: LeveretProcess) -> None:
+    async def script() -> None:
+        def region(message: AMQPMessage) -> str:
+            return str(message.application_properties["region"])
+
+        async with Producer(LOOPBACK, node.stream_port, **GUEST, filter_value_extractor=region) as producer:
+            await producer.create_stream("filtered")
+            for name in ("emea", "apac", "emea"):
+                # A wait after each, so that each is in a chunk of its own.
+                message = AMQPMessage(body=b"x", application_properties={"region": name})
+                await producer.send_wait("filtered", message)
+        peer = RawPeer(node.stream_port)
+        peer.send(wire.Subscribe(1, 1, "filtered", FROM_FIRST, 10, {"filter.0": "emea"}))
+        assert peer.next() == wire.SubscribeResponse(1, Code.OK)
+        ids = [chunk_id(peer), chunk_id(peer)]
+        peer.send(
+            wire.Subscribe(2, 2, "filtered", FROM_FIRST, 10, {"filter.0": "x", "match-unfiltered": "true"})
+        )
+        assert peer.next() == wire.SubscribeResponse(2, Code.OK)
+        peer.send(wire.QueryOffset(3, "nobody", "filtered"))
+        assert peer.next() == wire.QueryOffsetResponse(3, Code.NO_OFFSET, 0), "no chunk came before"
+        peer.socket.close()
+        assert ids == [0, 2]
+
+    run(script())
+
+
+def chunk_id(peer: RawPeer) -> int:
+    deliver = peer.next()
+    assert isinstance(deliver, wire.Deliver)
+    return int.from_bytes(deliver.chunk[24:32], "big")
+
+
+def test_rstream_filters_messages_within_the_chunks_it_gets(node: LeveretProcess) -> None:
+    async def script() -> None:
+        def by_region(message: AMQPMessage) -> bool:
+            return bool(message.application_properties[b"region"] == b"emea")
+
+        async with Producer(LOOPBACK, node.stream_port, **GUEST) as producer:
+            await producer.create_stream("mixed")
+            await producer.send_wait("mixed", AMQPMessage(body=b"all of it"))
+        reader = Reader(node.stream_port)
+        unfiltered = FilterConfiguration(["emea"], lambda message: True, True)
+        await reader.subscribe("mixed", filter_input=unfiltered)
+        assert len(await reader.until(bool)) == 1
+        await reader.consumer.close()
+
+    run(script())
+
+
+# --- Versions of commands -------------------------------------------------------------------------
+
+
+def test_deliver_of_version_2_tells_the_committed_chunk(node: LeveretProcess) -> None:
+    peer = RawPeer(node.stream_port)
+    peer.send(
+        wire.ExchangeCommandVersions(1, [CommandVersions(Key.DELIVER, 1, 2)]),
+        wire.Create(2, "versions", {}),
+    )
+    answer = peer.next()
+    assert isinstance(answer, wire.ExchangeCommandVersionsResponse)
+    assert CommandVersions(Key.DELIVER, 1, 2) in answer.commands
+    assert peer.next() == wire.CreateResponse(2, Code.OK)
+    peer.send(wire.DeclarePublisher(3, 0, "", "versions"), wire.Publish(0, [(1, b"a")], []))
+    assert peer.next() == wire.DeclarePublisherResponse(3, Code.OK)
+    assert peer.next() == wire.PublishConfirm(0, [1])
+    peer.send(wire.Subscribe(4, 7, "versions", FROM_FIRST, 1, {}))
+    assert peer.next() == wire.SubscribeResponse(4, Code.OK)
+    octets = peer.socket.recv(1000)
+    assert octets[4:9] == bytes.fromhex("0008 0002 07")
+    assert octets[9:17] == bytes(8), "the committed chunk is the first"
+    assert octets[17] == 0x50
+    peer.socket.close()
+
+
+def test_statistics_are_the_bounds_of_the_stream(node: LeveretProcess) -> None:
+    peer = RawPeer(node.stream_port)
+    peer.send(wire.Create(1, "bounds", {}))
+    assert peer.next() == wire.CreateResponse(1, Code.OK)
+    peer.send(wire.StreamStats(2, "bounds"))
+    empty = {"first_chunk_id": -1, "committed_chunk_id": -1, "committed_offset": -1}
+    assert peer.next() == wire.StreamStatsResponse(2, Code.OK, empty)
+    peer.send(wire.DeclarePublisher(3, 0, "", "bounds"), wire.Publish(0, [(1, b"a"), (2, b"b")], []))
+    peer.next(), peer.next()
+    peer.send(wire.StreamStats(4, "bounds"))
+    bounds = {"first_chunk_id": 0, "committed_chunk_id": 0, "committed_offset": 1}
+    assert peer.next() == wire.StreamStatsResponse(4, Code.OK, bounds)
+    peer.socket.close()
+
+
+# --- Single active consumer -----------------------------------------------------------------------
+
+
+def test_of_consumers_with_one_name_the_first_reads_and_the_next_takes_over(node: LeveretProcess) -> None:
+    async def script() -> None:
+        async with Producer(LOOPBACK, node.stream_port, **GUEST) as producer:
+            await producer.create_stream("single")
+            for number in range(3):
+                await producer.send_wait("single", AMQPMessage(body=b"%d" % number))
+        options = {"properties": {"single-active-consumer": "true", "name": "app"}, "subscriber_name": "app"}
+
+        async def from_first(active: bool, context: Any) -> ConsumerOffsetSpecification:
+            return FIRST
+
+        first, second = Reader(node.stream_port), Reader(node.stream_port)
+        await first.subscribe("single", consumer_update_listener=from_first, **options)
+        await first.until(lambda got: len(got) == 3)
+        await second.subscribe("single", consumer_update_listener=from_first, **options)
+        assert second.got == []
+        await first.consumer.close()
+        await second.until(lambda got: len(got) == 3)
+        await second.consumer.close()
+
+    run(script())
+
+
+def test_a_single_active_consumer_needs_a_name(node: LeveretProcess) -> None:
+    peer = RawPeer(node.stream_port)
+    peer.send(wire.Create(1, "named", {}))
+    assert peer.next() == wire.CreateResponse(1, Code.OK)
+    peer.send(wire.Subscribe(2, 1, "named", FROM_FIRST, 1, {"single-active-consumer": "true"}))
+    assert peer.next() == wire.SubscribeResponse(2, Code.PRECONDITION_FAILED)
+    peer.socket.close()
+
+
+# --- Super streams --------------------------------------------------------------------------------
+
+
+def test_a_super_stream_is_made_routed_to_and_deleted(node: LeveretProcess) -> None:
+    async def script() -> None:
+        async def key(message: AMQPMessage) -> str:
+            return str(message.application_properties["key"])
+
+        async with SuperStreamProducer(
+            LOOPBACK,
+            node.stream_port,
+            **GUEST,
+            super_stream="super",
+            routing_extractor=key,
+            routing=RouteType.Key,
+        ) as producer:
+            await producer.create_super_stream("super", binding_keys=["a", "b"])
+            for name in ("a", "b", "a"):
+                await producer.send(AMQPMessage(body=b"to", application_properties={"key": name}))
+        reader = Reader(node.stream_port)
+        await reader.subscribe("super-a")
+        await reader.until(lambda got: len(got) == 2)
+        await reader.consumer.close()
+
+    run(script())
+    peer = RawPeer(node.stream_port)
+    peer.send(wire.Partitions(1, "super"), wire.Route(2, "b", "super"), wire.Route(3, "none", "super"))
+    assert peer.next() == wire.PartitionsResponse(1, Code.OK, ["super-a", "super-b"])
+    assert peer.next() == wire.RouteResponse(2, Code.OK, ["super-b"])
+    assert peer.next() == wire.RouteResponse(3, Code.OK, [])
+    peer.send(wire.CreateSuperStream(4, "super", ["x"], ["x"], {}))
+    assert peer.next() == wire.CreateSuperStreamResponse(4, Code.STREAM_EXISTS)
+    peer.send(wire.DeleteSuperStream(5, "super"))
+    assert peer.next() == wire.DeleteSuperStreamResponse(5, Code.OK)
+    peer.send(wire.Partitions(6, "super"), wire.Delete(7, "super-a"))
+    assert peer.next() == wire.PartitionsResponse(6, Code.STREAM_DOES_NOT_EXIST, [])
+    assert peer.next() == wire.DeleteResponse(7, Code.STREAM_DOES_NOT_EXIST)
+    peer.socket.close()
+
+
+# --- What outlives a crash ------------------------------------------------------------------------
+
+
+def test_messages_sequences_and_offsets_outlive_a_kill() -> None:
+    with LeveretProcess() as node:
+        peer = RawPeer(node.stream_port)
+        peer.send(wire.Create(1, "lasting", {}))
+        assert peer.next() == wire.CreateResponse(1, Code.OK)
+        peer.send(wire.DeclarePublisher(2, 0, "writer", "lasting"))
+        assert peer.next() == wire.DeclarePublisherResponse(2, Code.OK)
+        peer.send(wire.Publish(0, [(number, b"%d" % number) for number in range(1, 101)], []))
+        assert peer.next() == wire.PublishConfirm(0, list(range(1, 101)))
+        peer.send(wire.StoreOffset("reader", "lasting", 42))
+        # What comes after it in the log is durable only together with it.
+        peer.send(wire.Publish(0, [(101, b"101")], []))
+        assert peer.next() == wire.PublishConfirm(0, [101])
+        node.kill9()
+        node.start()
+        peer = RawPeer(node.stream_port)
+        peer.send(
+            wire.QueryPublisherSequence(1, "writer", "lasting"), wire.QueryOffset(2, "reader", "lasting")
+        )
+        assert peer.next() == wire.QueryPublisherSequenceResponse(1, Code.OK, 101)
+        assert peer.next() == wire.QueryOffsetResponse(2, Code.OK, 42)
+        peer.send(wire.DeclarePublisher(3, 0, "writer", "lasting"), wire.Publish(0, [(101, b"again")], []))
+        assert peer.next() == wire.DeclarePublisherResponse(3, Code.OK)
+        assert peer.next() == wire.PublishConfirm(0, [101])
+        peer.send(wire.Subscribe(4, 1, "lasting", FROM_FIRST, 100, {}))
+        assert peer.next() == wire.SubscribeResponse(4, Code.OK)
+        records = 0
+        while records < 101:
+            deliver = peer.next()
+            assert isinstance(deliver, wire.Deliver)
+            records += int.from_bytes(deliver.chunk[4:8], "big")
+        assert records == 101
+        peer.socket.close()
+
+
+def test_a_deleted_stream_leaves_no_file_behind(node: LeveretProcess) -> None:
+    peer = RawPeer(node.stream_port)
+    before = files_of(node)
+    peer.send(wire.Create(1, "short", {}))
+    assert peer.next() == wire.CreateResponse(1, Code.OK)
+    peer.send(wire.DeclarePublisher(2, 0, "", "short"), wire.Publish(0, [(1, b"a")], []))
+    peer.next(), peer.next()
+    assert files_of(node) != before
+    peer.send(wire.Delete(3, "short"))
+    wait_until(lambda: files_of(node) == before, "the files are gone", PATIENCE_S)
+    peer.socket.close()
+
+
+def files_of(node: LeveretProcess) -> list[Path]:
+    return sorted((node.data_dir / "streams").rglob("*"))
+
+
+def test_a_stream_keeps_no_more_than_its_length_in_whole_segments(node: LeveretProcess) -> None:
+    peer = RawPeer(node.stream_port)
+    arguments = {"max-length-bytes": "300000", "stream-max-segment-size-bytes": "100000"}
+    peer.send(wire.Create(1, "limited", arguments))
+    assert peer.next() == wire.CreateResponse(1, Code.OK)
+    peer.send(wire.DeclarePublisher(2, 0, "writer", "limited"))
+    assert peer.next() == wire.DeclarePublisherResponse(2, Code.OK)
+    for number in range(100):
+        peer.send(wire.Publish(0, [(number, bytes(10_000))], []))
+        assert peer.next() == wire.PublishConfirm(0, [number])
+    peer.send(wire.Subscribe(3, 1, "limited", FROM_FIRST, 1, {}))
+    assert peer.next() == wire.SubscribeResponse(3, Code.OK)
+    assert 60 <= chunk_id(peer) <= 80, "about the last 30 of 100 messages are there"
+    peer.send(wire.QueryPublisherSequence(4, "writer", "limited"))
+    assert peer.next() == wire.QueryPublisherSequenceResponse(4, Code.OK, 99)
+    peer.socket.close()
+
+
+# --- TLS ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(available() is not None, reason=str(available()))
+def test_rstream_connects_with_tls_and_is_told_the_tls_port() -> None:
+    with tempfile.TemporaryDirectory(prefix="certificates-") as directory:
+        authority = CertificateAuthority(Path(directory))
+        server = authority.issue("server", names=f"DNS:localhost,IP:{LOOPBACK}")
+        tls_port = free_port()
+        config = {
+            "stream.listeners.ssl.1": f"{LOOPBACK}:{tls_port}",
+            "ssl_options.certfile": str(server.certfile),
+            "ssl_options.keyfile": str(server.keyfile),
+            "stream.advertised_tls_host": "localhost",
+        }
+
+        async def script() -> None:
+            client = Client(
+                LOOPBACK, tls_port, frame_max=1 << 20, heartbeat=60, ssl_context=authority.client_context()
+            )
+            await client.start()
+            await client.authenticate("/", "guest", "guest")
+            await client.create_stream("secret")
+            assert client.server_properties is not None
+            assert client.server_properties["advertised_port"] == str(tls_port)
+            leader, _ = await client.query_leader_and_replicas("secret")
+            assert (leader.host, leader.port) == ("localhost", tls_port)
+            await client.close()
+
+        with LeveretProcess(config=config):
+            run(script())
