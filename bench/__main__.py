@@ -16,6 +16,8 @@ from rich.console import Console
 
 from bench import report, runner, selftest
 from bench.backlog import BACKLOG
+from bench.many import MANY
+from bench.queues import QUEUES_SCENARIO
 from bench.contenders import LEVERET, MAKERS, RABBITMQ
 from bench.report import Record
 from bench.rows import LATENCY, PUBLISH, SMALL, TOGETHER, Scenario, Settings
@@ -24,7 +26,16 @@ from bench.standby import STANDBY
 BUILD: Final = Path("build")
 RECORD: Final = BUILD / "bench.json"
 PAGE: Final = Path("docs/performance.md")
-SCENARIOS: Final[tuple[Scenario, ...]] = (PUBLISH, TOGETHER, SMALL, LATENCY, BACKLOG, STANDBY)
+SCENARIOS: Final[tuple[Scenario, ...]] = (
+    PUBLISH,
+    TOGETHER,
+    MANY,
+    SMALL,
+    LATENCY,
+    BACKLOG,
+    QUEUES_SCENARIO,
+    STANDBY,
+)
 ROW_NAMES: Final = [row.name for scenario in SCENARIOS for row in scenario.rows]
 
 

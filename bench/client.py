@@ -76,6 +76,14 @@ class Connection:
         self._call(commands.Basic.Qos(0, prefetch, False), commands.Basic.QosOk)
         self._call(commands.Basic.Consume(queue=queue, consumer_tag="c"), commands.Basic.ConsumeOk)
 
+    def consume_each(self, queues: list[str], *, prefetch: int) -> None:
+        """Become a consumer of each queue, with tags of one size; `pending` as with `consume`."""
+        self._call(commands.Basic.Qos(0, prefetch, False), commands.Basic.QosOk)
+        for number, queue in enumerate(queues):
+            self._call(
+                commands.Basic.Consume(queue=queue, consumer_tag=f"{number:03}"), commands.Basic.ConsumeOk
+            )
+
     def close(self) -> None:
         """End the connection in order; answers that still come in are thrown away."""
         self._send(commands.Connection.Close(200, "done", 0, 0), channel=0)

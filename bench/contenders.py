@@ -23,6 +23,7 @@ class Node(Protocol):
     """What the rows ask of a broker's process; guest may do everything."""
 
     amqp_port: int
+    management_port: int
 
     def start(self) -> object:
         """Start, on the data of an earlier start if there was one; return when it answers."""
@@ -50,7 +51,7 @@ def make_leveret(folder: Path) -> Node:
 
 def make_rabbitmq(folder: Path) -> Node:
     """Make a RabbitMQ node with its data under `folder`; it is not started."""
-    return RabbitNode(parent_dir=folder, schedulers=None)
+    return RabbitNode(parent_dir=folder, schedulers=None, plugins=("rabbitmq_management",))
 
 
 MAKERS: Final[dict[str, Callable[[Path], Node]]] = {

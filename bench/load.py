@@ -41,8 +41,8 @@ IDLE_S: Final = 0.2
 # Unbuffered: what the parent wrote must show in select() until it is read.
 ORDERS: Final = io.FileIO(0, closefd=False)
 
-_ACK: Final = struct.Struct(">11sQBB")
-_ACK_HEAD: Final = bytes.fromhex("0100010000000d003c0050")
+ACK: Final = struct.Struct(">11sQBB")
+ACK_HEAD: Final = bytes.fromhex("0100010000000d003c0050")
 _FRAME_SIZE: Final = struct.Struct(">I")
 _TAG: Final = struct.Struct(">Q")
 _STAMP: Final = struct.Struct(">Q")
@@ -69,6 +69,7 @@ class PublishJob:
     count: int = 0
     rate: int = 0
     vhost: str = "/"
+    role: str = "publish"
 
 
 @dataclass
@@ -88,6 +89,7 @@ class ConsumeJob:
     stamped: bool = False
     warmup_s: float = 0.0
     vhost: str = "/"
+    role: str = "consume"
 
 
 @dataclass
@@ -125,9 +127,9 @@ class Confirms:
             LoadError: it is something else than `basic.ack`: a nack, or an end.
         """
         octets = self._rest + octets
-        whole = len(octets) - len(octets) % _ACK.size
-        for head, tag, multiple, end in _ACK.iter_unpack(memoryview(octets)[:whole]):
-            if head != _ACK_HEAD or end != FRAME_END:
+        whole = len(octets) - len(octets) % ACK.size
+        for head, tag, multiple, end in ACK.iter_unpack(memoryview(octets)[:whole]):
+            if head != ACK_HEAD or end != FRAME_END:
                 raise LoadError(f"instead of confirms the broker sent {describe(octets)}")
             if multiple:
                 self._confirm_through(tag)
@@ -394,7 +396,7 @@ class Consumer:
             self.ages_ns.append(now - _STAMP.unpack_from(self.buffer, at)[0])
 
     def _ack(self, tag: int) -> int:
-        self.socket.sendall(_ACK.pack(_ACK_HEAD, tag, 1, FRAME_END))
+        self.socket.sendall(ACK.pack(ACK_HEAD, tag, 1, FRAME_END))
         return tag
 
     def _told(self) -> int | None:
@@ -417,9 +419,8 @@ def percentiles_us(ages_ns: list[int]) -> dict[str, float]:
 def work(text: str) -> Result:
     """Do the job that this JSON describes, from `ready` to the result."""
     told: dict[str, Any] = json.loads(text)
-    role = told.pop("role")
     worker: Publisher | Consumer
-    worker = Publisher(PublishJob(**told)) if role == "publish" else Consumer(ConsumeJob(**told))
+    worker = Publisher(PublishJob(**told)) if told["role"] == "publish" else Consumer(ConsumeJob(**told))
     print("ready", flush=True)
     ORDERS.readline()
     result = worker.run()

@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, ClassVar, Final, Protocol, Self
 
 from bench.client import Connection, LoadError
 from bench.contenders import Node
@@ -49,14 +49,21 @@ class Throughput:
     ages_us: dict[str, float] = field(default_factory=dict)
 
 
+class Job(Protocol):
+    """What a process is to do: a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    role: str
+
+
 class Worker:
     """One process of the load generator; a context manager that leaves none behind."""
 
-    def __init__(self, job: PublishJob | ConsumeJob) -> None:
-        self._role = "publish" if isinstance(job, PublishJob) else "consume"
-        text = json.dumps(dataclasses.asdict(job) | {"role": self._role})
+    def __init__(self, job: Job, module: str = "bench.load") -> None:
+        """Start `module` with a job that knows its role."""
+        self._role = job.role
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.load", text],
+            [sys.executable, "-m", module, json.dumps(dataclasses.asdict(job))],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -170,16 +177,21 @@ def together(
     job = dataclasses.replace(job, seconds=warmup_s + job.seconds)
     try:
         with Worker(consume) as consumer, Worker(job) as publisher:
-            consumer.ready().go()
-            publisher.ready().go()
-            start, end, cpu_s = _watch(node, warmup_s, job.seconds - warmup_s)
-            published = publisher.result()
-            consumer.tell(published.count)
-            consumed = consumer.result()
-        _expect(published.count, consumed.count, "delivered")
+            return measured(node, publisher, consumer, warmup_s, job.seconds - warmup_s)
     finally:
         connection.delete_queue(job.queue)
         connection.close()
+
+
+def measured(node: Node, publisher: Worker, consumer: Worker, warmup_s: float, seconds: float) -> Throughput:
+    """Let both work, measure `seconds` after the warm-up, and see that all that went in came out."""
+    consumer.ready().go()
+    publisher.ready().go()
+    start, end, cpu_s = _watch(node, warmup_s, seconds)
+    published = publisher.result()
+    consumer.tell(published.count)
+    consumed = consumer.result()
+    _expect(published.count, consumed.count, "delivered")
     return _throughput(published, consumed, start, end, cpu_s)
 
 

@@ -72,6 +72,13 @@ class Broker:
         path = f"permissions/{quote(vhost, safe='')}/{quote(username, safe='')}"
         self._put(path, {"configure": configure, "write": write, "read": read})
 
+    def set_topic_permission(
+        self, username: str, vhost: str, exchange: str, *, write: str, read: str
+    ) -> None:
+        """Say which routing keys a user may use on a topic exchange."""
+        path = f"topic-permissions/{quote(vhost, safe='')}/{quote(username, safe='')}"
+        self._put(path, {"exchange": exchange, "write": write, "read": read})
+
     def metrics(self, path: str = "/metrics") -> str:
         """What Prometheus would scrape now."""
         url = f"http://{LOOPBACK}:{self.metrics_port}{path}"

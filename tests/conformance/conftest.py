@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pika
 import pytest
 
 from leveret.testing.rabbitmq import available
 from tests.conformance.brokers import LEVERET, RABBITMQ, Broker, running
+from tests.conformance.http_scene import client_of, played, shapes
 from tests.conformance.rawclient import Peer
 from tests.conformance.secured import Secured, running_secured
 
@@ -55,6 +57,24 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
         pytest.skip(reason)
     with running(kind) as one:
         yield one
+
+
+@pytest.fixture(scope="session", params=BROKERS)
+def scene(request: pytest.FixtureRequest) -> tuple[str, list[str]]:
+    """A kind of broker, and the shapes of what its HTTP API tells of the scene; nobody else is connected."""
+    kind: str = request.param
+    reason = available() if kind == RABBITMQ else None
+    if reason is not None:
+        pytest.skip(reason)
+    with running(kind) as one, played(one) as http:
+        return kind, shapes(http, one)
+
+
+@pytest.fixture
+def http(broker: Broker) -> Iterator[httpx.Client]:
+    """The broker's HTTP API for guest, an administrator; paths are relative to `/api/`."""
+    with client_of(broker) as client:
+        yield client
 
 
 @pytest.fixture(scope="session", params=BROKERS)

@@ -10,7 +10,7 @@ from pamqp import commands
 
 from tests.conformance.brokers import Broker
 from tests.conformance.rawclient import Peer
-from tests.conformance.verbs import channel_refuses, publish, take
+from tests.conformance.verbs import channel_refuses, publish, take, wait_ready
 
 Call = Callable[[Any], object]
 
@@ -128,6 +128,22 @@ def test_a_dead_letter_exchange_must_be_writable_and_the_queue_readable(
         connect(name, "secret").channel().queue_declare(
             name, arguments={"x-dead-letter-exchange": "amq.fanout"}
         )
+
+
+def test_a_topic_permission_may_name_the_user_and_the_vhost(broker: Broker, connect: Any, name: str) -> None:
+    broker.add_vhost(name)
+    broker.add_user(name, "secret")
+    broker.set_permissions(name, name)
+    broker.set_topic_permission(name, name, "amq.topic", write=r"^{username}\.", read=r"^{vhost}\.")
+    channel = connect(name, "secret", vhost=name).channel()
+    channel.queue_declare("q")
+    channel.queue_bind("q", "amq.topic", f"{name}.#")
+    channel.basic_publish("amq.topic", f"{name}.x", b"x")
+    wait_ready(channel, "q", 1)
+    text = f"access to topic 'other.x' in exchange 'amq.topic' in vhost '{name}' refused for user '{name}'"
+    with channel_refuses(403, f"ACCESS_REFUSED - {text}"):
+        channel.basic_publish("amq.topic", "other.x", b"x")
+        channel.queue_declare("q", passive=True)
 
 
 def test_permitted_names_work_as_ever(limited: Any, user: str) -> None:

@@ -294,25 +294,75 @@ def test_a_header_matches_only_in_its_own_type(
 
 
 @pytest.mark.parametrize(
-    ("kind", "argument"), [("queue", "x-dead-letter-exchange"), ("exchange", "alternate-exchange")]
-)
-@pytest.mark.parametrize(
     ("permissions", "what"),
-    [
-        ({"read": ""}, "{kind} 'mine'"),
-        ({"write": "^mine$"}, "exchange 'target'"),
-    ],
-)  # fmt: skip
-def test_who_declares_where_messages_go_on_to_may_read_here_and_write_there(
-    broker: Broker, connect: Any, name: str, kind: str, argument: str, permissions: dict[str, str], what: str
+    [({"read": ""}, "exchange 'mine'"), ({"write": "^mine$"}, "exchange 'target'")],
+)
+def test_an_alternate_exchange_must_be_writable_and_the_exchange_readable(
+    broker: Broker, connect: Any, name: str, permissions: dict[str, str], what: str
 ) -> None:
     broker.add_vhost(name)
     broker.add_user(name, "secret")
     broker.set_permissions(name, name, **permissions)
     channel = connect(name, "secret", vhost=name).channel()
-    refused = f"access to {what.format(kind=kind)} in vhost '{name}' refused for user '{name}'"
+    refused = f"access to {what} in vhost '{name}' refused for user '{name}'"
     with channel_refuses(403, f"ACCESS_REFUSED - {refused}"):
-        if kind == "queue":
-            channel.queue_declare("mine", arguments={argument: "target"})
-        else:
-            channel.exchange_declare("mine", "direct", arguments={argument: "target"})
+        channel.exchange_declare("mine", "direct", arguments={"alternate-exchange": "target"})
+
+
+def test_of_two_missing_ends_of_a_binding_the_source_is_told(channel: Any, name: str) -> None:
+    with channel_refuses(404, f"NOT_FOUND - no exchange '{name}' in vhost '/'"):
+        channel.queue_bind(name, name, "k")
+
+
+def test_no_name_that_the_broker_keeps_for_itself_is_deleted(channel: Any) -> None:
+    text = "ACCESS_REFUSED - deletion of system exchange 'amq.other' in vhost '/' not allowed"
+    with channel_refuses(403, text):
+        channel.exchange_delete("amq.other")
+
+
+def test_line_ends_are_no_part_of_a_name(channel: Any, name: str) -> None:
+    channel.exchange_declare(f"{name}\r\n", "fanout", auto_delete=True)
+    channel.queue_declare(name, exclusive=True)
+    channel.queue_bind(f"{name}\n", f"\r{name}")
+    channel.confirm_delivery()
+    channel.basic_publish(name, "", b"x", mandatory=True)
+    assert drain(channel, name) == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "wrong"),
+    [
+        ("classic", {"x-priority": "a"}, ': "expected integer, got longstr"'),
+        ("classic", {"x-priority": True}, ': "expected integer, got bool"'),
+        ("quorum", {"x-priority": None}, ': "expected integer, got void"'),
+        ("classic", {"x-cancel-on-ha-failover": 1}, ": {unacceptable_type,signedint}"),
+        ("quorum", {"x-cancel-on-ha-failover": True}, " of queue type rabbit_quorum_queue"),
+        ("classic", {"x-stream-offset": "first"}, " of queue type rabbit_classic_queue"),
+        ("stream", {"x-priority": 5}, " of queue type rabbit_stream_queue"),
+    ],
+)
+def test_what_a_consumer_asks_for_its_queue_has(
+    channel: Any, name: str, kind: str, arguments: dict[str, Any], wrong: str
+) -> None:
+    channel.queue_declare(name, durable=True, arguments=of(kind))
+    channel.basic_qos(prefetch_count=1)
+    where = f"invalid arg '{next(iter(arguments))}' for queue '{name}' in vhost '/'{wrong}"
+    with channel_refuses(406, f"PRECONDITION_FAILED - {where}"):
+        channel.basic_consume(name, print, arguments=arguments)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        ("classic", {"x-priority": -5, "x-cancel-on-ha-failover": True, "x-other": 1}),
+        ("quorum", {"x-priority": 2**40}),
+        ("stream", {"x-stream-offset": "first"}),
+    ],
+)
+def test_a_consumer_that_asks_for_what_there_is_may_consume(
+    channel: Any, name: str, kind: str, arguments: dict[str, Any]
+) -> None:
+    channel.queue_declare(name, durable=True, arguments=of(kind))
+    channel.basic_qos(prefetch_count=1)
+    channel.basic_cancel(channel.basic_consume(name, print, arguments=arguments))
+    channel.queue_delete(name)

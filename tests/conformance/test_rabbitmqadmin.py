@@ -82,6 +82,20 @@ def test_it_shows_the_overview_nodes_and_connections(admin: Admin) -> None:
 
 
 def test_it_is_told_what_is_wrong(admin: Admin) -> None:
-    refused = admin("declare", "queue", "name=amq.q", check=False)
-    assert (refused.returncode, "reserved prefix" in refused.stderr + refused.stdout) == (1, True)
+    admin("declare", "queue", "name=told", "durable=true")
+    refused = admin("declare", "queue", "name=told", "durable=false", check=False)
+    assert (refused.returncode, "inequivalent arg 'durable'" in refused.stderr + refused.stdout) == (1, True)
+    assert admin("declare", "queue", "name=amq.q", check=False).returncode == 1
     assert admin("delete", "queue", "name=nothing", check=False).returncode == 1
+
+
+def test_it_publishes_gets_and_purges(admin: Admin) -> None:
+    admin("declare", "queue", "name=work", "durable=true")
+    assert "published" in admin("publish", "exchange=amq.default", "routing_key=work", "payload=hello").stdout
+    got = json.loads(admin("--format", "raw_json", "get", "queue=work", "ackmode=ack_requeue_true").stdout)
+    assert [each["payload"] for each in got] == ["hello"]
+    admin("purge", "queue", "name=work")
+    assert (
+        json.loads(admin("--format", "raw_json", "get", "queue=work", "ackmode=ack_requeue_true").stdout)
+        == []
+    )

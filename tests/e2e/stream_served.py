@@ -111,9 +111,14 @@ class RawPeer:
 
     def next(self) -> Command | None:
         """The next command, None at the end of the connection."""
+        frame = self.next_frame()
+        return None if frame is None else wire.decode(frame)
+
+    def next_frame(self) -> bytes | None:
+        """The octets of the next command, without their size."""
         while not self._frames:
             data = self.socket.recv(1 << 16)
             if not data:
                 return None
             self._frames = list(self._decoder.feed(data))
-        return wire.decode(self._frames.pop(0))
+        return self._frames.pop(0)

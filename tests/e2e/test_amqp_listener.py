@@ -24,6 +24,8 @@ from tests.conformance.rawclient import Closed, Peer, raw_frame
 PATIENCE_S: Final = 20.0
 CONFIG_STATUS: Final = 78
 MIB: Final = 1024 * 1024
+LARGE_COUNT: Final = 100
+LARGE_BODY: Final = b"x" * MIB
 MEMORY_SLACK_BYTES: Final = 64 * MIB
 """What a peer may cost: its buffers of some MiB, a read, and what the allocator keeps."""
 CLOSED: Final = (Closed, ConnectionError, ssl.SSLError)
@@ -86,6 +88,10 @@ def test_a_tls_port_serves_both_versions_of_amqp_and_is_told_when_ready(tmp_path
         with Peer(secured, context) as peer:
             peer.send_octets(b"AMQP\x03\x01\x00\x00")
             assert peer.read_octets(8) == b"AMQP\x03\x01\x00\x00"
+        with Peer(secured) as stranger:
+            stranger.send_octets(b"GET / HTTP/1.1\r\n\r\n")
+            wait_until(lambda: "tls_refused" in node.log_text(), "a word in the log", PATIENCE_S)
+        assert 'reason="http request"' in node.log_text()
         assert "secret" not in node.log_text()
     finally:
         node.close()
@@ -234,26 +240,58 @@ def test_a_client_that_never_reads_is_not_read_from(node: LeveretProcess) -> Non
             assert peer.expect_content(1) == body
 
 
-def test_a_few_octets_that_ask_for_much_are_answered_as_fast_as_the_answers_go(node: LeveretProcess) -> None:
-    count, body = 200, b"x" * MIB
+@pytest.fixture
+def large(node: LeveretProcess) -> Iterator[str]:
+    """A queue with many messages of a mebibyte each."""
     with pika.BlockingConnection(pika.ConnectionParameters(LOOPBACK, node.amqp_port)) as connection:
         channel = connection.channel()
         channel.queue_declare("large", durable=True)
         channel.confirm_delivery()
-        for _ in range(count):
-            channel.basic_publish("", "large", body)
+        for _ in range(LARGE_COUNT):
+            channel.basic_publish("", "large", LARGE_BODY)
+        yield "large"
+        channel.queue_delete("large")
+
+
+def test_a_few_octets_that_ask_for_much_are_answered_as_fast_as_the_answers_go(
+    node: LeveretProcess, large: str
+) -> None:
     limit = memory_limit(node)
     with Peer(node.amqp_port) as peer:
         peer.login()
         peer.open_channel(1)
-        peer.send(1, *[commands.Basic.Get(queue="large", no_ack=True)] * count)
-        peer.expect(1, commands.Basic.GetOk)
-        assert node.server.rss_bytes_peak() < limit
-        assert peer.expect_content(1) == body
-        for _ in range(count - 1):
+        peer.send(1, *[commands.Basic.Get(queue=large, no_ack=True)] * LARGE_COUNT)
+        for _ in range(LARGE_COUNT):
             peer.expect(1, commands.Basic.GetOk)
-            assert peer.expect_content(1) == body
-        peer.call(1, commands.Queue.Delete(queue="large"), commands.Queue.DeleteOk)
+            assert node.server.rss_bytes_peak() < limit
+            assert peer.expect_content(1) == LARGE_BODY
+
+
+def test_a_consumer_that_does_not_read_is_sent_no_more_than_it_takes(
+    node: LeveretProcess, large: str
+) -> None:
+    limit = memory_limit(node)
+    with Peer(node.amqp_port) as peer, Peer(node.amqp_port) as other:
+        for one in (peer, other):
+            one.login()
+            one.open_channel(1)
+        peer.call(1, commands.Basic.Consume(queue=large, no_ack=True), commands.Basic.ConsumeOk)
+        peer.expect(1, commands.Basic.Deliver)
+        # The node has had time to send all it would when another has been served many times.
+        for _ in range(200):
+            other.expect_silence(1)
+        assert node.server.rss_bytes_peak() < limit
+        left = other.call(1, commands.Queue.Declare(queue=large, passive=True), commands.Queue.DeclareOk)
+        assert (left.message_count or 0) > LARGE_COUNT // 2
+
+
+def test_a_peer_that_takes_nothing_is_given_up_after_two_heartbeats(node: LeveretProcess, large: str) -> None:
+    """It is not read from either, so what it sends cannot tell that it is there."""
+    with Peer(node.amqp_port) as peer:
+        peer.login(heartbeat_s=1)
+        peer.open_channel(1)
+        peer.send(1, *[commands.Basic.Get(queue=large, no_ack=True)] * LARGE_COUNT)
+        wait_until(lambda: "which takes nothing" in node.log_text(), "its end", PATIENCE_S)
 
 
 def test_many_large_headers_each_another_are_not_kept(node: LeveretProcess) -> None:

@@ -85,12 +85,15 @@ def queue(name: str) -> dict[str, Any]:
     return {**DEFINITIONS["queues"][0], "name": name}
 
 
-def refused(tmp_path: Path, *settings: str) -> subprocess.CompletedProcess[str]:
-    """Start a node that is expected not to come up."""
+def refused(
+    tmp_path: Path, *settings: str, file_bytes_max: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Start a node that is expected not to come up; no file may grow beyond `file_bytes_max`."""
+    limit = [] if file_bytes_max is None else ["prlimit", f"--fsize={file_bytes_max}"]
     argv = [sys.executable, "-m", "leveret.cli.server", "serve", "--data-dir", str(tmp_path / "data")]
     doors = ("listeners.tcp=none", "stream.listeners.tcp=none", "management.tcp.port=0")
     options = [part for setting in (*doors, *settings) for part in ("--set", setting)]
-    return subprocess.run([*argv, *options], capture_output=True, text=True, timeout=60)
+    return subprocess.run([*limit, *argv, *options], capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -185,9 +188,13 @@ def test_a_log_directory_that_cannot_be_used_stops_the_start(tmp_path: Path) -> 
 
 
 def test_a_disk_that_takes_nothing_ends_the_start_with_one_line_that_says_where(tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "leveret.cli.server", "serve", "--data-dir", str(tmp_path / "data")]
-    ended = subprocess.run(
-        ["prlimit", "--fsize=0", *argv], capture_output=True, text=True, timeout=60, check=False
-    )
+    ended = refused(tmp_path, file_bytes_max=0)
     assert ended.returncode == 74
     assert ended.stderr == f"leveret: data directory {tmp_path / 'data'} can not be written: File too large\n"
+
+
+def test_a_first_start_whose_definitions_cannot_be_written_is_no_start(tmp_path: Path) -> None:
+    ended = refused(tmp_path, file_bytes_max=100)
+    assert ended.returncode == 74
+    assert ended.stderr.splitlines()[-1].startswith(f"leveret: {tmp_path / 'data' / 'definitions'}: ")
+    assert "leveret ready" not in ended.stdout

@@ -15,6 +15,7 @@ from rstream import (
     ConsumerOffsetSpecification,
     FilterConfiguration,
     MessageContext,
+    OffsetSpecification,
     OffsetType,
     Producer,
     RouteType,
@@ -32,9 +33,23 @@ from leveret.wire.stream.fields import OffsetType as WireOffset
 from tests.e2e.stream_served import RawPeer
 
 PATIENCE_S = 20.0
-GUEST = {"vhost": "/", "username": "guest", "password": "guest"}
+GUEST: dict[str, Any] = {"vhost": "/", "username": "guest", "password": "guest"}
 FIRST = ConsumerOffsetSpecification(OffsetType.FIRST, None)
 FROM_FIRST = OffsetSpec(WireOffset.FIRST)
+
+
+@pytest.fixture
+def connect(node: LeveretProcess) -> Iterator[Callable[[], RawPeer]]:
+    """Makes raw connections that end with the test."""
+    peers: list[RawPeer] = []
+
+    def make() -> RawPeer:
+        peers.append(RawPeer(node.stream_port))
+        return peers[-1]
+
+    yield make
+    for peer in peers:
+        peer.socket.close()
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +90,11 @@ class Reader:
 # --- Filters --------------------------------------------------------------------------------------
 
 
-def test_a_filter_leaves_out_chunks_without_its_value(node: LeveretProcess) -> None:
+def test_a_filter_leaves_out_chunks_without_its_value(
+    node: LeveretProcess, connect: Callable[[], RawPeer]
+) -> None:
     async def script() -> None:
-        def region(message: AMQPMessage) -> str:
+        async def region(message: AMQPMessage) -> str:
             return str(message.application_properties["region"])
 
         async with Producer(LOOPBACK, node.stream_port, **GUEST, filter_value_extractor=region) as producer:
@@ -86,7 +103,7 @@ def test_a_filter_leaves_out_chunks_without_its_value(node: LeveretProcess) -> N
                 # A wait after each, so that each is in a chunk of its own.
                 message = AMQPMessage(body=b"x", application_properties={"region": name})
                 await producer.send_wait("filtered", message)
-        peer = RawPeer(node.stream_port)
+        peer = connect()
         peer.send(wire.Subscribe(1, 1, "filtered", FROM_FIRST, 10, {"filter.0": "emea"}))
         assert peer.next() == wire.SubscribeResponse(1, Code.OK)
         ids = [chunk_id(peer), chunk_id(peer)]
@@ -96,7 +113,6 @@ def test_a_filter_leaves_out_chunks_without_its_value(node: LeveretProcess) -> N
         assert peer.next() == wire.SubscribeResponse(2, Code.OK)
         peer.send(wire.QueryOffset(3, "nobody", "filtered"))
         assert peer.next() == wire.QueryOffsetResponse(3, Code.NO_OFFSET, 0), "no chunk came before"
-        peer.socket.close()
         assert ids == [0, 2]
 
     run(script())
@@ -128,8 +144,8 @@ def test_rstream_filters_messages_within_the_chunks_it_gets(node: LeveretProcess
 # --- Versions of commands -------------------------------------------------------------------------
 
 
-def test_deliver_of_version_2_tells_the_committed_chunk(node: LeveretProcess) -> None:
-    peer = RawPeer(node.stream_port)
+def test_deliver_of_version_2_tells_the_committed_chunk(connect: Callable[[], RawPeer]) -> None:
+    peer = connect()
     peer.send(
         wire.ExchangeCommandVersions(1, [CommandVersions(Key.DELIVER, 1, 2)]),
         wire.Create(2, "versions", {}),
@@ -143,15 +159,15 @@ def test_deliver_of_version_2_tells_the_committed_chunk(node: LeveretProcess) ->
     assert peer.next() == wire.PublishConfirm(0, [1])
     peer.send(wire.Subscribe(4, 7, "versions", FROM_FIRST, 1, {}))
     assert peer.next() == wire.SubscribeResponse(4, Code.OK)
-    octets = peer.socket.recv(1000)
-    assert octets[4:9] == bytes.fromhex("0008 0002 07")
-    assert octets[9:17] == bytes(8), "the committed chunk is the first"
-    assert octets[17] == 0x50
-    peer.socket.close()
+    octets = peer.next_frame()
+    assert octets is not None
+    assert octets[:5] == bytes.fromhex("0008 0002 07")
+    assert octets[5:13] == bytes(8), "the committed chunk is the first"
+    assert octets[13] == 0x50
 
 
-def test_statistics_are_the_bounds_of_the_stream(node: LeveretProcess) -> None:
-    peer = RawPeer(node.stream_port)
+def test_statistics_are_the_bounds_of_the_stream(connect: Callable[[], RawPeer]) -> None:
+    peer = connect()
     peer.send(wire.Create(1, "bounds", {}))
     assert peer.next() == wire.CreateResponse(1, Code.OK)
     peer.send(wire.StreamStats(2, "bounds"))
@@ -162,7 +178,6 @@ def test_statistics_are_the_bounds_of_the_stream(node: LeveretProcess) -> None:
     peer.send(wire.StreamStats(4, "bounds"))
     bounds = {"first_chunk_id": 0, "committed_chunk_id": 0, "committed_offset": 1}
     assert peer.next() == wire.StreamStatsResponse(4, Code.OK, bounds)
-    peer.socket.close()
 
 
 # --- Single active consumer -----------------------------------------------------------------------
@@ -176,8 +191,8 @@ def test_of_consumers_with_one_name_the_first_reads_and_the_next_takes_over(node
                 await producer.send_wait("single", AMQPMessage(body=b"%d" % number))
         options = {"properties": {"single-active-consumer": "true", "name": "app"}, "subscriber_name": "app"}
 
-        async def from_first(active: bool, context: Any) -> ConsumerOffsetSpecification:
-            return FIRST
+        async def from_first(active: bool, context: Any) -> OffsetSpecification:
+            return OffsetSpecification(OffsetType.FIRST, 0)
 
         first, second = Reader(node.stream_port), Reader(node.stream_port)
         await first.subscribe("single", consumer_update_listener=from_first, **options)
@@ -191,41 +206,51 @@ def test_of_consumers_with_one_name_the_first_reads_and_the_next_takes_over(node
     run(script())
 
 
-def test_a_single_active_consumer_needs_a_name(node: LeveretProcess) -> None:
-    peer = RawPeer(node.stream_port)
+def test_a_single_active_consumer_needs_a_name(connect: Callable[[], RawPeer]) -> None:
+    peer = connect()
     peer.send(wire.Create(1, "named", {}))
     assert peer.next() == wire.CreateResponse(1, Code.OK)
     peer.send(wire.Subscribe(2, 1, "named", FROM_FIRST, 1, {"single-active-consumer": "true"}))
     assert peer.next() == wire.SubscribeResponse(2, Code.PRECONDITION_FAILED)
-    peer.socket.close()
 
 
 # --- Super streams --------------------------------------------------------------------------------
 
 
-def test_a_super_stream_is_made_routed_to_and_deleted(node: LeveretProcess) -> None:
+def test_a_super_stream_is_made_routed_to_and_deleted(
+    node: LeveretProcess, connect: Callable[[], RawPeer]
+) -> None:
     async def script() -> None:
         async def key(message: AMQPMessage) -> str:
             return str(message.application_properties["key"])
 
-        async with SuperStreamProducer(
-            LOOPBACK,
-            node.stream_port,
-            **GUEST,
-            super_stream="super",
-            routing_extractor=key,
-            routing=RouteType.Key,
-        ) as producer:
-            await producer.create_super_stream("super", binding_keys=["a", "b"])
-            for name in ("a", "b", "a"):
-                await producer.send(AMQPMessage(body=b"to", application_properties={"key": name}))
-        reader = Reader(node.stream_port)
-        await reader.subscribe("super-a")
-        await reader.until(lambda got: len(got) == 2)
-        await reader.consumer.close()
+        def producer() -> SuperStreamProducer:
+            return SuperStreamProducer(
+                LOOPBACK,
+                node.stream_port,
+                **GUEST,
+                super_stream="super",
+                routing_extractor=key,
+                routing=RouteType.Hash,
+            )
+
+        async with producer() as maker:
+            # Its connection ends with this.
+            await maker.create_super_stream("super", binding_keys=["a", "b"])
+        async with producer() as sender:
+            for number in range(20):
+                await sender.send(AMQPMessage(body=b"to", application_properties={"key": f"k{number}"}))
+            readers = [Reader(node.stream_port), Reader(node.stream_port)]
+            for reader, partition in zip(readers, ("super-a", "super-b"), strict=True):
+                await reader.subscribe(partition)
+                await reader.until(bool)
+            while sum(len(reader.got) for reader in readers) < 20:
+                await asyncio.sleep(0.01)
+            for reader in readers:
+                await reader.consumer.close()
 
     run(script())
-    peer = RawPeer(node.stream_port)
+    peer = connect()
     peer.send(wire.Partitions(1, "super"), wire.Route(2, "b", "super"), wire.Route(3, "none", "super"))
     assert peer.next() == wire.PartitionsResponse(1, Code.OK, ["super-a", "super-b"])
     assert peer.next() == wire.RouteResponse(2, Code.OK, ["super-b"])
@@ -237,7 +262,6 @@ def test_a_super_stream_is_made_routed_to_and_deleted(node: LeveretProcess) -> N
     peer.send(wire.Partitions(6, "super"), wire.Delete(7, "super-a"))
     assert peer.next() == wire.PartitionsResponse(6, Code.STREAM_DOES_NOT_EXIST, [])
     assert peer.next() == wire.DeleteResponse(7, Code.STREAM_DOES_NOT_EXIST)
-    peer.socket.close()
 
 
 # --- What outlives a crash ------------------------------------------------------------------------
@@ -256,6 +280,7 @@ def test_messages_sequences_and_offsets_outlive_a_kill() -> None:
         # What comes after it in the log is durable only together with it.
         peer.send(wire.Publish(0, [(101, b"101")], []))
         assert peer.next() == wire.PublishConfirm(0, [101])
+        peer.socket.close()
         node.kill9()
         node.start()
         peer = RawPeer(node.stream_port)
@@ -278,8 +303,8 @@ def test_messages_sequences_and_offsets_outlive_a_kill() -> None:
         peer.socket.close()
 
 
-def test_a_deleted_stream_leaves_no_file_behind(node: LeveretProcess) -> None:
-    peer = RawPeer(node.stream_port)
+def test_a_deleted_stream_leaves_no_file_behind(node: LeveretProcess, connect: Callable[[], RawPeer]) -> None:
+    peer = connect()
     before = files_of(node)
     peer.send(wire.Create(1, "short", {}))
     assert peer.next() == wire.CreateResponse(1, Code.OK)
@@ -288,15 +313,14 @@ def test_a_deleted_stream_leaves_no_file_behind(node: LeveretProcess) -> None:
     assert files_of(node) != before
     peer.send(wire.Delete(3, "short"))
     wait_until(lambda: files_of(node) == before, "the files are gone", PATIENCE_S)
-    peer.socket.close()
 
 
 def files_of(node: LeveretProcess) -> list[Path]:
     return sorted((node.data_dir / "streams").rglob("*"))
 
 
-def test_a_stream_keeps_no_more_than_its_length_in_whole_segments(node: LeveretProcess) -> None:
-    peer = RawPeer(node.stream_port)
+def test_a_stream_keeps_no_more_than_its_length_in_whole_segments(connect: Callable[[], RawPeer]) -> None:
+    peer = connect()
     arguments = {"max-length-bytes": "300000", "stream-max-segment-size-bytes": "100000"}
     peer.send(wire.Create(1, "limited", arguments))
     assert peer.next() == wire.CreateResponse(1, Code.OK)
@@ -310,7 +334,6 @@ def test_a_stream_keeps_no_more_than_its_length_in_whole_segments(node: LeveretP
     assert 60 <= chunk_id(peer) <= 80, "about the last 30 of 100 messages are there"
     peer.send(wire.QueryPublisherSequence(4, "writer", "limited"))
     assert peer.next() == wire.QueryPublisherSequenceResponse(4, Code.OK, 99)
-    peer.socket.close()
 
 
 # --- TLS ------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from leveret.testing.ports import wait_until
 from leveret.testing.rabbitmq import RabbitNode
 from leveret.wire.chunk import ChunkType, split_entries
 from leveret.wire.stream import commands as wire
-from leveret.wire.stream.codec import Code, Command
+from leveret.wire.stream.codec import Code, Command, Response
 from leveret.wire.stream.fields import NO_LEADER, FailedPublish, OffsetSpec, OffsetType
 from tests.e2e.stream_served import TIMEOUT_S, RawPeer
 
@@ -52,8 +52,8 @@ class Script:
 
     def code(self, command: Command) -> int:
         answer = self.ask(command)
-        assert hasattr(answer, "code"), f"{command} was answered with {answer}"
-        return int(answer.code)
+        assert isinstance(answer, Response), f"{command} was answered with {answer}"
+        return answer.code
 
     def publish(self, publisher: int, entries: list[tuple[int, bytes]]) -> None:
         """Publish, and wait until all of it is confirmed."""

@@ -30,6 +30,7 @@ class Comparison:
         tests: how many tests ended on either broker.
         passed_on_rabbitmq: how many of them passed there.
         passed_on_leveret: how many of them passed here.
+        unsteady: what passes on both, here not at the first try.
         differences: what passes there and not here, in RabbitMQ's order.
         outdated: known differences that are none any more, by node id.
     """
@@ -38,6 +39,7 @@ class Comparison:
     tests: int
     passed_on_rabbitmq: int
     passed_on_leveret: int
+    unsteady: tuple[str, ...]
     differences: tuple[Difference, ...]
     outdated: tuple[str, ...]
 
@@ -56,7 +58,7 @@ def compare(suite: str, on_rabbitmq: Results, on_leveret: Results, known: Sequen
     """Compare how the tests of a suite ended on the two brokers."""
     listed = [one for one in known if one.suite == suite]
     passed = [test for test, ended in on_rabbitmq.items() if ended.outcome == "passed"]
-    differing = [test for test in passed if on_leveret.get(test, NOT_RUN).outcome != "passed"]
+    differing = differing_tests(on_rabbitmq, on_leveret)
     outdated = [
         one.test
         for one in listed
@@ -68,9 +70,20 @@ def compare(suite: str, on_rabbitmq: Results, on_leveret: Results, known: Sequen
         tests=len(on_rabbitmq.keys() | on_leveret.keys()),
         passed_on_rabbitmq=len(passed),
         passed_on_leveret=sum(ended.outcome == "passed" for ended in on_leveret.values()),
+        unsteady=tuple(
+            test
+            for test in passed
+            if test in on_leveret and on_leveret[test].tries > 1 and test not in differing
+        ),
         differences=tuple(_difference(suite, test, on_leveret, listed) for test in differing),
         outdated=tuple(outdated),
     )
+
+
+def differing_tests(on_rabbitmq: Results, on_leveret: Results) -> list[str]:
+    """Return what passes on RabbitMQ and not on Leveret, in RabbitMQ's order."""
+    passed = (test for test, ended in on_rabbitmq.items() if ended.outcome == "passed")
+    return [test for test in passed if on_leveret.get(test, NOT_RUN).outcome != "passed"]
 
 
 def _difference(suite: str, test: str, on_leveret: Results, listed: Sequence[Known]) -> Difference:

@@ -15,7 +15,7 @@ from tests.suites.brokers import LEVERET, RABBITMQ
 from tests.suites.compare import Comparison
 from tests.suites.record import Record
 
-COLUMNS: Final = ("suite", "tests", "pass on RabbitMQ", "pass on Leveret", "differences", "known")
+COLUMNS: Final = ("suite", "tests", "pass on RabbitMQ", "pass on Leveret", "unsteady", "differences", "known")
 TEXT_CHARS: Final = 400
 DOCS_BEGIN: Final = "<!-- suites: begin -->"
 DOCS_END: Final = "<!-- suites: end -->"
@@ -23,8 +23,10 @@ DOCS_END: Final = "<!-- suites: end -->"
 
 def cells(row: Comparison) -> tuple[str, ...]:
     """Return one row of the table."""
-    numbers = (row.tests, row.passed_on_rabbitmq, row.passed_on_leveret, len(row.differences))
-    return (row.suite, *map(str, numbers), str(len(row.differences) - len(row.unlisted)))
+    known = len(row.differences) - len(row.unlisted)
+    passed = (row.passed_on_rabbitmq, row.passed_on_leveret)
+    numbers = (row.tests, *passed, len(row.unsteady), len(row.differences), known)
+    return (row.suite, *map(str, numbers))
 
 
 def print_table(rows: Sequence[Comparison], console: Console) -> None:

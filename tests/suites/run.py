@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -23,10 +23,17 @@ KEPT_VARIABLES: Final = ("PATH", "HOME", "LANG", "TMPDIR")
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How one test ended; `text` says why, if it did not pass."""
+    """How one test ended.
+
+    Attributes:
+        outcome: of its last try.
+        text: why it did not pass, the first time.
+        tries: how often it was run.
+    """
 
     outcome: Outcome
     text: str = ""
+    tries: int = 1
 
 
 Results = dict[str, Ended]
@@ -43,7 +50,9 @@ def run(
     folder: Path,
     room: Path,
     say: Callable[[int], None],
+    *,
     select: str = "",
+    tests: Sequence[str] = (),
 ) -> Results:
     """Run a suite and return how each test ended, in the order in which they ended.
 
@@ -55,6 +64,7 @@ def run(
         room: where `results.jsonl` and `output.log` of this run are kept.
         say: told the number of tests that have ended, twice a second.
         select: an expression for pytest's `-k`.
+        tests: only these, by node id.
 
     Raises:
         SuiteError: not one test ended.
@@ -66,7 +76,7 @@ def run(
     process = ServerProcess(log)
     try:
         process.launch(
-            _command(suite, python, folder, select), _environment(suite, doors, results), cwd=folder
+            _command(suite, python, folder, select, tests), _environment(suite, doors, results), cwd=folder
         )
         deadline = time.monotonic() + suite.timeout_s
         while process.alive and time.monotonic() < deadline:
@@ -87,7 +97,7 @@ def read_results(text: str) -> Results:
     return {row["test"]: Ended(row["outcome"], row["text"]) for row in rows}
 
 
-def _command(suite: Suite, python: Path, folder: Path, select: str) -> list[str | Path]:
+def _command(suite: Suite, python: Path, folder: Path, select: str, tests: Sequence[str]) -> list[str | Path]:
     plugins = ("suite_results", "suite_doors", *suite.plugins)
     return [
         *(python, "-m", "pytest", "-c", INSIDE / "pytest.ini", "--rootdir", folder, "--confcutdir", folder),
@@ -95,7 +105,7 @@ def _command(suite: Suite, python: Path, folder: Path, select: str) -> list[str 
         *("-p", "no:cacheprovider", "--tb", "short", "--timeout", str(TEST_TIMEOUT_S)),
         *(part for test in suite.left_out for part in ("--deselect", test)),
         *(("-k", select) if select else ()),
-        *suite.tests,
+        *(tests or suite.tests),
     ]
 
 

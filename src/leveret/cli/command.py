@@ -73,7 +73,7 @@ class Session:
     def node(self) -> str:
         """The node's name."""
         if self._node is None:
-            self._node = str(self.api.get("overview")["node"])
+            self._node = str(self.api.get("operations", "node")["name"])
         return self._node
 
     @property

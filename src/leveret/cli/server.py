@@ -174,10 +174,7 @@ async def _first(*events: asyncio.Event) -> None:
 def _ready_line(node: Node, management: ManagementServer) -> str:
     places = [
         *(f"{_amqp(node, address)}={address}" for address in node.amqp.addresses),
-        *(
-            f"stream={Address(address.ip, port)}"
-            for address, port in zip(node.config.listeners.stream, node.streams.ports, strict=True)
-        ),
+        *(f"{_stream(node, address)}={address}" for address in node.streams.addresses),
         f"http={management.address}",
         f"data_dir={node.data_dir}",
         f"pid={os.getpid()}",
@@ -187,6 +184,10 @@ def _ready_line(node: Node, management: ManagementServer) -> str:
 
 def _amqp(node: Node, address: Address) -> str:
     return "amqps" if address in node.amqp.tls_addresses else "amqp"
+
+
+def _stream(node: Node, address: Address) -> str:
+    return "streams" if address in node.streams.tls_addresses else "stream"
 
 
 def _describe(error: Exception) -> tuple[int, str] | None:

@@ -16,9 +16,13 @@ class Table:
     headless: bool = False
 
     @classmethod
-    def of(cls, columns: Sequence[str], items: Iterable[Mapping[str, Any]]) -> Self:
-        """The table of these fields of JSON objects; a field that is not there is empty."""
-        return cls(columns, [[_or_empty(item.get(column)) for column in columns] for item in items])
+    def of(cls, columns: Sequence[str], items: Iterable[Mapping[str, Any]], *, unknown: object = "") -> Self:
+        """The table of these fields of JSON objects; RabbitMQ shows what is not known as an empty text."""
+
+        def known(value: object) -> object:
+            return unknown if value is None else value
+
+        return cls(columns, [[known(item.get(column)) for column in columns] for item in items])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +58,3 @@ class Sections:
 
 
 Value = Table | Message | Report | Sections | Text | None
-
-
-def _or_empty(value: Any) -> Any:
-    """RabbitMQ shows what is not known as an empty text, in JSON too."""
-    return "" if value is None else value

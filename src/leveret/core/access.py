@@ -13,7 +13,8 @@ import re
 from functools import lru_cache
 from typing import Final, Literal
 
-from leveret.model.definitions import Definitions, Permission, User
+from leveret.model.definitions import Definitions, Permission, TopicPermission, User
+from leveret.model.errors import InvalidCommand
 
 SALT_BYTES: Final = 4
 _DIGESTS: Final = {
@@ -76,3 +77,22 @@ def is_pattern(pattern: str) -> bool:
     except re.error:
         return False
     return True
+
+
+def check_patterns(permission: Permission | TopicPermission) -> None:
+    """Refuse permissions that nothing could be matched with.
+
+    Raises:
+        InvalidCommand: names the field and what is no regular expression.
+    """
+    for field in ("configure", "write", "read"):
+        pattern = getattr(permission, field, "")
+        if not is_pattern(pattern):
+            raise InvalidCommand(f"'{field}' is not a regular expression: {pattern!r}")
+
+
+def topic_pattern(pattern: str, user: str, vhost: str) -> str:
+    """A topic permission's pattern with `{username}` and `{vhost}` replaced by what they are."""
+    for variable, value in (("{username}", user), ("{vhost}", vhost)):
+        pattern = pattern.replace(variable, re.escape(value))
+    return pattern

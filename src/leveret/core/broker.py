@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from leveret.core.access import check_patterns
 from leveret.core.churn import Churn
 from leveret.core.counters import Counters
 from leveret.core.direct_reply import DirectReply
 from leveret.core.limits import Connection, Connections, check_queue_limit
 from leveret.core.parameters import check_parameter, check_user_limits
-from leveret.core.policies import NOTHING_APPLIES, Applied
-from leveret.core.policy_validation import REPLICATE, check_policy
+from leveret.core.policies import Applied
+from leveret.core.policy_effects import configure_queue, policies_of, refresh_replicated, refresh_vhost
+from leveret.core.policy_validation import check_policy
 from leveret.core.queue import Queue, Reader
 from leveret.core.queue_arguments import ARGUMENTS, check_queue_arguments, with_default_type
-from leveret.core.queue_settings import queue_settings
 from leveret.core.queue_types import make_queue
 from leveret.core.routing import ROUTERS, Headers
 from leveret.core.schema import OPERATOR_POLICY
-from leveret.core.stream import Stream
 from leveret.core.topology import PREDECLARED, ExchangeState, Topology
 from leveret.core.validation import (
     ALTERNATE_EXCHANGE,
@@ -69,6 +69,7 @@ class Broker:
         self.dirty: dict[Queue, None] = {}
         self.changes_in_flight = 0
         self.deleted: list[Queue] = []
+        self._owned: dict[object, dict[Queue, None]] = {}
         self.replication_changes: list[Queue] = []
         self.connections = Connections()
         self.churn = Churn()
@@ -119,6 +120,7 @@ class Broker:
                 self._put_policy(entity)
             case d.Permission() | d.TopicPermission():
                 self.topology(entity.vhost)
+                check_patterns(entity)
                 if (entity.user,) not in self.definitions.by_kind["users"]:
                     raise NotFound(f"no user '{entity.user}'")
                 self._record(d.Put(entity))
@@ -190,8 +192,7 @@ class Broker:
             raise InvalidCommand(f"unsupported queue type '{vhost.default_queue_type}'")
         topology = self.topologies.setdefault(vhost.name, Topology(vhost.name))
         self._record(d.Put(vhost))
-        for queue in topology.queues.values():
-            self._refresh_replicated(queue, self.policies_of_queue(queue))
+        self.replication_changes += refresh_replicated(topology, tagged=self._is_tagged(vhost.name))
 
     def _delete_vhost(self, name: str) -> None:
         self._close_connections(lambda c: c.vhost == name, f"vhost '{name}' is deleted")
@@ -291,13 +292,14 @@ class Broker:
         check_queue_arguments(wanted, exclusive=owner is not None)
         queue = make_queue(self._with_epoch(wanted), self._read)
         queue.owner = owner
+        if owner is not None:
+            self._owned.setdefault(owner, {})[queue] = None
         self.queues[queue.key] = queue
         topology.queues[queue.definition.name] = queue
         if owner is None:
             self._record(d.Put(queue.definition), durable=queue.definition.durable)
-        self._apply_policies(
-            queue, topology.policies.for_queue(queue.definition.name, queue_type(wanted.arguments))
-        )
+        tagged = self._is_tagged(wanted.vhost)
+        self.replication_changes += configure_queue(topology, queue, tagged=tagged)
         return queue
 
     def _with_epoch(self, wanted: d.Queue) -> d.Queue:
@@ -319,6 +321,10 @@ class Broker:
             arguments=wanted.arguments,
             epoch=epoch,
         )
+
+    def owned_by(self, owner: object) -> list[Queue]:
+        """The exclusive queues of a connection, in the order of their declaration."""
+        return list(self._owned.get(owner, ()))
 
     def declare_queue(self, wanted: d.Queue, owner: object | None = None) -> Queue:
         """Declare a queue, exclusively for `owner` if given, or check that the one there is equivalent.
@@ -382,6 +388,10 @@ class Broker:
         self.deleted.append(queue)
         if queue.owner is None:
             self._record(d.Delete("queues", queue.key), durable=queue.definition.durable)
+        else:
+            self._owned[queue.owner].pop(queue)
+            if not self._owned[queue.owner]:
+                del self._owned[queue.owner]
         for consumer in list(queue.consumers):
             consumer.queue_deleted()
         queue.consumers.clear()
@@ -442,7 +452,7 @@ class Broker:
     def policies_of_queue(self, queue: Queue) -> Applied:
         """The policy and the operator policy that apply to a queue, and what they say together."""
         vhost, name = queue.key
-        return self.topology(vhost).queue_policies.get(name, NOTHING_APPLIES)
+        return policies_of(self.topology(vhost), name)
 
     def policies_of_exchange(self, vhost: str, name: str) -> Applied:
         """The policy and the operator policy that apply to an exchange, and what they say together.
@@ -464,42 +474,7 @@ class Broker:
         self._refresh_policies(entity.vhost)
 
     def _refresh_policies(self, vhost: str) -> None:
-        """Let every queue and exchange have what applies to it now; those for whom that is the same are left."""
-        topology = self.topologies[vhost]
-        for name, queue in topology.queues.items():
-            applied = topology.policies.for_queue(name, queue_type(queue.definition.arguments))
-            if applied != topology.queue_policies.get(name, NOTHING_APPLIES):
-                self._apply_policies(queue, applied)
-        for name, state in topology.exchanges.items():
-            state.apply_policies(topology.policies.for_exchange(name))
-
-    def _apply_policies(self, queue: Queue, applied: Applied) -> None:
-        vhost, name = queue.key
-        held = self.topologies[vhost].queue_policies
-        if applied is NOTHING_APPLIES:
-            held.pop(name, None)
-        else:
-            held[name] = applied
-        queue.policy = applied.policy
-        settings = queue_settings(queue.definition.arguments, applied.definition)
-        if settings != queue.settings:
-            queue.configure(settings)
-            self.dirty[queue] = None
-        self._refresh_replicated(queue, applied)
-
-    def _refresh_replicated(self, queue: Queue, applied: Applied) -> None:
-        asked = applied.definition.get(REPLICATE) is True
-        replicated = (
-            asked
-            # A stream's entries are no stored messages: downstreams could not read them.
-            and not isinstance(queue, Stream)
-            and queue.definition.durable
-            and queue.owner is None
-            and self._is_tagged(queue.key[0])
-        )
-        if replicated != queue.replicated:
-            queue.replicated = replicated
-            self.replication_changes.append(queue)
+        self.replication_changes += refresh_vhost(self.topologies[vhost], tagged=self._is_tagged(vhost))
 
     def _is_tagged(self, vhost: str) -> bool:
         return STANDBY_TAG in getattr(self.definitions.by_kind["vhosts"].get((vhost,)), "tags", ())

@@ -104,7 +104,7 @@ def bury(broker: Broker, queue: Queue, letters: DeadLetters, now_s: int) -> dict
             if target.accepts(head.body_bytes):
                 target.gather(head, run.bodies)
                 broker.dirty[target] = None
-                needs_disk = head.persistent and target.definition.durable
+                needs_disk = target.must_keep(head)
                 takers[target] = needs_disk or takers.get(target, False)
     return takers
 

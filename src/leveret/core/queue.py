@@ -160,7 +160,7 @@ class Queue:
     @property
     def front_head(self) -> Head | None:
         """What the first message at the cursor is under; None if it is not in memory."""
-        return self._window[0].head if self._window else None
+        return self._window[0].head if self._window and not self.returned.count else None
 
     @property
     def consumer_count(self) -> int:
@@ -200,6 +200,10 @@ class Queue:
         gathered, self.gathered = self.gathered, []
         self.gathered_count = self.gathered_bytes = 0
         return gathered
+
+    def must_keep(self, head: Head) -> bool:
+        """Whether a confirm of such messages waits for the disk."""
+        return head.persistent and self.definition.durable
 
     def accepts(self, body_bytes: int) -> bool:
         """Whether one more message may be published; never False but for an overflow that rejects."""

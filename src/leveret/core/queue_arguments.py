@@ -6,7 +6,7 @@ the checks is RabbitMQ's, so that of several mistakes the same one is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -79,7 +79,12 @@ ARGUMENTS: Final = {
     ),
 }
 """What each type of queue knows, in the order in which RabbitMQ compares a redeclaration."""
-_KNOWN: Final = frozenset(name for names in ARGUMENTS.values() for name in names)
+CONSUMER_ARGUMENTS: Final = {
+    CLASSIC: ("x-cancel-on-ha-failover", "x-priority"),
+    QUORUM: ("x-priority",),
+    STREAM: ("x-stream-offset",),
+}
+"""What a consumer may ask of each type of queue."""
 
 _Check = Callable[[Any, Arguments], str | None]
 """(value, all arguments) -> what is wrong with it, as RabbitMQ prints it."""
@@ -91,19 +96,40 @@ def check_queue_arguments(queue: Queue, *, exclusive: bool) -> None:
     Raises:
         PreconditionFailed: names the argument or property, the queue and what is wrong.
     """
-    where = f"queue '{queue.name}' in vhost '{queue.vhost}'"
     arguments = queue.arguments
+    if not arguments:
+        return
+    where = f"queue '{queue.name}' in vhost '{queue.vhost}'"
     check_exchange_argument(arguments, DEAD_LETTER_EXCHANGE, where)
     _check_values(arguments, ("x-queue-type",), where)
     kind = queue_type(arguments)
     _check_values(arguments, ARGUMENTS[kind], where)
-    for name in arguments:
-        if name in _KNOWN and name not in ARGUMENTS[kind]:
-            raise PreconditionFailed(f"invalid arg '{name}' for {where} of queue type rabbit_{kind}_queue")
+    _check_known(arguments, ARGUMENTS, kind, where)
     if kind != CLASSIC:
         _check_properties(queue, exclusive, where)
     if kind == STREAM:
         _check_stream(arguments)
+
+
+def check_consumer_arguments(queue: Queue, arguments: Arguments) -> None:
+    """Refuse what RabbitMQ refuses of a consumer; a stream looks at its `x-stream-offset` itself.
+
+    Raises:
+        PreconditionFailed: names the argument, the queue and what is wrong.
+    """
+    kind = queue_type(queue.arguments)
+    where = f"queue '{queue.name}' in vhost '{queue.vhost}'"
+    _check_values(arguments, CONSUMER_ARGUMENTS[kind], where)
+    _check_known(arguments, CONSUMER_ARGUMENTS, kind, where)
+
+
+def _check_known(
+    arguments: Arguments, of_types: Mapping[str, tuple[str, ...]], kind: str, where: str
+) -> None:
+    """Refuse the arguments that only other types know."""
+    for name in arguments:
+        if name not in of_types[kind] and any(name in names for names in of_types.values()):
+            raise PreconditionFailed(f"invalid arg '{name}' for {where} of queue type rabbit_{kind}_queue")
 
 
 def with_default_type(queue: Queue, default: str, *, exclusive: bool) -> Queue:
@@ -233,5 +259,7 @@ _CHECKS: Final[dict[str, _Check]] = {
     # whatever it is given for a delivery limit.
     "x-queue-master-locator": _one_of(QUEUE_MASTER_LOCATORS, "invalid_queue_locator_arg"),
     "x-delivery-limit": _integer,
+    "x-priority": _integer,
+    "x-cancel-on-ha-failover": _boolean,
 }
 """By argument, in RabbitMQ's order."""

@@ -51,6 +51,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes_max: int | None = None
 
 
+_NONE: Final = QueueSettings()
 _KEYS: Final = {
     "message_ttl_ms": "message-ttl",
     "expires_ms": "expires",
@@ -68,6 +69,8 @@ _POLICY_FIRST_IN_QUORUM: Final = ("overflow", "expires")
 
 def queue_settings(arguments: Arguments, policies: Mapping[str, Any]) -> QueueSettings:
     """The effective settings of a queue from its declaration's arguments and what its policies say together."""
+    if not arguments and not policies:
+        return _NONE
     kind = queue_type(arguments)
     values = {}
     for field, key in _KEYS.items():

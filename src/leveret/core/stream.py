@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, Protocol, cast
 
-from leveret.core.head import Run, count_of
+from leveret.core.head import Head, Run, count_of
 from leveret.core.queue import Consumer, Queue, Reader
 from leveret.core.queue_settings import QueueSettings
 from leveret.model.definitions import Queue as QueueDefinition
@@ -180,7 +180,16 @@ class Stream(Queue):
         """All of them: reading takes nothing away."""
         return self.message_count
 
+    @property
+    def is_behind(self) -> bool:
+        """Never: what readers have not read yet is nobody's burden."""
+        return False
+
     # -- publishing ---------------------------------------------------------------------------
+
+    def must_keep(self, head: Head) -> bool:
+        """Always: nothing is read that is not on disk, whatever its delivery mode."""
+        return True
 
     def last_sequence(self, reference: bytes) -> int:
         """The last publishing id under a reference that was taken, -1 for none."""

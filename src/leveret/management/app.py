@@ -99,7 +99,9 @@ class _Door:
             scope = {**scope, OPERATOR_SCOPE: self._is_operator}
             path = scope["raw_path"].decode("latin-1")
             # What does not begin with the prefix is found nowhere.
-            scope["path"] = path.removeprefix(self._prefix) if path.startswith(self._prefix) else "/"
+            path = path.removeprefix(self._prefix) if path.startswith(self._prefix) else "/"
+            # As at RabbitMQ, one slash at the end says nothing.
+            scope["path"] = path.removesuffix("/") or "/"
         await self._app(scope, receive, send)
 
 

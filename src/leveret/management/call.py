@@ -58,6 +58,7 @@ class Call:
         self.rates: Rates = request.app.state.rates
         self.attempts: Attempts = request.app.state.attempts
         self.imports: asyncio.Lock = request.app.state.imports
+        self._ranges: Ranges | None = None
         self.definitions: dict[str, dict[tuple[str, ...], AnyEntity]] = self.broker.definitions.by_kind
 
     def path(self, name: str) -> str:
@@ -105,7 +106,9 @@ class Call:
         Raises:
             InvalidCommand: a range that is no range.
         """
-        return ranges_of(self.query)
+        if self._ranges is None:
+            self._ranges = ranges_of(self.query)
+        return self._ranges
 
     async def list(self, listing: Listing[T], *, in_pages: bool = False) -> Response:
         """A list as the query asks; see `listing`."""

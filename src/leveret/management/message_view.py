@@ -48,6 +48,8 @@ _SHOWN: Final = (
     "content_type",
     "cluster_id",
 )
+KEY_BYTES_MAX: Final = 128
+"""Of a header's name, by the specification (4.2.5.5)."""
 _PAMQP: Final = {"type": "message_type"}
 """Names that pamqp changed."""
 
@@ -133,9 +135,22 @@ def _payload(body: bytes, encoding: str) -> tuple[str, str]:
 
 def _table(headers: dict[str, Any]) -> bytes:
     try:
+        _check_keys(headers)
         return encode.field_table(headers)[4:]
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidCommand(f"properties.headers: {error}") from None
+
+
+def _check_keys(value: Any) -> None:
+    """Refuse keys that would be cut."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if len(key.encode()) > KEY_BYTES_MAX:
+                raise ValueError(f"a key is longer than {KEY_BYTES_MAX} bytes: '{key[:20]}...'")
+            _check_keys(each)
+    elif isinstance(value, list):
+        for each in value:
+            _check_keys(each)
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,6 @@ the metrics' own port (`prometheus.tcp.port`); neither asks for a password, as R
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
 from http import HTTPStatus
 from typing import Final
@@ -26,6 +25,7 @@ from leveret.management.metrics_node import NodeMetrics
 from leveret.management.metrics_objects import Objects, Vhosts
 from leveret.management.metrics_own import OwnMetrics
 from leveret.management.metrics_text import CONTENT_TYPE, Family, render, summed
+from leveret.management.turns import in_turns
 
 _PREFIX: Final = "rabbitmq_"
 _DETAILED: Final = "rabbitmq_detailed_"
@@ -72,10 +72,11 @@ def _families(prefix: str, families: Iterable[Family], vhosts: Vhosts = None) ->
 
 
 def _family(prefix: str, family: Family, *, per_object: bool, vhosts: Vhosts = None) -> Iterator[str]:
-    if per_object:
-        yield from render(prefix, family.metrics, family.rows(vhosts))
+    rows = family.rows(vhosts)
+    if per_object and not family.is_summed:
+        yield from render(prefix, family.metrics, rows)
     else:
-        yield from summed(prefix, family.metrics, family.rows(vhosts))
+        yield from summed(prefix, family.metrics, rows, by_labels=family.is_summed)
 
 
 async def show(request: Request) -> Response:
@@ -106,13 +107,12 @@ def _reply(pieces: Iterator[str]) -> Response:
 async def _between_others(pieces: Iterator[str]) -> AsyncIterator[str]:
     waiting: list[str] = []
     size = 0
-    for piece in pieces:
+    async for piece in in_turns(pieces):
         waiting.append(piece)
         size += len(piece)
         if size > _SEND_AT_ONCE:
             yield "".join(waiting)
             waiting, size = [], 0
-        await asyncio.sleep(0)
     yield "".join(waiting)
 
 

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Final
 
 import leveret
 from leveret.core.counters import Counters
 from leveret.core.validation import queue_type
 from leveret.management import node_stats
-from leveret.management.metrics_objects import amqp_channels
 from leveret.management.metrics_text import Family, Metric, Number, Row
 from leveret.management.node import ManagedNode
+from leveret.management.peers import channels
 from leveret.management.rates import CHURN
-from leveret.management.resources.overview import RABBITMQ_VERSION
+from leveret.management.resources.overview import RABBITMQ_VERSION, cluster_name
 from leveret.runtime.alarms import free_disk_bytes, used_memory_bytes
 
 QUEUE_TYPES: Final = ("classic", "quorum", "stream")
@@ -50,6 +51,8 @@ _IO_METRICS: Final = (
     Metric("io_read_bytes_total", "counter", "Octets the process had read from the disk"),
     Metric("io_write_ops_total", "counter", "Writes of the process"),
     Metric("io_write_bytes_total", "counter", "Octets the process had written to the disk"),
+    Metric("io_sync_ops_total", "counter", "How often the disk was waited for"),
+    Metric("io_sync_time_seconds_total", "counter", "How long the disk was waited for"),
 )
 _ALARM_METRICS: Final = (
     Metric("alarms_file_descriptor_limit", "untyped", "1 while file descriptors are exhausted"),
@@ -93,6 +96,17 @@ _DEAD: Final = {
         "global_messages_dead_lettered_delivery_limit_total", "counter", "Returned too often, dead-lettered"
     ),
 }
+_NOTHING: Final = Counters()
+_by_type: Final[Callable[[Counters], tuple[Number, ...]]] = attrgetter(
+    "deliver_get",
+    "deliver",
+    "deliver_no_ack",
+    "get",
+    "get_no_ack",
+    "get_empty",
+    "redeliver",
+    "ack",
+)
 _STRATEGY: Final = ("dead_letter_strategy", "at_most_once")
 
 
@@ -133,7 +147,7 @@ class NodeMetrics:
         """The messages of all clients since the node started, those of deleted queues too."""
         return (
             Family("global", _GLOBAL, self._global),
-            Family("global_by_type", _GLOBAL_BY_TYPE, self._global_by_type),
+            Family("global_by_type", _GLOBAL_BY_TYPE, self._global_by_type, is_summed=True),
             Family("global_dead_lettered", tuple(_DEAD.values()), self._dead_lettered),
         )
 
@@ -163,8 +177,9 @@ class NodeMetrics:
         return [Row((), (*limits, uptime_s))]
 
     def _transferred(self, vhosts: object) -> Iterable[Row]:
-        done = node_stats.transferred()
-        return [Row((), (done["syscr"], done["read_bytes"], done["syscw"], done["write_bytes"]))]
+        done, commits = node_stats.transferred(), self._node.commits
+        moved = (done["syscr"], done["read_bytes"], done["syscw"], done["write_bytes"])
+        return [Row((), (*moved, commits.rounds, commits.waited_s))]
 
     def _alarms(self, vhosts: object) -> Iterable[Row]:
         alarms = self._node.alarms
@@ -173,8 +188,11 @@ class NodeMetrics:
 
     def _totals(self, vhosts: object) -> Iterable[Row]:
         connections = [*self._broker.connections, *self._node.streams.connections]
-        channels = sum(len(each.channels) for each in self._broker.connections)
-        return [Row((), (len(connections), channels, self._consumers(), len(self._broker.queues)))]
+        return [
+            Row(
+                (), (len(connections), len(channels(self._node)), self._consumers(), len(self._broker.queues))
+            )
+        ]
 
     def _consumers(self) -> int:
         return sum(len(queue.consumers) for queue in self._broker.queues.values())
@@ -189,13 +207,15 @@ class NodeMetrics:
         return [Row(labels, (1,))]
 
     def _names(self, vhosts: object) -> Iterable[Row]:
-        config = self._node.config
-        labels = (("rabbitmq_node", config.node_name), ("rabbitmq_cluster", config.cluster_name))
+        labels = (
+            ("rabbitmq_node", self._node.config.node_name),
+            ("rabbitmq_cluster", cluster_name(self._node)),
+        )
         return [Row(labels, (1,))]
 
     def _global(self, vhosts: object) -> Iterable[Row]:
         counters = self._broker.counters
-        publishers = sum(1 for channel in amqp_channels(self._node) if channel.counters.publish)
+        publishers = sum(1 for channel in channels(self._node) if channel.counters.publish)
         values = (
             counters.publish,
             counters.publish_confirm,
@@ -209,13 +229,14 @@ class NodeMetrics:
         return [Row((("protocol", "amqp091"),), values)]
 
     def _global_by_type(self, vhosts: object) -> Iterator[Row]:
-        sums = {kind: Counters() for kind in QUEUE_TYPES}
-        for kind, counters in self._broker.departed.items():
-            sums[kind].add(counters)
+        """A part of each queue type, then one of each queue."""
+        labels = {
+            kind: (("protocol", "amqp091"), ("queue_type", f"rabbit_{kind}_queue")) for kind in QUEUE_TYPES
+        }
+        for kind in QUEUE_TYPES:
+            yield Row(labels[kind], _by_type(self._broker.departed.get(kind, _NOTHING)))
         for queue in list(self._broker.queues.values()):
-            sums[queue_type(queue.definition.arguments)].add(queue.counters)
-        for kind, counters in sums.items():
-            yield Row((("protocol", "amqp091"), ("queue_type", f"rabbit_{kind}_queue")), _by_type(counters))
+            yield Row(labels[queue_type(queue.definition.arguments)], _by_type(queue.counters))
 
     def _dead_lettered(self, vhosts: object) -> Iterator[Row]:
         counts = self._broker.dead_lettered
@@ -226,16 +247,3 @@ class NodeMetrics:
                 for reason in _DEAD
             ]
             yield Row((("queue_type", f"rabbit_{kind}_queue"), _STRATEGY), values)
-
-
-def _by_type(counters: Counters) -> tuple[Number, ...]:
-    return (
-        counters.deliver_get,
-        counters.deliver,
-        counters.deliver_no_ack,
-        counters.get,
-        counters.get_no_ack,
-        counters.get_empty,
-        counters.redeliver,
-        counters.ack,
-    )

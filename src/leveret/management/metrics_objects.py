@@ -13,7 +13,9 @@ from typing import Final
 from leveret.core.queue import Queue
 from leveret.management.metrics_text import Family, Metric, Number, Row
 from leveret.management.node import ManagedNode
-from leveret.management.peers import amqp_connections
+from leveret.management.peer_view import unsettled
+from leveret.management.peers import amqp_connections, channels
+from leveret.management.queue_view import sizes
 from leveret.management.rates import PUBLISHED, Rates
 from leveret.session.amqp091.channel import Channel
 
@@ -34,12 +36,30 @@ _QUEUE_METRICS: Final = (
     _QUEUE_CONSUMERS,
     Metric("queue_consumer_capacity", "gauge", "Share of time in which no message waited for a consumer"),
     Metric("queue_consumer_utilisation", "gauge", "The same as the consumer capacity"),
+    Metric("queue_process_memory_bytes", "gauge", "Memory of a queue and of the messages it keeps at hand"),
+    Metric("queue_messages_ram_bytes", "gauge", "Octets of the bodies that are in memory"),
+    Metric("queue_messages_persistent", "gauge", "Messages that stand in a log"),
+    Metric("queue_messages_persistent_bytes", "gauge", "Octets of the bodies of those"),
     Metric("queue_messages_bytes", "gauge", "Octets of the bodies of all messages"),
+    Metric("queue_messages_ready_bytes", "gauge", "Octets of the bodies of ready messages"),
+    Metric("queue_messages_unacked_bytes", "gauge", "Octets of the bodies of unacknowledged messages"),
+)
+_SIZES: Final = (
+    "memory",
+    "message_bytes_ram",
+    "messages_persistent",
+    "message_bytes_persistent",
+    "message_bytes",
+    "message_bytes_ready",
+    "message_bytes_unacknowledged",
 )
 _QUEUE_PUBLISHED: Final = (Metric("queue_messages_published_total", "counter", "Messages put into queues"),)
 _CHANNEL_METRICS: Final = (
     Metric("channel_consumers", "gauge", "Consumers of a channel"),
     Metric("channel_messages_unacked", "gauge", "Messages that a channel has and did not acknowledge"),
+    Metric("channel_messages_unconfirmed", "gauge", "Messages published and not yet confirmed"),
+    Metric("channel_messages_uncommitted", "gauge", "Messages of a transaction that is not yet committed"),
+    Metric("channel_acks_uncommitted", "gauge", "Acknowledgements of such a transaction"),
     Metric("consumer_prefetch", "gauge", "Most unacknowledged messages of each new consumer"),
     Metric("channel_prefetch", "gauge", "Most unacknowledged messages of all consumers together"),
 )
@@ -133,7 +153,7 @@ class Objects:
         self, measure: Callable[[Channel], tuple[Number, ...]]
     ) -> Callable[[Vhosts], Iterator[Row]]:
         def rows(vhosts: Vhosts) -> Iterator[Row]:
-            for channel in amqp_channels(self._node):
+            for channel in channels(self._node):
                 name = f"{channel.connection.peer} ({channel.number})"
                 yield Row((("channel", name),), measure(channel))
 
@@ -141,7 +161,8 @@ class Objects:
 
     def _queue_values(self, queue: Queue) -> tuple[Number, ...]:
         capacity = self._rates.consumer_utilisation(queue)
-        return (len(queue.consumers), capacity, capacity, queue.message_bytes)
+        found = sizes(queue)
+        return (len(queue.consumers), capacity, capacity, *(found[name] for name in _SIZES))
 
     def _octets(self, vhosts: Vhosts) -> Iterator[Row]:
         for each in amqp_connections(self._node):
@@ -173,15 +194,19 @@ class Objects:
                     yield labels, len(state.bindings)
 
 
-def amqp_channels(node: ManagedNode) -> list[Channel]:
-    """The open channels of AMQP 0-9-1."""
-    return [channel for connection in amqp_connections(node) for channel in connection.channels.values()]
-
-
 def _lengths(queue: Queue) -> tuple[Number, ...]:
     messages, unacked = queue.message_count, queue.unacked_count
     return messages - unacked, unacked, messages
 
 
 def _channel_values(channel: Channel) -> tuple[Number, ...]:
-    return len(channel.consumers), channel.unacked.count, channel.prefetch, channel.global_prefetch
+    waiting = unsettled(channel)
+    return (
+        len(channel.consumers),
+        channel.unacked.count,
+        waiting["messages_unconfirmed"],
+        waiting["messages_uncommitted"],
+        waiting["acks_uncommitted"],
+        channel.prefetch,
+        channel.global_prefetch,
+    )

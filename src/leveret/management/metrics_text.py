@@ -13,6 +13,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ROWS_AT_ONCE: Final = 500
 
 Number = int | float
+Labels = tuple[tuple[str, str], ...]
 
 
 class Metric(NamedTuple):
@@ -26,19 +27,22 @@ class Metric(NamedTuple):
 class Row(NamedTuple):
     """One labelled thing, and its values in the order of the metrics; None where it has none."""
 
-    labels: Sequence[tuple[str, str]]
+    labels: Labels
     values: Sequence[Number | None]
 
 
 class Family(NamedTuple):
     """Metrics that are read together from the same things, by the name that `family=` asks for.
 
-    `rows` gives those of all things, or of the things of the virtual hosts given.
+    Attributes:
+        rows: of all things, or of the things of the virtual hosts given.
+        is_summed: whether rows of the same labels are parts of one, in every answer.
     """
 
     name: str
     metrics: tuple[Metric, ...]
     rows: Callable[[frozenset[str] | None], Iterable[Row]]
+    is_summed: bool = False
 
 
 def render(prefix: str, metrics: Sequence[Metric], rows: Iterable[Row]) -> Iterator[str]:
@@ -62,18 +66,22 @@ def render(prefix: str, metrics: Sequence[Metric], rows: Iterable[Row]) -> Itera
             )
 
 
-def summed(prefix: str, metrics: Sequence[Metric], rows: Iterable[Row]) -> Iterator[str]:
-    """The lines of the sums over all rows."""
-    sums: list[Number] = [0] * len(metrics)
+def summed(
+    prefix: str, metrics: Sequence[Metric], rows: Iterable[Row], *, by_labels: bool = False
+) -> Iterator[str]:
+    """The lines of the sums over all rows, or over those of the same labels."""
+    nothing: list[Number] = [0] * len(metrics)
+    sums: dict[Labels, list[Number]] = {} if by_labels else {(): nothing}
     for count, row in enumerate(rows, 1):
-        for column, value in enumerate(row.values):
-            sums[column] += value or 0
+        labels = row.labels if by_labels else ()
+        before = sums.get(labels, nothing)
+        sums[labels] = [total + (value or 0) for total, value in zip(before, row.values, strict=True)]
         if not count % _ROWS_AT_ONCE:
             yield ""
-    yield from render(prefix, metrics, [Row((), sums)])
+    yield from render(prefix, metrics, [Row(labels, values) for labels, values in sums.items()])
 
 
-def label_text(labels: Sequence[tuple[str, str]]) -> str:
+def label_text(labels: Labels) -> str:
     """`{name="value",...}`, nothing for no labels."""
     if not labels:
         return ""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from leveret.config import Config
 from leveret.core.broker import Broker
 from leveret.runtime.alarms import AlarmWatch
+from leveret.runtime.commit import GroupCommit
 from leveret.session.ingest import Outsider
 
 
@@ -98,6 +99,10 @@ class ManagedNode(Protocol):
     data_dir: Path
     started_at_ms: int
     broker: Broker
+
+    @property
+    def commits(self) -> GroupCommit:
+        """Who waits for the disk."""
 
     @property
     def alarms(self) -> AlarmWatch:

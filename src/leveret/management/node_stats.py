@@ -28,6 +28,7 @@ NAMES: Final = (
     "io_read_bytes",
     "io_write_count",
     "io_write_bytes",
+    "io_sync_count",
 )
 """What `sample` gives, in its order."""
 
@@ -50,14 +51,17 @@ def sample(node: ManagedNode) -> tuple[int, ...]:
         done["read_bytes"],
         done["syscw"],
         done["write_bytes"],
+        node.commits.rounds,
     )
 
 
 def limits(node: ManagedNode) -> dict[str, Any]:
-    """What stays for long: limits of the system, of the settings, the machine."""
+    """Limits of the system and of the settings, the machine, and what has no rate."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     alarms = node.alarms
+    commits = node.commits
     return {
+        "io_sync_avg_time": commits.waited_s * 1000 / commits.rounds if commits.rounds else 0.0,
         "mem_limit": alarms.memory_limit_bytes,
         "mem_alarm": alarms.mem_alarm,
         "disk_free_limit": alarms.disk_limit_bytes,

@@ -76,7 +76,7 @@ def channel_json(node: ManagedNode, channel: Channel) -> Json:
         "transactional": channel.transaction is not None,
         "consumer_count": len(channel.consumers),
         "messages_unacknowledged": channel.unacked.count,
-        **_unsettled(channel),
+        **unsettled(channel),
         "pending_raft_commands": 0,
         "prefetch_count": channel.prefetch,
         "global_prefetch_count": channel.global_prefetch,
@@ -184,7 +184,8 @@ def _connection(node: ManagedNode, connection: Any) -> Json:
     }
 
 
-def _unsettled(channel: Channel) -> Json:
+def unsettled(channel: Channel) -> Json:
+    """What a channel's publishes and acknowledgements still wait for."""
     confirms, transaction = channel.confirms, channel.transaction
     publishes = [] if transaction is None else transaction.publishes
     settlements = [] if transaction is None else transaction.settlements

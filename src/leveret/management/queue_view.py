@@ -24,17 +24,14 @@ IDLE_BYTES: Final = 4096
 def queue_json(call: Call, queue: Queue) -> Json:
     """A queue with its counts and, where there are any, rates."""
     if call.flag("disable_stats"):
-        return {
-            **identity_json(call, queue),
-            **(_totals(queue) if call.flag("enable_queue_totals") else {}),
-        }
+        return _short_json(call, queue)
     utilisation = call.rates.consumer_utilisation(queue)
     return {
         **identity_json(call, queue),
         **_policies(call, queue),
         **call.rates.queue(queue, call.ranges()),
         **_consumers(queue),
-        **_sizes(queue),
+        **sizes(queue),
         **idle_since(call.rates.queue_idle_since_ms(queue)),
         "head_message_timestamp": _timestamp(queue.front_head),
         "consumer_capacity": utilisation,
@@ -46,7 +43,7 @@ def identity_json(call: Call, queue: Queue) -> Json:
     """What was declared, and where and how it is."""
     definition = queue.definition
     vhost, name = queue.key
-    shown = {
+    return {
         "name": name,
         "vhost": vhost,
         "durable": definition.durable,
@@ -57,9 +54,23 @@ def identity_json(call: Call, queue: Queue) -> Json:
         "node": call.node.config.node_name,
         "state": "running" if queue.damage is None else "crashed",
     }
-    if isinstance(queue.owner, ClientConnection):
-        shown["owner_pid_details"] = connection_details(queue.owner.peer)
-    return shown
+
+
+def _short_json(call: Call, queue: Queue) -> Json:
+    """What `disable_stats=true` leaves; `enable_queue_totals=true` adds the counts."""
+    policy = call.broker.policies_of_queue(queue).policy
+    return {
+        **identity_json(call, queue),
+        **({"policy": policy} if policy else {}),
+        **(_totals(queue) if call.flag("enable_queue_totals") else {}),
+    }
+
+
+def owner_json(queue: Queue) -> Json:
+    """Whose an exclusive queue is."""
+    if not isinstance(queue.owner, ClientConnection):
+        return {}
+    return {"owner_pid_details": connection_details(queue.owner.peer)}
 
 
 def idle_since(since_ms: int | None) -> Json:
@@ -108,7 +119,7 @@ def _tag(consumer: object) -> str | None:
     return consumer.tag.decode("utf-8", "replace") if isinstance(consumer, Consumer) else None
 
 
-def _sizes(queue: Queue) -> Json:
+def sizes(queue: Queue) -> Json:
     """Octets of the bodies. All messages of a durable queue stand in its log, transient ones too."""
     messages, octets = queue.message_count, queue.message_bytes
     is_kept = queue.definition.durable

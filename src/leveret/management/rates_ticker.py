@@ -8,6 +8,7 @@ import time
 from leveret.management import node_stats
 from leveret.management.node import ManagedNode
 from leveret.management.rates import Rates
+from leveret.management.turns import in_turns
 
 
 def rates_of(node: ManagedNode) -> Rates:
@@ -23,11 +24,11 @@ def rates_of(node: ManagedNode) -> Rates:
 
 
 async def keep_sampling(rates: Rates) -> None:
-    """Sample for ever; between slices whoever waits has his turn."""
+    """Sample for ever."""
     while True:
         await asyncio.sleep((rates.interval_ms - _clock_ms() % rates.interval_ms) / 1000)
-        for _ in rates.tick(_clock_ms()):
-            await asyncio.sleep(0)
+        async for _ in in_turns(rates.tick(_clock_ms())):
+            pass
 
 
 def _clock_ms() -> int:

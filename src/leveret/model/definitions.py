@@ -27,7 +27,7 @@ class Entity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     @property
     def key(self) -> tuple[str, ...]:
         """Identity within the kind; for all but users, vhosts and global parameters it starts with the vhost."""
-        return tuple(getattr(self, name) for name in self.key_fields)
+        return tuple([getattr(self, name) for name in self.key_fields])
 
 
 class User(Entity, frozen=True, kw_only=True):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import logging
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +19,7 @@ from leveret.core.alarms import Alarms, Watermark
 logger = logging.getLogger(__name__)
 
 PROBE_EVERY_S: Final = 1.0
+GIVE_BACK_EVERY_S: Final = 10.0
 _CGROUP_LIMITS: Final = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -41,6 +45,7 @@ class AlarmWatch(Alarms):
         )
         self.on_change: list[Callable[[], None]] = []
         self._directory = directory
+        self._gave_back_at_s = -GIVE_BACK_EVERY_S
 
     async def run(self) -> None:
         """Measure, for ever."""
@@ -49,7 +54,10 @@ class AlarmWatch(Alarms):
             await asyncio.sleep(PROBE_EVERY_S)
 
     def probe(self) -> None:
-        """Measure once."""
+        """Measure once; while memory is low, have what is free of it counted as free first."""
+        if self.mem_alarm and time.monotonic() - self._gave_back_at_s >= GIVE_BACK_EVERY_S:
+            give_back_memory()
+            self._gave_back_at_s = time.monotonic()
         self._tell(self.measure(used_memory_bytes(), free_disk_bytes(self._directory)))
 
     def set_memory(self, limit: Watermark) -> bool:
@@ -80,6 +88,14 @@ class AlarmWatch(Alarms):
         )
         for call in self.on_change:
             call()
+
+
+def give_back_memory() -> None:
+    """Collect garbage, and return to the system what the allocator keeps for later: an alarm must be able to end."""
+    gc.collect()
+    # Of the C library of GNU only; others give back by themselves.
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def used_memory_bytes() -> int:

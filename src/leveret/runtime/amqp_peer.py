@@ -60,6 +60,8 @@ class AmqpPeer(asyncio.Protocol):
         self._has_read_last = False
         self._turn_is_over = False
         self._waits_for_disk = False
+        self._unsent_bytes = 0
+        self._took_at_ms = 0
 
     # -- the transport's calls ----------------------------------------------------------------
 
@@ -284,10 +286,27 @@ class AmqpPeer(asyncio.Protocol):
             session.tick(now_ms)
             if session.state is State.CLOSED:
                 self.end_after_flush()
+            elif self._takes_nothing(session, now_ms):
+                session.end_reason = "missed heartbeats from client, which takes nothing"
+                self.abort()
             else:
                 self._pace()
         elif self._amqp10 is not None:
             self._write10(self._amqp10.tick(now_ms))
+
+    def _takes_nothing(self, session: ClientConnection, now_ms: int) -> bool:
+        """Whether a peer that is not read from has not taken an octet in the time of two heartbeats.
+
+        Its own heartbeats are not read either, so they cannot tell that it is there.
+        """
+        transport = self._transport
+        if transport is None or not session.heartbeat_ms or session.is_reading:
+            self._unsent_bytes = 0
+            return False
+        before, self._unsent_bytes = self._unsent_bytes, transport.get_write_buffer_size()
+        if not before or self._unsent_bytes < before:
+            self._took_at_ms = now_ms
+        return self._unsent_bytes > 0 and now_ms - self._took_at_ms > 2 * session.heartbeat_ms
 
     def pause_reading(self) -> None:
         """Read no more: what came until now is the last that is served."""

@@ -110,7 +110,8 @@ def _put_all(document: Document, broker: Broker) -> None:
     held = broker.definitions
     put = passed = 0
     for entity in document.entities():
-        if is_passed_over(entity, held):
+        # What is there already is not logged again: a start must not need room on a full disk.
+        if is_passed_over(entity, held) or held.by_kind[entity.kind].get(entity.key) == entity:
             passed += 1
             continue
         try:

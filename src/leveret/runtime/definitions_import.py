@@ -6,6 +6,7 @@ Upsert only, nothing is deleted; an exchange or queue that exists is passed over
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -39,12 +40,15 @@ def entities_of(document: dict[str, Any], vhost: str | None) -> list[AnyEntity]:
     Raises:
         InvalidCommand: names the section, the entry and what is wrong with it.
     """
-    kinds = KINDS if vhost is None else [kind for kind in KINDS if kind not in _CLUSTER_WIDE]
-    return [
-        _entity(kind, index, entry, vhost)
-        for kind in kinds
-        for index, entry in enumerate(_section(document, kind))
-    ]
+    return list(each_entity(document, vhost))
+
+
+def each_entity(document: dict[str, Any], vhost: str | None) -> Iterator[AnyEntity]:
+    """The same, one after the other, for who has other work as well."""
+    for kind in KINDS:
+        if vhost is None or kind not in _CLUSTER_WIDE:
+            for index, entry in enumerate(_section(document, kind)):
+                yield _entity(kind, index, entry, vhost)
 
 
 def is_passed_over(entity: AnyEntity, held: Definitions) -> bool:

@@ -74,6 +74,9 @@ class Greeter:
         except OSError as error:
             # TLS errors are of this kind, too.
             logger.warning("tls_refused peer=%s reason=%s", peer, handshake_failure(error))
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
         else:
             return
         accepted.close()

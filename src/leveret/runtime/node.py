@@ -20,12 +20,11 @@ from typing import Any, Final
 
 import leveret
 from leveret.config import Config
-from leveret.config.kinds import Address
 from leveret.core.access import SALT_BYTES, hash_password
 from leveret.core.broker import STANDBY_TAG, Broker
 from leveret.core.queue import Queue
 from leveret.model import definitions as d
-from leveret.model.errors import Refusal
+from leveret.model.errors import Refusal, StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime.alarms import AlarmWatch
 from leveret.runtime.amqp_listener import AmqpListener
@@ -153,6 +152,10 @@ class Node:
         tls = server_context(self.config.tls, "ssl_options") if needs_tls else None
         await self._restore()
         await self.commit()
+        if self.broker.changes:
+            raise StorageError(
+                f"{self.data_dir / 'definitions'}: the first definitions can not be written; see the log for why"
+            )
         self._boot_definitions.remember()
         self.alarms.probe()
         for address in self.config.listeners.amqp:
@@ -161,10 +164,10 @@ class Node:
             await self.amqp.start(address.ip, address.port, tls)
         for address in self.config.listeners.stream:
             await self.streams.start(address.ip, address.port)
-            self.stream_door.listening(Address(address.ip, self.streams.ports[-1]))
+            self.stream_door.listening(self.streams.addresses[-1])
         for address in self.config.streams.listeners_tls:
             await self.streams.start(address.ip, address.port, tls)
-            self.stream_door.listening_tls(Address(address.ip, self.streams.ports[-1]))
+            self.stream_door.listening_tls(self.streams.addresses[-1])
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self.collector.run()),
@@ -276,8 +279,15 @@ class Node:
     async def commit(self) -> None:
         """Return once every change applied so far is durable, and outgoing logs exist where they should."""
         self._follow_tags()
+        self._follow_cluster_name()
         self.engine.flush()
         await self.commits.settle()
+
+    def _follow_cluster_name(self) -> None:
+        """AMQP clients are told the name that an operator gave, else the configured one."""
+        held = self.broker.definitions.by_kind["global_parameters"].get(("cluster_name",))
+        given = held.value if isinstance(held, d.GlobalParameter) else None
+        self._amqp_host.cluster_name = given if isinstance(given, str) else self.config.cluster_name
 
     def _follow_tags(self) -> None:
         """Vhosts gain and lose their outgoing log with their tag."""

@@ -221,7 +221,8 @@ class StreamDoor:
             raise AccessRefused(f"recovery into queue '{queue}' in vhost '{vhost}' refused for user '{user}'")
         if (vhost, queue) not in broker.queues:
             # The schema sync had not brought it yet; without a queue its messages could not come back.
-            broker.declare_queue(d.Queue(name=queue, vhost=vhost))
+            # Not declared: neither a limit of queues nor a default type may stand in its way.
+            broker.apply(d.Put(d.Queue(name=queue, vhost=vhost)))
             self._engine.touch()
         return RecoveryIngest(broker, broker.queue(vhost, queue), self._engine, self._commit)
 

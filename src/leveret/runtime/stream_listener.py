@@ -23,6 +23,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, cast
 
+from leveret.config.kinds import Address
 from leveret.model.errors import LeveretError, NotFound, Refusal
 from leveret.runtime import connection_log
 from leveret.runtime.addresses import is_loopback
@@ -61,10 +62,14 @@ class StreamListener:
 
     Attributes:
         ports: those it listens on, in the order of `start` calls.
+        addresses: where it listens, in the order of `start` calls.
+        tls_addresses: those of them that speak TLS.
     """
 
     def __init__(self, host: StreamHost, *, frame_max_bytes: int = 1_048_576, heartbeat_s: int = 60) -> None:
         self.ports: list[int] = []
+        self.addresses: list[Address] = []
+        self.tls_addresses: list[Address] = []
         self._host = host
         self._frame_max_bytes = frame_max_bytes
         self._heartbeat_s = heartbeat_s
@@ -83,7 +88,11 @@ class StreamListener:
             self._accept, address, port, reuse_address=True, ssl=tls
         )
         self._servers.append(server)
-        self.ports.append(server.sockets[0].getsockname()[1])
+        found = Address(address, server.sockets[0].getsockname()[1])
+        self.addresses.append(found)
+        self.ports.append(found.port)
+        if tls is not None:
+            self.tls_addresses.append(found)
 
     async def stop(self) -> None:
         """Close every connection with a word, then without, and stop listening."""
@@ -98,6 +107,8 @@ class StreamListener:
             connection.abort()
         self._servers.clear()
         self.ports.clear()
+        self.addresses.clear()
+        self.tls_addresses.clear()
 
     @property
     def connections(self) -> list[StreamConnection]:

@@ -1,12 +1,15 @@
 """From settings to a TLS server, for every door that speaks it.
 
-Certificates are read once, when a door opens: what is wrong with them stops the start and names the
-setting, the file and the reason.
+Certificates are read when a door opens: what is wrong with them then stops the start and names the setting, the
+file and the reason. Files that are renewed later are taken without a restart; what is wrong with them then is
+told in the log, and those before them stay.
 """
 
 from __future__ import annotations
 
+import logging
 import ssl
+import time
 from asyncio import BaseTransport
 from pathlib import Path
 from typing import Any, Final
@@ -15,16 +18,71 @@ from leveret.config.tls import TlsOptions
 from leveret.model.errors import ConfigError
 from leveret.session.certificate import TlsPeer
 
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 30.0
+"""Renewed files are taken within this time, by the first client after it."""
 _VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 _SHOWN: Final = {"TLSv1.2": "tlsv1.2", "TLSv1.3": "tlsv1.3"}
 
 
 def server_context(options: TlsOptions, prefix: str) -> ssl.SSLContext:
-    """A context for accepting TLS clients; `prefix` is the settings', for messages.
+    """A context for accepting TLS clients, that keeps up with its files; `prefix` is the settings', for messages.
 
     Raises:
         ConfigError: a file is missing, cannot be read or does not fit, or settings contradict each other.
     """
+    context = _read(options, prefix)
+    context.sni_callback = _Renewal(options, prefix)
+    return context
+
+
+class _Renewal:
+    """Looks, when a client begins to talk, whether the files are others now; OpenSSL lets a handshake change then."""
+
+    def __init__(self, options: TlsOptions, prefix: str) -> None:
+        """The files are as they were read."""
+        self._options = options
+        self._prefix = prefix
+        self._newest: ssl.SSLContext | None = None
+        self._stamps = _stamps(options)
+        self._looked_at_s = time.monotonic()
+
+    def __call__(self, peer: ssl.SSLObject, name: str | None, first: ssl.SSLContext) -> None:
+        """Give this handshake the newest certificate and authorities."""
+        now_s = time.monotonic()
+        if now_s - self._looked_at_s >= LOOK_EVERY_S:
+            self._looked_at_s = now_s
+            self._look()
+        if self._newest is not None:
+            peer.context = self._newest
+
+    def _look(self) -> None:
+        stamps = _stamps(self._options)
+        if stamps == self._stamps:
+            return
+        self._stamps = stamps
+        try:
+            self._newest = _read(self._options, self._prefix)
+        except ConfigError as error:
+            logger.error("certificates_not_renewed setting=%s reason=%s", self._prefix, error)
+        else:
+            logger.info("certificates_renewed setting=%s", self._prefix)
+
+
+def _stamps(options: TlsOptions) -> list[tuple[int, int, int] | None]:
+    """What changes when a file is written or replaced; None for one that is not there."""
+    found: list[tuple[int, int, int] | None] = []
+    for path in (options.certfile, options.keyfile, options.cacertfile):
+        try:
+            status = path.stat() if path else None
+        except OSError:
+            status = None
+        found.append((status.st_mtime_ns, status.st_size, status.st_ino) if status else None)
+    return found
+
+
+def _read(options: TlsOptions, prefix: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load_own(context, options, prefix)
     _ask_peers(context, options, prefix)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from leveret.core.access import Operation, is_allowed, matches, permission_of
+from leveret.core.access import Operation, is_allowed, matches, permission_of, topic_pattern
 from leveret.core.alarms import Alarms
 from leveret.core.broker import Broker
 from leveret.core.queue import Queue
@@ -142,7 +142,7 @@ class Access:
         if not isinstance(held, TopicPermission):
             return
         pattern = held.write if operation == "write" else held.read
-        if not matches(pattern, routing_key):
+        if not matches(topic_pattern(pattern, self._user, self._vhost), routing_key):
             raise AccessRefused(
                 f"access to topic '{routing_key}' in exchange '{exchange}' in vhost '{self._vhost}' "
                 f"refused for user '{self._user}'"

@@ -125,6 +125,13 @@ def query_offset(session: StreamSession, command: wire.QueryOffset) -> None:
             offset = session.authority.query_offset(session.vhost, command.reference)
         else:
             offset = session.stream(command.stream, "read").stored_offset(command.reference)
+        # What came in the same read is not handed on yet.
+        for effect in session.effects:
+            if isinstance(effect, KeepOffset) and (effect.stream, effect.reference) == (
+                command.stream,
+                command.reference,
+            ):
+                offset = effect.offset
         code = Code.NO_OFFSET if offset is None else Code.OK
     except LeveretError as error:
         code = code_of(error)

@@ -19,12 +19,15 @@ A body that is not data (a value, a sequence) comes as its sections, with type `
 
 from __future__ import annotations
 
+import struct
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from pamqp import commands, header
 
 from leveret.model.errors import PeerError
+from leveret.wire import properties as props
+from leveret.wire import tables
 from leveret.wire.amqp091 import decode_properties
 from leveret.wire.amqp10_values import (
     decode_value,
@@ -46,6 +49,7 @@ _APPLICATION: Final = 0x74
 _DATA: Final = 0x75
 _FOOTER: Final = 0x78
 _NULL: Final = b"\x40"
+_DOUBLE: Final = struct.Struct(">d")
 
 
 class Message091(NamedTuple):
@@ -85,8 +89,10 @@ def encode_before_body(exchange: str, routing_key: str, content_header: bytes, b
         _section(_ANNOTATIONS, map_of(annotations)),
         _section(_PROPERTIES, _properties_of(given)),
     ]
-    if headers:
-        pairs = [(encode_value(key), encode_value(value)) for key, value in headers.items()]
+    # Application properties are of simple types; RabbitMQ leaves out lists and tables too.
+    simple = {key: value for key, value in headers.items() if not isinstance(value, list | dict)}
+    if simple:
+        pairs = [(encode_value(key), encode_value(value)) for key, value in simple.items()]
         sections.append(_section(_APPLICATION, map_of(pairs)))
     size = bytes((0xA0, body_bytes)) if body_bytes < 256 else b"\xb0" + body_bytes.to_bytes(4, "big")
     return b"".join(sections) + _section(_DATA, size)
@@ -231,4 +237,15 @@ def _plain(value: Any) -> Any:
 
 def content_header_of(properties: commands.Basic.Properties, body_bytes: int) -> bytes:
     """A content header payload of AMQP 0-9-1."""
-    return header.ContentHeader(0, body_bytes, properties).marshal()
+    headers = properties.headers or {}
+    doubles = {key: value for key, value in headers.items() if isinstance(value, float)}
+    if not doubles:
+        return header.ContentHeader(0, body_bytes, properties).marshal()
+    # The encoder would write them as four octets, which not all of them fit.
+    properties.headers = {**headers, **dict.fromkeys(doubles, False)}
+    found = props.split(header.ContentHeader(0, body_bytes, properties).marshal())
+    properties.headers = headers
+    table = tables.split(found[props.HEADERS])
+    for key, value in doubles.items():
+        table[key.encode()] = b"d" + _DOUBLE.pack(value)
+    return props.join({**found, props.HEADERS: tables.join(table)}, body_bytes)

@@ -28,13 +28,12 @@ def stream() -> Iterator[str]:
 def once(work: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
     """Do something on a connection of its own."""
 
-    @rbs.connection
     async def connected(client: Any) -> Any:
         return await work(client)
 
     port = int(os.environ["SUITE_STREAM_PORT"])
     client = rbs.streams_client(f"rabbitmq-stream://guest:guest@127.0.0.1:{port}/")
-    return asyncio.run(asyncio.wait_for(connected(client), PATIENCE_S))
+    return asyncio.run(asyncio.wait_for(rbs.connection(connected)(client), PATIENCE_S))
 
 
 async def take(messages: AsyncIterator[Any], count: int) -> list[Any]:

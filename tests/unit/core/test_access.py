@@ -9,8 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.core.access import check_password, hash_password, is_allowed, is_pattern, matches, permission_of
+from leveret.core.access import (
+    check_password,
+    check_patterns,
+    hash_password,
+    is_allowed,
+    is_pattern,
+    matches,
+    permission_of,
+    topic_pattern,
+)
 from leveret.model.definitions import Definitions, Permission, Put, User
+from leveret.model.errors import InvalidCommand
 
 PASSWORD = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
 
@@ -77,3 +87,17 @@ def test_a_pattern_is_told_from_what_is_none() -> None:
     assert is_pattern("^a(b|c)$")
     assert is_pattern("")
     assert not is_pattern("(")
+
+
+def test_a_topic_pattern_may_name_the_user_and_the_vhost_as_they_are_written() -> None:
+    pattern = topic_pattern(r"^{username}\.{vhost}$", "a.b", "v")
+    assert matches(pattern, "a.b.v")
+    assert not matches(pattern, "aXb.v")
+
+
+@pytest.mark.parametrize("field", ["configure", "write", "read"])
+def test_permissions_that_nothing_could_be_matched_with_are_refused(field: str) -> None:
+    patterns = {"configure": "", "write": ".*", "read": "^a"}
+    check_patterns(Permission(user="u", vhost="v", **patterns))
+    with pytest.raises(InvalidCommand, match=field):
+        check_patterns(Permission(user="u", vhost="v", **patterns | {field: "("}))

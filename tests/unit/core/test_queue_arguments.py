@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from leveret.core.queue_arguments import ARGUMENTS, check_queue_arguments, with_default_type
+from leveret.core.queue_arguments import (
+    ARGUMENTS,
+    check_consumer_arguments,
+    check_queue_arguments,
+    with_default_type,
+)
 from leveret.model.definitions import Queue
 from leveret.model.errors import PreconditionFailed
 
@@ -142,3 +147,19 @@ def test_what_cannot_be_of_the_default_type_stays_classic(more: dict[str, bool])
     exclusive = more.pop("exclusive", False)
     completed = with_default_type(queue({}, **more), "quorum", exclusive=exclusive)
     assert completed.arguments == {"x-queue-type": "classic"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "wrong"),
+    [
+        ("classic", {"x-priority": "a"}, "invalid arg 'x-priority' for queue 'q' in vhost 'v': \"expected"),
+        ("classic", {"x-stream-offset": 0}, "of queue type rabbit_classic_queue"),
+        ("stream", {"x-priority": 0}, "of queue type rabbit_stream_queue"),
+    ],
+)
+def test_a_consumer_asks_only_for_what_the_queues_type_has(
+    kind: str, arguments: dict[str, Any], wrong: str
+) -> None:
+    check_consumer_arguments(queue(of(kind)), {"x-other": 1})
+    with pytest.raises(PreconditionFailed, match=wrong):
+        check_consumer_arguments(queue(of(kind)), arguments)

@@ -21,6 +21,7 @@ from leveret.management.app import build_app, operator_door, public_door
 from leveret.model.definitions import Permission, Put, User, Vhost
 from leveret.model.errors import AuthenticationFailed, InvalidCommand, PreconditionFailed
 from leveret.runtime.alarms import AlarmWatch
+from leveret.runtime.commit import GroupCommit
 from leveret.runtime.node import clock_ms
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.ingest import Outsider
@@ -149,6 +150,7 @@ class FakeNode:
         self.schema_sync = FakeSchemaSync()
         self.standby = FakeStandby()
         self.streams = FakeStreams()
+        self.commits = GroupCommit(fsync=False, on_failure=lambda error: None)
         self.alarms = AlarmWatch(self.config.watermarks, data_dir)
 
     async def commit(self) -> None:

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leveret.management.auth import is_loopback
-
 if TYPE_CHECKING:
     from .conftest import Client, FakeNode
 
@@ -95,17 +93,3 @@ def test_the_operator_needs_no_password_and_may_do_all(operator: Client) -> None
 def test_no_header_makes_a_caller_the_operator(anonymous: Client) -> None:
     headers = {"leveret.operator": "true", "x-leveret-operator": "true"}
     assert anonymous.request("GET", "/api/whoami", headers=headers).status_code == 401
-
-
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ("127.0.0.1", True),
-        ("::1", True),
-        ("::ffff:127.0.0.1", True),
-        ("192.0.2.1", False),
-        ("localhost", False),
-    ],
-)
-def test_loopback_is_told_from_other_addresses(host: str, expected: bool) -> None:
-    assert is_loopback(host) is expected

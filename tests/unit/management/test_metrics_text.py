@@ -42,6 +42,12 @@ def test_sums_of_nothing_are_zero() -> None:
     assert "\np_a_total 0\n" in "".join(summed("p_", METRICS, []))
 
 
+def test_sums_may_be_over_the_rows_of_the_same_labels() -> None:
+    rows = [Row((("type", str(n % 2)),), (n, 1)) for n in range(4)]
+    text = "".join(summed("p_", METRICS, rows, by_labels=True))
+    assert 'p_a_total{type="0"} 2\np_a_total{type="1"} 4\n' in text
+
+
 def test_many_rows_come_in_pieces() -> None:
     rows = [Row((("queue", str(n)),), (n, n)) for n in range(1200)]
     pieces = list(render("p_", METRICS, rows))

@@ -15,6 +15,7 @@ from leveret.config import load
 from leveret.management.server import AddressInUse, ManagementServer
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.model.definitions import Queue
+from leveret.testing.certificates import CertificateAuthority, available
 
 if TYPE_CHECKING:
     from .conftest import FakeNode
@@ -149,3 +150,28 @@ def test_a_port_of_the_metrics_that_is_taken_is_named(node: FakeNode) -> None:
                 await server.start()
 
         run(check)
+
+
+@pytest.mark.skipif(available() is not None, reason=str(available()))
+def test_with_a_certificate_the_api_is_served_with_tls_as_well(node: FakeNode, tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path)
+    issued = authority.issue("server", names="DNS:localhost,IP:127.0.0.1")
+    settings = {
+        "management.tcp.port": "0",
+        "management.ssl.port": "0",
+        "management.ssl.certfile": str(issued.certfile),
+        "management.ssl.keyfile": str(issued.keyfile),
+    }
+
+    async def check() -> None:
+        server = ManagementServer(node, load(None, settings))
+        await server.start()
+        try:
+            context = authority.client_context()
+            async with httpx.AsyncClient(verify=context, auth=("guest", "secret")) as client:
+                reply = await client.get(f"https://{server.tls_address}/api/whoami")
+            assert reply.json()["name"] == "guest"
+        finally:
+            await server.stop()
+
+    run(check)

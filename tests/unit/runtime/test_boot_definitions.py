@@ -58,21 +58,31 @@ def test_of_a_failed_import_nothing_is_to_be_logged(tmp_path: Path, broker: Brok
 
 
 def test_the_same_files_are_passed_over_only_after_the_import_was_durable(
-    tmp_path: Path, broker: Broker
+    tmp_path: Path, broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     written(tmp_path, SHOP)
     first = boot(tmp_path, skip_if_unchanged="true")
     first.into(broker)
-    broker.changes.clear()
+    caplog.clear()
     again = boot(tmp_path, skip_if_unchanged="true")
     again.into(broker)
-    assert len(broker.changes) == 1, "the exchange exists and is passed over; the vhost is put again"
+    assert "definitions_imported" in caplog.text
     again.remember()
-    broker.changes.clear()
+    caplog.clear()
     boot(tmp_path, skip_if_unchanged="true").into(broker)
-    assert broker.changes == []
+    assert "definitions_imported" not in caplog.text
+
+
+def test_what_is_there_already_is_not_logged_again(tmp_path: Path, broker: Broker) -> None:
+    written(tmp_path, SHOP)
     boot(tmp_path).into(broker)
-    assert broker.changes != []
+    broker.changes.clear()
+    boot(tmp_path).into(broker)
+    assert broker.changes == []
+    written(tmp_path, SHOP | {"vhosts": [{"name": "shop", "description": "new"}]})
+    boot(tmp_path).into(broker)
+    assert len(broker.changes) == 1
 
 
 def test_a_changed_file_is_imported_again(tmp_path: Path, broker: Broker) -> None:

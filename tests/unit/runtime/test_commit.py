@@ -95,6 +95,7 @@ def test_a_promise_is_not_kept_by_a_round_that_began_before_its_append(disk: Dis
         disk.let_go()
         await until(lambda: len(kept) == 3)
         assert (kept, commit.rounds) == (["a", "b", "c"], 2)
+        assert commit.waited_s > 0
         commit.close()
 
     run(scenario)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ class Client:
         self.engine = site.node.engine
         self.replies: list[base.Frame] = []
         self.held = HeldOutput()
+        self.on_reply: Callable[[], None] = lambda: None
         self.session = ClientConnection(site.node.amqp.host, peer="test", from_loopback=True, now_ms=0)
         self.engine.peers[self.session] = self
         self.session.receive(PROTOCOL_HEADER, 0)
@@ -63,6 +64,7 @@ class Client:
             consumed, _, reply = frame.unmarshal(octets)
             if isinstance(reply, base.Frame):
                 self.replies.append(reply)
+                self.on_reply()
             octets = octets[consumed:]
 
     def end(self) -> None:
@@ -140,6 +142,45 @@ def test_a_reply_never_overtakes_what_was_asked_before_it() -> None:
         assert client.names() == []
         site.node.engine.flush()
         assert not queue.settling
+        assert client.names() == ["Basic.QosOk"]
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(play(directory))
+
+
+def test_a_reply_waits_for_the_definitions_it_rests_on_and_not_for_those_before_it() -> None:
+    """Two declarations in two rounds of the disk: the end of the first round lets only the first reply go."""
+
+    async def play(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        client, commits = Client(site), site.node.commits
+        seen: list[int] = []
+        client.on_reply = lambda: seen.append(commits.rounds)
+        before = commits.rounds
+        for queue in ("first", "second"):
+            client.send(commands.Queue.Declare(queue=queue, durable=True))
+            client.engine.flush()
+        await commits.settle()
+        assert client.names() == ["Queue.DeclareOk"] * 2
+        assert seen == [before + 1, before + 2]
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(play(directory))
+
+
+def test_a_declaration_that_wants_no_reply_holds_nothing_back_for_ever() -> None:
+    async def play(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        client = Client(site)
+        client.send(commands.Queue.Declare(queue="q", durable=True, nowait=True))
+        client.engine.flush()
+        client.send(commands.Basic.Qos())
+        client.engine.flush()
+        await site.node.commits.settle()
         assert client.names() == ["Basic.QosOk"]
         await site.kill()
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ssl
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from leveret.config.tls import TlsOptions
 from leveret.model.errors import ConfigError
+from leveret.runtime import tls
 from leveret.runtime.tls import server_context
 from leveret.testing.certificates import CertificateAuthority, Issued, available
 
@@ -93,3 +96,49 @@ def test_what_is_missing_or_does_not_fit_is_told(
         with pytest.raises(ConfigError) as refused:
             server_context(changed, "x")
         assert text in str(refused.value)
+
+
+def shown_to_a_client(context: ssl.SSLContext, authority: CertificateAuthority) -> str:
+    """The common name in the certificate that a client is shown, in memory."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    checking = authority.client_context()
+    checking.check_hostname = False
+    client = checking.wrap_bio(to_client, to_server)
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(4):
+        for end in (client, server):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    certificate = client.getpeercert()
+    assert certificate is not None
+    subject: Any = certificate["subject"]
+    return str(subject[0][0][1])
+
+
+def renew(options: TlsOptions, issued: Issued) -> None:
+    for path, wanted in ((options.certfile, issued.certfile), (options.keyfile, issued.keyfile)):
+        assert path is not None
+        fresh = path.with_suffix(".fresh")
+        fresh.write_bytes(wanted.read_bytes())
+        fresh.replace(path)
+
+
+def test_renewed_files_are_taken_without_a_restart_and_broken_ones_are_not(
+    authority: CertificateAuthority,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, second = authority.issue("first"), authority.issue("second")
+    options = TlsOptions(certfile=tmp_path / "server.pem", keyfile=tmp_path / "server.key")
+    renew(options, first)
+    context = server_context(options, "ssl_options")
+    renew(options, second)
+    assert shown_to_a_client(context, authority) == "first", "looked at before its time"
+    monkeypatch.setattr(tls, "LOOK_EVERY_S", 0.0)
+    assert shown_to_a_client(context, authority) == "second"
+    renew(options, replace(first, keyfile=second.keyfile))
+    assert shown_to_a_client(context, authority) == "second"
+    assert "certificates_not_renewed setting=ssl_options" in caplog.text
+    renew(options, first)
+    assert shown_to_a_client(context, authority) == "first"

@@ -493,6 +493,14 @@ def test_offsets_are_kept_by_reference(peer: Peer) -> None:
     ]
 
 
+def test_an_offset_is_told_by_the_very_read_that_brought_it(peer: Peer) -> None:
+    assert peer.send(
+        wire.StoreOffset("dc2", OUTGOING_STREAM, 17),
+        wire.QueryOffset(1, "dc2", OUTGOING_STREAM),
+        wire.QueryOffset(2, "dc3", OUTGOING_STREAM),
+    ) == [wire.QueryOffsetResponse(1, Code.OK, 17), wire.QueryOffsetResponse(2, Code.NO_OFFSET, 0)]
+
+
 # --- Publishing -----------------------------------------------------------------------------------
 
 

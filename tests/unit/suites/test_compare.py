@@ -40,6 +40,13 @@ def test_what_does_not_pass_on_rabbitmq_decides_nothing() -> None:
     assert row.met
 
 
+def test_what_passes_when_it_is_run_again_is_unsteady_and_no_difference() -> None:
+    again = Ended("passed", "AssertionError: 2 != 1", tries=2)
+    row = compare("s", {"a": PASSED, "b": PASSED}, {"a": again, "b": Ended("failed", "why", tries=3)}, ())
+    assert row.unsteady == ("a",)
+    assert [one.test for one in row.differences] == ["b"]
+
+
 def test_a_known_difference_comes_with_its_reason() -> None:
     test = "t.py::test_order[10]"
     row = compare("s", {test: PASSED}, {test: FAILED}, (MEANT,))

@@ -61,7 +61,7 @@ def standby_replication_status(ctl: Session) -> Report:
     status = ctl.api.get("replication", "standby", "details")
     lines = side_lines(status)
     lines += [("Error", status["error"])] if status["error"] else []
-    return Report(lines, status, Table.of(_STATUS, status["vhosts"]))
+    return Report(lines, status, Table.of(_STATUS, status["vhosts"], unknown=None))
 
 
 @command(
@@ -102,13 +102,13 @@ def promote_standby_replication_downstream(
             "exclude_virtual_hosts": [name for name in exclude_virtual_hosts.split(",") if name],
         },
     )
-    return Table.of(_SUMMARY, _follow(steps, shows=sys.stderr.isatty() and not ctl.quiet))
+    return Table.of(_SUMMARY, _follow(steps, shows=sys.stderr.isatty() and not ctl.quiet), unknown=None)
 
 
 @command("Displaying standby promotion summary ...", "display_standby_promotion_summary")
 def display_standby_promotion_summary(ctl: Session) -> Table:
     """Show what promotions recovered."""
-    return Table.of(_SUMMARY, ctl.api.get("replication", "standby", "summary"))
+    return Table.of(_SUMMARY, ctl.api.get("replication", "standby", "summary"), unknown=None)
 
 
 @command(
@@ -118,21 +118,21 @@ def display_standby_promotion_summary(ctl: Session) -> Table:
 def display_disk_space_used_by_standby_replication_data(ctl: Session) -> Table:
     """Show how much the transferred data takes."""
     rows = ctl.api.get("replication", "standby", "disk-usage")
-    return Table.of(("node", "size", "unit", "vhost"), rows)
+    return Table.of(("node", "size", "unit", "vhost"), rows, unknown=None)
 
 
 @command("Inspecting standby upstream metrics related to recovery...", "inspect_standby_upstream_metrics")
 def inspect_standby_upstream_metrics(ctl: Session) -> Table:
     """Show what this node collects for downstreams: the age of each queue's oldest message."""
     rows = ctl.api.get("replication", "standby", "upstream-metrics")
-    return Table.of(("queue", "timestamp", "vhost", "messages", "collected_offset"), rows)
+    return Table.of(("queue", "timestamp", "vhost", "messages", "collected_offset"), rows, unknown=None)
 
 
 @command("Inspecting standby downstream metrics related to recovery...", "inspect_standby_downstream_metrics")
 def inspect_standby_downstream_metrics(ctl: Session) -> Table:
     """Show what this node has transferred, by queue."""
     rows = ctl.api.get("replication", "standby", "downstream-metrics")
-    return Table.of(("queue", "timestamp", "vhost", "messages", "settled"), rows)
+    return Table.of(("queue", "timestamp", "vhost", "messages", "settled"), rows, unknown=None)
 
 
 @command(
@@ -142,7 +142,7 @@ def inspect_standby_downstream_metrics(ctl: Session) -> Table:
 def inspect_local_data_available_for_standby_replication_recovery(ctl: Session) -> Table:
     """Count transferred messages by virtual host, exchange and routing key; reads all data."""
     rows = ctl.api.get_slowly("replication", "standby", "data")
-    return Table.of(("exchange", "messages", "routing_key", "vhost"), rows)
+    return Table.of(("exchange", "messages", "routing_key", "vhost"), rows, unknown=None)
 
 
 @command(

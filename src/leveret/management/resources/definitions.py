@@ -19,7 +19,7 @@ from leveret.management.resources.overview import RABBITMQ_VERSION
 from leveret.management.turns import in_turns
 from leveret.model.definitions import KINDS, AnyEntity, Put, Queue, Vhost
 from leveret.model.errors import InvalidCommand, NotFound
-from leveret.runtime.definitions_import import entities_of, is_passed_over
+from leveret.runtime.definitions_import import each_entity, is_passed_over
 
 _OF_A_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
 _JSON: Final = "application/json"
@@ -66,7 +66,7 @@ async def _put(call: Call, vhost: str | None) -> Response:
     octets = await call.octets()
     content = read_json(_file_of(kind, octets) if media == _FORM else octets or b"{}", dict[str, Any])
     async with call.imports:
-        entities = entities_of(content, vhost)
+        entities = [entity async for entity in in_turns(each_entity(content, vhost))]
         held = call.broker.definitions
         try:
             await call.apply(*(Put(entity) for entity in entities if not is_passed_over(entity, held)))

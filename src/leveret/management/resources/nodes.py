@@ -53,7 +53,7 @@ async def show_relative_memory(call: Call) -> Response:
 
 async def show_cluster_name(call: Call) -> Response:
     """The cluster's name."""
-    return call.show({"name": cluster_name(call)})
+    return call.show({"name": cluster_name(call.node)})
 
 
 async def set_cluster_name(call: Call) -> Response:

@@ -73,6 +73,11 @@ class WantedLimit(msgspec.Struct):
             raise InvalidCommand(f"absolute is '{self.absolute}': expected {_SIZE.allowed}") from None
 
 
+async def show_node(call: Call) -> Response:
+    """The node's name; what else there is to know of it costs more."""
+    return json_reply({"name": call.node.config.node_name})
+
+
 async def show_settings(call: Call) -> Response:
     """The settings the node runs with, without secrets."""
     held = settings_in_force(call.node.config)
@@ -177,6 +182,7 @@ def _count(text: str, least: int = 1, most: int = _LINES_MAX) -> int:
 
 _ADMIN: Final = Need.ADMINISTRATOR
 ROUTES = [
+    resource("/api/operations/node", GET=show_node),
     resource("/api/operations/settings", need=_ADMIN, GET=show_settings),
     resource("/api/operations/memory-limit", need=_ADMIN, PUT=set_memory_limit),
     resource("/api/operations/disk-limit", need=_ADMIN, PUT=set_disk_limit),

@@ -13,6 +13,7 @@ from leveret.core.routing import ROUTERS
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.doors import doors_of
+from leveret.management.node import ManagedNode
 from leveret.management.peers import (
     amqp_connections,
     channels,
@@ -41,7 +42,7 @@ async def show(call: Call) -> Response:
         "python_version": platform.python_version(),
         "python_full_version": sys.version,
         "release_series_support_status": "supported",
-        "cluster_name": cluster_name(call),
+        "cluster_name": cluster_name(call.node),
         "rates_mode": "basic",
         "sample_retention_policies": _RETENTION_S,
         "disable_stats": False,
@@ -69,11 +70,11 @@ def exchange_types() -> list[dict[str, Any]]:
     ]
 
 
-def cluster_name(call: Call) -> str:
+def cluster_name(node: ManagedNode) -> str:
     """The name given over the API, or else the configured one."""
-    held = call.definitions["global_parameters"].get(("cluster_name",))
+    held = node.broker.definitions.by_kind["global_parameters"].get(("cluster_name",))
     name = getattr(held, "value", None)
-    return name if isinstance(name, str) else call.node.config.cluster_name
+    return name if isinstance(name, str) else node.config.cluster_name
 
 
 def contexts(call: Call) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from leveret.management.call import Call, resource
 from leveret.management.listing import Listing
 from leveret.management.peer_view import consumer_json
 from leveret.management.peers import consumers_of_queue
-from leveret.management.queue_view import queue_json
+from leveret.management.queue_view import owner_json, queue_json
 from leveret.management.replies import done, put_reply
 from leveret.management.resources.bindings import binding_json
 from leveret.model.definitions import Binding
@@ -54,7 +54,7 @@ async def show_vhost(call: Call) -> Response:
 async def show(call: Call) -> Response:
     """One queue, with its consumers."""
     queue = queue_of(call)
-    shown = queue_json(call, queue)
+    shown = queue_json(call, queue) | owner_json(queue)
     if not call.flag("disable_stats"):
         shown["consumer_details"] = [consumer_json(call.node, each) for each in consumers_of_queue(queue)]
         shown |= {"deliveries": [], "incoming": []}

@@ -320,12 +320,6 @@ class ClientConnection:
 
     # -- what others ask ----------------------------------------------------------------------
 
-    @property
-    def user_provided_name(self) -> str:
-        """The client's own name for the connection, empty if it gave none."""
-        name = self.client_properties.get("connection_name")
-        return name if isinstance(name, str) else ""
-
     def shown_state(self, now_ms: int) -> str:
         """The state as RabbitMQ shows it: `running`, `blocking`, `blocked`, `flow`, ..."""
         if self.state is not State.OPEN:
@@ -429,9 +423,7 @@ class ClientConnection:
         if self in self.broker.connections:
             self.broker.connections.discard(self)
             self.broker.churn.connection_closed += 1
-        for queue in (
-            [queue for queue in self.broker.queues.values() if queue.owner is self] if self.vhost else []
-        ):
+        for queue in self.broker.owned_by(self):
             self.broker.delete_queue(queue)
         self.confirming.clear()
 

@@ -12,7 +12,7 @@ from pamqp import commands
 
 from leveret.core.counters import Counters
 from leveret.core.queue import Head, Queue, Run
-from leveret.model.errors import PreconditionFailed
+from leveret.core.queue_arguments import check_consumer_arguments
 from leveret.wire import amqp091 as wire
 
 if TYPE_CHECKING:
@@ -158,7 +158,8 @@ class Consumer:
         self.no_ack = method.no_ack
         self.exclusive = method.exclusive
         self.prefetch = prefetch
-        self.priority = _priority(self.arguments, queue)
+        check_consumer_arguments(queue.definition, self.arguments)
+        self.priority: int = self.arguments.get("x-priority", 0)
         self.unacked_count = 0
         self._heads: dict[int, bytes] = {}
 
@@ -207,17 +208,6 @@ class Consumer:
             before = wire.deliver_head(self.channel.number, self.tag, len(run.head.route))
             self._heads[len(run.head.route)] = before
         return delivery_frames(self.channel, before, run.head, run.bodies, first, redelivered)
-
-
-def _priority(arguments: dict[str, Any], queue: Queue) -> int:
-    priority = arguments.get("x-priority", 0)
-    if isinstance(priority, int) and not isinstance(priority, bool):
-        return priority
-    kind = "bool" if isinstance(priority, bool) else "longstr"
-    vhost, name = queue.key
-    raise PreconditionFailed(
-        f"invalid arg 'x-priority' for queue '{name}' in vhost '{vhost}': \"expected integer, got {kind}\""
-    )
 
 
 def delivery_frames(

@@ -303,7 +303,7 @@ class Publisher:
             queue.gather(head, bodies)
             dirty[queue] = None
             if batch is not None:
-                needs_disk = head.persistent and queue.definition.durable
+                needs_disk = queue.must_keep(head)
                 batch.queues[queue] = needs_disk or batch.queues.get(queue, False)
         target.exchange.publish_in += count
         target.exchange.publish_out += count * len(queues)

@@ -11,7 +11,6 @@ from pamqp import base, commands
 
 from leveret.core.queue import Queue
 from leveret.core.queue_arguments import DEAD_LETTER_EXCHANGE
-from leveret.core.topology import PREDECLARED
 from leveret.core.validation import ALTERNATE_EXCHANGE
 from leveret.model import definitions as d
 from leveret.model.errors import AccessRefused, NotFound, PreconditionFailed
@@ -53,6 +52,11 @@ def _vhost(channel: Channel) -> str:
     return channel.connection.vhost or ""
 
 
+def _name(given: str) -> str:
+    """The name that counts: RabbitMQ leaves line ends out."""
+    return given.replace("\r", "").replace("\n", "")
+
+
 def _hold(channel: Channel) -> None:
     """Replies wait for the definitions log, so a declared entity survives what comes after its reply."""
     broker = channel.connection.broker
@@ -61,7 +65,7 @@ def _hold(channel: Channel) -> None:
 
 
 def _exchange_declare(channel: Channel, method: commands.Exchange.Declare) -> None:
-    vhost, name = _vhost(channel), method.exchange
+    vhost, name = _vhost(channel), _name(method.exchange)
     broker = channel.connection.broker
     if method.passive:
         _check_not_default(name)
@@ -99,9 +103,9 @@ def _check_reserved_exchange(channel: Channel, name: str) -> None:
 
 
 def _exchange_delete(channel: Channel, method: commands.Exchange.Delete) -> None:
-    vhost, name = _vhost(channel), method.exchange
+    vhost, name = _vhost(channel), _name(method.exchange)
     _check_not_default(name)
-    if name in PREDECLARED:
+    if name.startswith("amq."):
         raise AccessRefused(f"deletion of system exchange '{name}' in vhost '{vhost}' not allowed")
     channel.connection.access.require("configure", "exchange", name)
     channel.connection.broker.delete_exchange(vhost, name, if_unused=method.if_unused)
@@ -111,30 +115,38 @@ def _exchange_delete(channel: Channel, method: commands.Exchange.Delete) -> None
 
 
 def _exchange_bind(channel: Channel, method: commands.Exchange.Bind | commands.Exchange.Unbind) -> None:
-    access = channel.connection.access
-    for name in (method.destination, method.source):
-        _check_not_default(name)
-    access.require("write", "exchange", method.destination)
-    access.require("read", "exchange", method.source)
     binding = d.Binding(
-        source=method.source,
+        source=_name(method.source),
         vhost=_vhost(channel),
-        destination=method.destination,
+        destination=_name(method.destination),
         destination_type="exchange",
         routing_key=method.routing_key,
         arguments=_arguments(method.arguments),
     )
-    _change_binding(channel, binding, add=isinstance(method, commands.Exchange.Bind))
+    add = isinstance(method, commands.Exchange.Bind)
+    _change_binding(channel, binding, add=add)
     if not method.nowait:
-        add = isinstance(method, commands.Exchange.Bind)
         channel.reply(commands.Exchange.BindOk() if add else commands.Exchange.UnbindOk())
 
 
 def _change_binding(channel: Channel, binding: d.Binding, *, add: bool) -> None:
-    broker = channel.connection.broker
+    """Bind or unbind; permissions come first, and of two missing ends the source is told."""
+    broker, access = channel.connection.broker, channel.connection.access
+    access.require("write", binding.destination_type, binding.destination)
+    _check_not_default(binding.destination)
+    _check_not_default(binding.source)
+    access.require("read", "exchange", binding.source)
+    source = broker.topology(binding.vhost).exchanges.get(binding.source)
+    if source is not None and source.definition.type == "topic":
+        access.require_topic("read", binding.source, binding.routing_key)
+    if add:
+        broker.exchange(binding.vhost, binding.source)
+    held = broker.queues.get((binding.vhost, binding.destination))
+    if binding.destination_type == "queue" and held is not None:
+        channel.check_lock(held)
     if add:
         broker.bind(binding)
-    elif binding.source in broker.topology(binding.vhost).exchanges:
+    elif source is not None:
         broker.unbind(binding)
     _hold(channel)
 
@@ -142,12 +154,12 @@ def _change_binding(channel: Channel, binding: d.Binding, *, add: bool) -> None:
 def _queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
     connection = channel.connection
     vhost = _vhost(channel)
-    name = method.queue or f"amq.gen-{connection.host.unique_id()}"
+    name = _name(method.queue) or f"amq.gen-{connection.host.unique_id()}"
     if method.queue == REPLY_TO or method.queue.startswith(PREFIX):
         _declare_replies(channel, method)
         return
     if method.passive:
-        queue = channel.queue(method.queue)
+        queue = channel.queue(_name(method.queue))
     else:
         connection.access.require("configure", "queue", name)
         queue = _declare(channel, method, name, vhost)
@@ -173,7 +185,7 @@ def _declare_replies(channel: Channel, method: commands.Queue.Declare) -> None:
 def _declare(channel: Channel, method: commands.Queue.Declare, name: str, vhost: str) -> Queue:
     connection = channel.connection
     held = connection.broker.queues.get((vhost, name))
-    if held is None and method.queue.startswith("amq."):
+    if held is None and method.queue and name.startswith("amq."):
         raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
     if held is not None:
         channel.queue(name)
@@ -194,27 +206,15 @@ def _declare(channel: Channel, method: commands.Queue.Declare, name: str, vhost:
 
 
 def _queue_bind(channel: Channel, method: commands.Queue.Bind | commands.Queue.Unbind) -> None:
-    add = isinstance(method, commands.Queue.Bind)
-    if not add and method.queue and (_vhost(channel), method.queue) not in channel.connection.broker.queues:
-        channel.reply(commands.Queue.UnbindOk())
-        return
-    name = channel.queue(method.queue).key[1]
-    access = channel.connection.access
-    _check_not_default(method.exchange)
-    access.require("write", "queue", name)
-    access.require("read", "exchange", method.exchange)
-    routing_key = method.routing_key or ("" if method.queue else name)
-    source = channel.connection.broker.topology(_vhost(channel)).exchanges.get(method.exchange)
-    if source is not None and source.definition.type == "topic":
-        access.require_topic("read", method.exchange, routing_key)
+    name = _name(method.queue) or channel.queue("").key[1]
     binding = d.Binding(
-        source=method.exchange,
+        source=_name(method.exchange),
         vhost=_vhost(channel),
         destination=name,
-        routing_key=routing_key,
+        routing_key=method.routing_key or ("" if method.queue else name),
         arguments=_arguments(method.arguments),
     )
-    _change_binding(channel, binding, add=add)
+    _change_binding(channel, binding, add=isinstance(method, commands.Queue.Bind))
     if isinstance(method, commands.Queue.Unbind):
         channel.reply(commands.Queue.UnbindOk())
     elif not method.nowait:
@@ -233,11 +233,10 @@ def _queue_purge(channel: Channel, method: commands.Queue.Purge) -> None:
 def _queue_delete(channel: Channel, method: commands.Queue.Delete) -> None:
     broker = channel.connection.broker
     count = 0
-    channel.connection.access.require("configure", "queue", method.queue or channel.last_queue)
-    if method.queue and (_vhost(channel), method.queue) not in broker.queues:
-        queue = None
-    else:
-        queue = channel.queue(method.queue)
+    name = _name(method.queue)
+    channel.connection.access.require("configure", "queue", name or channel.last_queue)
+    is_absent = name and (_vhost(channel), name) not in broker.queues
+    queue = None if is_absent else channel.queue(name)
     # As at RabbitMQ, a consumer of this very channel hears of it after the delete-ok: a client that
     # waits for the one would take the other for an error.
     notices: list[bytes] = []

@@ -40,6 +40,13 @@ def test_settings_are_shown_without_secrets(admin: Client) -> None:
     assert "default_pass" not in shown
 
 
+def test_the_node_tells_its_name_to_whoever_may_log_in(
+    node: FakeNode, client_as: Callable[..., Client]
+) -> None:
+    node.add_user("u", "management")
+    assert client_as("u").get("/api/operations/node").json() == {"name": "leveret@test"}
+
+
 def test_only_administrators_operate(node: FakeNode, client_as: Callable[..., Client]) -> None:
     node.add_user("watcher", "monitoring")
     monitor = client_as("watcher")

@@ -160,3 +160,30 @@ def test_a_channel_s_number_may_be_above_the_most_channels() -> None:
     session = connect(node)
     session.receive(frame(commands.Channel.Open(), 4711), 0)
     assert [(channel, type(reply)) for channel, reply in take(session)] == [(4711, commands.Channel.OpenOk)]
+
+
+PIECES = st.one_of(
+    st.sampled_from([*HANDSHAKE, frame(commands.Channel.Open()), wire.HEARTBEAT]),
+    st.builds(wire.frame, st.integers(0, 9), st.integers(0, 3), st.binary(max_size=60)),
+    st.builds(wire.FRAME_HEAD.pack, st.integers(0, 255), st.integers(0, 65535), st.integers(0, 2**32 - 1)),
+    st.binary(max_size=30),
+)
+
+
+@given(st.lists(PIECES, max_size=12), st.booleans())
+def test_whatever_comes_whenever_never_raises_and_is_not_hoarded(
+    pieces: list[bytes], begins_well: bool
+) -> None:
+    node = FakeNode()
+    session = (
+        connect(node, 1) if begins_well else ClientConnection(node, peer="t", from_loopback=True, now_ms=0)
+    )
+    for now_ms, piece in enumerate(pieces):
+        session.receive(piece, now_ms)
+        node.flush(session)
+        assert isinstance(session.take_output(), bytes)
+        kept = sum(map(len, session._rest))
+        assert kept <= session.frame_max_bytes + wire.FRAME_OVERHEAD
+        assert session.state is not State.CLOSED or not kept
+    session.tick(node.limits.handshake_timeout_ms + len(pieces) + 1)
+    assert begins_well or session.state in (State.OPEN, State.CLOSING, State.CLOSED)

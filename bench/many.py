@@ -1,0 +1,210 @@
+"""A hundred queues and twenty connections at once: two processes of the load generator, and their row.
+
+    python -m bench.many '{"role": "publish", "port": 5672, ...}'
+
+A publisher's connection goes through its queues with every message, a consumer's has a consumer on each of
+its queues; so each read of the broker's touches many queues, where the other rows touch one. All else is as
+in `bench.load`, whose parts work here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import selectors
+import sys
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from bench.client import RECV_BYTES, Connection, LoadError, Message, ring
+from bench.contenders import Node
+from bench.load import ACK, ACK_HEAD, ORDERS, READ_BYTES, ROOM_PARTS, Confirms, Delivery, Result, Sampler
+from bench.rows import Reading, Row, Scenario, Settings
+from bench.workers import Worker, measured
+
+RING_TURNS: Final = 40
+"""Different messages of each queue in a connection's ring."""
+
+
+@dataclass
+class ManyJob:
+    """What one of the two processes is to do.
+
+    Attributes:
+        connections: each has `queues` queues of its own, named by `queue_name`.
+        window: most messages without confirm, and most without ack, of each connection.
+        seconds: how long to publish.
+    """
+
+    role: str
+    port: int
+    connections: int = 10
+    queues: int = 10
+    body_bytes: int = 1000
+    window: int = 1000
+    seconds: float = 0.0
+    vhost: str = "/"
+
+
+def queue_name(connection: int, number: int) -> str:
+    """Names of one length, so that all messages have one size."""
+    return f"many-{connection:03}-{number:03}"
+
+
+class Publishing:
+    """One connection that publishes to its queues in turn."""
+
+    def __init__(self, job: ManyJob, place: int) -> None:
+        self.window = job.window
+        self.confirms = Confirms()
+        self.sent = 0
+        messages = [Message("", queue_name(place, n), job.body_bytes, True) for n in range(job.queues)]
+        self.stride = messages[0].stride
+        rings = [memoryview(ring(message, RING_TURNS, 0)) for message in messages]
+        turns = b"".join(one[at * self.stride :][: self.stride] for at in range(RING_TURNS) for one in rings)
+        self.turn_bytes = len(turns)
+        # A window may begin anywhere in the ring, and goes on at its start as often as it must.
+        self.view = memoryview(turns * (2 + self.window * self.stride // self.turn_bytes))
+        self.connection = Connection(job.port, vhost=job.vhost)
+        self.connection.confirm_select()
+        self.socket = self.connection.socket
+        self.socket.settimeout(None)
+
+    def fill_window(self) -> None:
+        """Send what the window has room for, unless that is little."""
+        room = self.window - (self.sent - self.confirms.count)
+        if room >= max(1, self.window // ROOM_PARTS):
+            at = self.sent * self.stride % self.turn_bytes
+            self.socket.sendall(self.view[at : at + room * self.stride])
+            self.sent += room
+
+    def read(self) -> None:
+        """Take confirms."""
+        octets = self.socket.recv(RECV_BYTES)
+        if not octets:
+            raise LoadError("the broker closed the connection")
+        self.confirms.feed(octets)
+
+
+class Consuming:
+    """One connection that counts what its queues deliver, by size, and acknowledges it."""
+
+    def __init__(self, job: ManyJob, place: int) -> None:
+        self.connection = Connection(job.port, vhost=job.vhost)
+        queues = [queue_name(place, number) for number in range(job.queues)]
+        self.connection.consume_each(queues, prefetch=job.window)
+        self.socket = self.connection.socket
+        self.socket.settimeout(None)
+        self.count = self.acked = 0
+        self._ack_every = max(1, job.window * job.queues // 4)
+        self._buffer = bytearray(READ_BYTES)
+        self._filled = len(self.connection.pending)
+        self._buffer[: self._filled] = self.connection.pending
+        self._delivery: Delivery | None = None
+
+    def read(self) -> None:
+        """Take deliveries."""
+        got = self.socket.recv_into(memoryview(self._buffer)[self._filled :])
+        if not got:
+            raise LoadError("the broker closed the connection")
+        self._filled += got
+        self._delivery = self._delivery or Delivery.learn(bytes(self._buffer[: self._filled]))
+        if self._delivery is None:
+            return
+        stride = self._delivery.stride
+        whole = self._filled // stride
+        self.count += whole
+        self._filled -= whole * stride
+        self._buffer[: self._filled] = self._buffer[whole * stride : whole * stride + self._filled]
+        if self.count - self.acked >= self._ack_every:
+            self.ack()
+
+    def ack(self) -> None:
+        """Acknowledge all there is."""
+        if self.count > self.acked:
+            self.socket.sendall(ACK.pack(ACK_HEAD, self.count, 1, 0xCE))
+            self.acked = self.count
+
+
+def _publish(job: ManyJob) -> Result:
+    publishing = [Publishing(job, place) for place in range(job.connections)]
+    _wait_for_go()
+    sampler = Sampler()
+    deadline = time.monotonic() + job.seconds
+    with selectors.DefaultSelector() as selector:
+        for one in publishing:
+            selector.register(one.socket, selectors.EVENT_READ, one)
+            one.fill_window()
+        while any(one.confirms.count < one.sent for one in publishing):
+            for key, _ in selector.select():
+                key.data.read()
+                if time.monotonic() < deadline:
+                    key.data.fill_window()
+            sampler.note(sum(one.confirms.count for one in publishing))
+    return _ended([one.connection for one in publishing], sampler.result(sum(one.sent for one in publishing)))
+
+
+def _consume(job: ManyJob) -> Result:
+    consuming = [Consuming(job, place) for place in range(job.connections)]
+    _wait_for_go()
+    sampler = Sampler()
+    total = sys.maxsize
+    with selectors.DefaultSelector() as selector:
+        for one in consuming:
+            selector.register(one.socket, selectors.EVENT_READ, one)
+        selector.register(ORDERS, selectors.EVENT_READ, None)
+        while sum(one.count for one in consuming) < total:
+            for key, _ in selector.select():
+                if key.data is None:
+                    total = int(ORDERS.readline())
+                    selector.unregister(ORDERS)
+                else:
+                    key.data.read()
+            sampler.note(sum(one.count for one in consuming))
+    for one in consuming:
+        one.ack()
+    return _ended([one.connection for one in consuming], sampler.result(sum(one.count for one in consuming)))
+
+
+def _wait_for_go() -> None:
+    print("ready", flush=True)
+    ORDERS.readline()
+
+
+def _ended(connections: list[Connection], result: Result) -> Result:
+    for connection in connections:
+        connection.close()
+    return result
+
+
+def _run(node: Node, settings: Settings) -> dict[str, Reading]:
+    job = ManyJob("publish", node.amqp_port, seconds=settings.warmup_s + settings.seconds)
+    names = [queue_name(place, n) for place in range(job.connections) for n in range(job.queues)]
+    connection = Connection(node.amqp_port)
+    for name in names:
+        connection.declare_queue(name)
+    try:
+        consumer = Worker(dataclasses.replace(job, role="consume"), "bench.many")
+        with consumer, Worker(job, "bench.many") as publisher:
+            run = measured(node, publisher, consumer, settings.warmup_s, settings.seconds)
+    finally:
+        for name in names:
+            connection.delete_queue(name)
+        connection.close()
+    return {"many": Reading(run.rate, run.broker_cpu_us, {"load_cpu_us": run.load_cpu_us})}
+
+
+MANY: Final = Scenario(
+    (Row("many", "the same with 100 queues and 20 connections", "msg/s", True),),
+    _run,
+)
+
+
+if __name__ == "__main__":
+    told = ManyJob(**json.loads(sys.argv[1]))
+    try:
+        worked = _publish(told) if told.role == "publish" else _consume(told)
+        print(json.dumps(dataclasses.asdict(worked)), flush=True)
+    except (LoadError, OSError) as failed:
+        sys.exit(f"{told.role}: {failed}")

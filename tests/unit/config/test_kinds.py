@@ -1,0 +1,51 @@
+"""Kinds of values that are limits: taken, shown, and taken back as they were."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leveret.config.kinds import Bytes, Limit, OptionalBytes, OptionalRatio, OptionalText
+
+
+@given(st.none() | st.integers(0, 10**17))
+def test_a_limit_is_a_number_or_infinity(value: int | None) -> None:
+    assert Limit().parse(Limit().show(value)) == value
+
+
+@given(st.none() | st.decimals(0, 999_999, places=9).map(float))
+def test_a_ratio_is_a_fraction_or_none(value: float | None) -> None:
+    parsed = OptionalRatio().parse(OptionalRatio().show(value))
+    assert parsed == (value if value is None else pytest.approx(value, abs=1e-9))
+
+
+@given(st.none() | st.integers(5, 10**17))
+def test_a_size_may_be_left_out(value: int | None) -> None:
+    kind = OptionalBytes(Bytes(5))
+    assert kind.parse(kind.show(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (Limit(1), "0"),
+        (Limit(), "-1"),
+        (Limit(), "none"),
+        (Limit(), "1" * 19),
+        (OptionalRatio(), "-0.1"),
+        (OptionalRatio(), "0,4"),
+        (OptionalRatio(), ".4"),
+        (OptionalRatio(), "nan"),
+        (OptionalBytes(Bytes(5)), "4"),
+        (OptionalBytes(Bytes(5)), "infinity"),
+    ],
+)
+def test_anything_else_is_refused(kind: Limit | OptionalRatio | OptionalBytes, text: str) -> None:
+    with pytest.raises(ValueError, match=r"^$"):
+        kind.parse(text)
+
+
+def test_a_password_may_be_left_out_and_is_a_secret() -> None:
+    assert OptionalText(secret=True).parse("none") is None
+    assert OptionalText(secret=True).parse("x") == "x"

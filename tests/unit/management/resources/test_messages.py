@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leveret.model.definitions import Permission, Put
+
+if TYPE_CHECKING:
+    from ..conftest import Client, FakeNode
+
+
+def message(**fields: Any) -> dict[str, Any]:
+    return {"routing_key": "q", "properties": {}, "payload": "hi", "payload_encoding": "string"} | fields
+
+
+def wish(**fields: Any) -> dict[str, Any]:
+    return {"count": 10, "ackmode": "ack_requeue_true", "encoding": "auto"} | fields
+
+
+def test_the_operator_publishes_and_gets_without_permissions(operator: Client) -> None:
+    operator.put("/api/queues/%2F/q")
+    assert operator.post("/api/exchanges/%2F/amq.default/publish", **message()).json() == {"routed": True}
+    [got] = operator.post("/api/queues/%2F/q/get", **wish(ackmode="ack_requeue_false")).json()
+    assert got["payload"] == "hi"
+    assert operator.post("/api/queues/%2F/q/get", **wish()).json() == []
+
+
+def test_a_message_that_a_full_queue_refuses_is_an_error(admin: Client) -> None:
+    admin.put("/api/queues/%2F/q", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    assert admin.post("/api/exchanges/%2F/amq.default/publish", **message()).status_code == 200
+    refused = admin.post("/api/exchanges/%2F/amq.default/publish", **message())
+    assert (refused.status_code, "a queue is full" in refused.json()["reason"]) == (400, True)
+
+
+def test_what_is_published_and_got_is_counted(admin: Client, node: FakeNode) -> None:
+    admin.put("/api/queues/%2F/q")
+    admin.post("/api/exchanges/%2F/amq.default/publish", **message())
+    admin.post("/api/queues/%2F/q/get", **wish(count=1))
+    admin.post("/api/queues/%2F/q/get", **wish(ackmode="ack_requeue_false"))
+    counters = node.broker.queue("/", "q").counters
+    assert (counters.publish, counters.get, counters.get_no_ack, counters.get_empty, counters.redeliver) == (
+        1,
+        1,
+        1,
+        1,
+        1,
+    )
+    assert node.broker.counters.publish == 1
+
+
+def test_topic_permissions_hold_for_what_is_published(admin: Client, node: FakeNode) -> None:
+    admin.put("/api/topic-permissions/%2F/guest", exchange="amq.topic", write="^mine", read="")
+    refused = admin.post("/api/exchanges/%2F/amq.topic/publish", **message(routing_key="theirs"))
+    assert (refused.status_code, "topic 'theirs'" in refused.json()["reason"]) == (400, True)
+    assert (
+        admin.post("/api/exchanges/%2F/amq.topic/publish", **message(routing_key="mine")).status_code == 200
+    )
+
+
+@pytest.mark.parametrize(
+    ("properties", "field"),
+    [
+        ({"content_type": "x" * 256}, "content_type"),
+        ({"priority": 256}, "priority"),
+        ({"timestamp": -1}, "timestamp"),
+        ({"headers": {"x" * 300: 1}}, "headers"),
+        ({"headers": {"a": 1 << 70}}, "headers"),
+    ],
+)
+def test_a_property_that_amqp_has_no_room_for_is_named(
+    admin: Client, properties: dict[str, Any], field: str
+) -> None:
+    refused = admin.post("/api/exchanges/%2F/amq.default/publish", **message(properties=properties))
+    assert (refused.status_code, f"properties.{field}" in refused.json()["reason"]) == (400, True)
+
+
+def test_an_exclusive_queue_is_not_got_from(admin: Client, node: FakeNode) -> None:
+    from leveret.model.definitions import Queue
+
+    node.broker.declare_queue(Queue(name="mine", vhost="/", durable=False), owner=object())
+    refused = admin.post("/api/queues/%2F/mine/get", **wish())
+    assert (refused.status_code, refused.json()["reason"][:19]) == (400, "405 RESOURCE_LOCKED")
+
+
+def test_the_test_of_aliveness_needs_permissions_like_any_client(admin: Client, node: FakeNode) -> None:
+    assert admin.get("/api/aliveness-test/%2F").json() == {"status": "ok"}
+    node.broker.apply(Put(Permission(user="guest", vhost="/", configure="^x", write=".*", read=".*")))
+    assert admin.get("/api/aliveness-test/%2F").status_code == 401
