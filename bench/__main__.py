@@ -16,9 +16,9 @@ from rich.console import Console
 
 from bench import report, runner, selftest
 from bench.backlog import BACKLOG
+from bench.contenders import LEVERET, MAKERS, RABBITMQ
 from bench.many import MANY
 from bench.queues import QUEUES_SCENARIO
-from bench.contenders import LEVERET, MAKERS, RABBITMQ
 from bench.report import Record
 from bench.rows import LATENCY, PUBLISH, SMALL, TOGETHER, Scenario, Settings
 from bench.standby import STANDBY

@@ -21,6 +21,7 @@ class SinkNode:
     """The sink as a process, with as much of a node as the workers ask for."""
 
     amqp_port: int
+    management_port: int = 0
 
     def start(self) -> Self:
         """Start the sink and learn its port."""

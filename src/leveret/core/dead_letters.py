@@ -16,7 +16,6 @@ from leveret.core.quorum_queue import DELIVERY_COUNT
 from leveret.core.validation import queue_type
 from leveret.wire import properties as props
 from leveret.wire import tables
-from leveret.wire.amqp091 import decode_properties
 
 _DEATHS = b"x-death"
 _CARBON_COPIES = b"CC"
@@ -121,4 +120,4 @@ def _targets(broker: Broker, vhost: str, exchange: str, head: Head) -> dict[Queu
 
 def headers_of(header: bytes) -> dict[str, Any]:
     """The header table of a content header, decoded."""
-    return decode_properties(header).headers or {}
+    return props.decode(header).headers or {}

@@ -7,7 +7,7 @@ heads, so queues, logs and deliveries handle runs: many bodies, one head, consec
 from __future__ import annotations
 
 from leveret.wire import properties as props
-from leveret.wire.amqp091 import body_bytes_of, is_persistent, property_flags, shortstr
+from leveret.wire.properties import body_bytes_of, is_persistent, property_flags, shortstr
 from leveret.wire.record import message_head
 
 

@@ -13,7 +13,7 @@ from pamqp import encode
 from leveret.model.errors import InvalidCommand
 from leveret.session.ingest import Fetched
 from leveret.wire import properties as props
-from leveret.wire.amqp091 import SyntaxFault, decode_properties
+from leveret.wire.properties import decode
 
 _TEXTS: Final = {
     "content_type": props.CONTENT_TYPE,
@@ -117,8 +117,8 @@ def message_json(fetched: Fetched, encoding: str, truncate: int | None) -> dict[
 def properties_json(header: bytes) -> dict[str, Any] | list[Any]:
     """The properties that are set; an empty list if none is, as in RabbitMQ."""
     try:
-        properties = decode_properties(header)
-    except SyntaxFault:
+        properties = decode(header)
+    except props.SyntaxFault:
         return []
     held = {name: getattr(properties, _PAMQP.get(name, name)) for name in _SHOWN}
     return {name: _plain(value) for name, value in held.items() if value not in (None, "")} or []

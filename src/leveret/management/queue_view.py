@@ -13,7 +13,6 @@ from leveret.management.peer_view import connection_details
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.delivery import Consumer
 from leveret.wire import properties as props
-from leveret.wire.amqp091 import property_flags
 
 Json = dict[str, Any]
 
@@ -82,7 +81,7 @@ def idle_since(since_ms: int | None) -> Json:
 
 def _timestamp(head: Head | None) -> int | None:
     """The publisher's timestamp of the first message, in seconds; None if it has none or is not in memory."""
-    if head is None or not property_flags(head.header) & props.TIMESTAMP:
+    if head is None or not props.property_flags(head.header) & props.TIMESTAMP:
         return None
     return int.from_bytes(props.split(head.header)[props.TIMESTAMP], "big")
 

@@ -3,8 +3,9 @@
 A round takes every log that was appended to and every promise that waits, and syncs the logs in
 threads (fdatasync releases the GIL), several at once: the kernel makes one commit of its journal of
 what waits together, so a hundred logs cost a round hardly more than a few. What is appended meanwhile
-forms the next round, so the batch grows by itself with the load. Promises are kept in the order they were made: a callback runs only
-after the fdatasync of a round that *began* after its append, never on one that was under way.
+forms the next round, so the batch grows by itself with the load. Promises are kept in the order they
+were made: a callback runs only after the fdatasync of a round that *began* after its append, never on
+one that was under way.
 """
 
 from __future__ import annotations

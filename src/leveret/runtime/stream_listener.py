@@ -223,6 +223,11 @@ class StreamConnection(asyncio.Protocol):
         self._session.close(Code.OK, reason, self._now_ms())
         self._settle()
 
+    def cut(self, reason: str) -> None:
+        """End the connection without telling the client why; it may connect again."""
+        self._session.cut(reason)
+        self._settle()
+
     def abort(self) -> None:
         """End it at once."""
         self._transport.abort()

@@ -200,6 +200,14 @@ class StreamSession:
         self._end(State.CLOSING, reason)
         self._deadline_ms = now_ms + CLOSE_TIMEOUT_MS
 
+    def cut(self, reason: str) -> None:
+        """End the connection without a word, as RabbitMQ does for an operator.
+
+        Clients take the loss of a connection for a reason to connect again, and a close for an error.
+        """
+        if self.state is not State.CLOSED:
+            self._end(State.CLOSED, reason)
+
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do, if nothing happens before."""
         if self.state is State.CLOSED:

@@ -10,7 +10,6 @@ from typing import Final
 
 from leveret.core.head import Head, Run
 from leveret.model.errors import PeerError
-from leveret.wire.amqp091 import shortstr
 from leveret.wire.chunk import ChunkError
 from leveret.wire.message10 import (
     OFFSET_HEADER,
@@ -19,6 +18,7 @@ from leveret.wire.message10 import (
     decode_message10,
     encode_before_body,
 )
+from leveret.wire.properties import shortstr
 from leveret.wire.record import content_header
 
 BATCH_BYTES_MAX: Final = 64 * 1024 * 1024

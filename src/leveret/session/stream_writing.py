@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 RECOVERY_FRAME_BYTES_MAX: Final = 129 * 1024 * 1024
 """For a peer that may publish stored messages: each comes whole, however large it once was."""
+PUBLISH_FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
+"""For a publisher: clients gather messages without regard for what was agreed, and RabbitMQ takes them."""
 REFERENCE_BYTES_MAX: Final = 255
 
 
@@ -58,6 +60,7 @@ def declare_publisher(session: StreamSession, command: wire.DeclarePublisher) ->
     if recovers:
         session.allow_frames(RECOVERY_FRAME_BYTES_MAX)
     else:
+        session.allow_frames(PUBLISH_FRAME_BYTES_MAX)
         session.attachments += 1
         session.effects.append(Declared(queue))
     return Code.OK

@@ -17,9 +17,10 @@ import struct
 from typing import Final
 
 import pamqp.frame
-from pamqp import base, commands, exceptions, header
+from pamqp import base, commands
 
 from leveret.model.errors import PeerError
+from leveret.wire.properties import UNREADABLE, SyntaxFault, shortstr
 
 FRAME_METHOD: Final = 1
 FRAME_HEADER: Final = 2
@@ -28,7 +29,6 @@ FRAME_HEARTBEAT: Final = 8
 FRAME_END: Final = 0xCE
 FRAME_END_OCTET: Final = b"\xce"
 FRAME_OVERHEAD: Final = 8
-FLAG_USER_ID: Final = 0x0010
 FRAME_MIN_BYTES: Final = 4096
 FRAME_HEAD: Final = struct.Struct(">BHI")
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -47,26 +47,12 @@ _TAG: Final = struct.Struct(">Q")
 _METHOD: Final = struct.Struct(">HH")
 _ACK_FRAME: Final = struct.Struct(">BHIHHQBB")
 _DECLARE_COUNTS: Final = struct.Struct(">II")
-_UNREADABLE: Final = (
-    struct.error,
-    ValueError,
-    IndexError,
-    OverflowError,
-    OSError,
-    RecursionError,
-    exceptions.UnmarshalingException,
-)
-"""What pamqp raises for octets that are no fields: tables in tables in tables, dates that never were."""
 _PUBLISH_HEAD: Final = 6
 """Class, method and the reserved short before a publish's exchange."""
 
 
 class FrameError(PeerError):
     """The octets are not a frame (reply code 501)."""
-
-
-class SyntaxFault(PeerError):
-    """A frame holds fields that do not parse (reply code 501, as RabbitMQ has it)."""
 
 
 class UnknownMethod(PeerError):
@@ -99,14 +85,9 @@ def decode_method(payload: bytes) -> base.Frame:
     try:
         method: base.Frame = factory()
         method.unmarshal(payload[4:])
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise SyntaxFault(f"cannot decode <<{','.join(map(str, payload[4:]))}>>") from error
     return method
-
-
-def shortstr(text: bytes) -> bytes:
-    """A short string of at most 255 octets."""
-    return bytes((len(text),)) + text
 
 
 def split_publish(payload: bytes) -> tuple[bytes, bytes, int]:
@@ -122,53 +103,6 @@ def split_publish(payload: bytes) -> tuple[bytes, bytes, int]:
         return exchange, payload[end + 1 : key_end], payload[key_end]
     except IndexError:
         raise SyntaxFault("cannot decode Basic.Publish: cut short") from None
-
-
-def body_bytes_of(header_payload: bytes) -> int:
-    """Body size announced by a content header payload.
-
-    Raises:
-        SyntaxFault: the payload is cut short.
-    """
-    if len(header_payload) < 14:
-        raise SyntaxFault("content header shorter than its fixed part")
-    return int.from_bytes(header_payload[4:12], "big")
-
-
-def property_flags(header_payload: bytes) -> int:
-    """Which properties a content header payload has (spec 4.2.6.1)."""
-    return int.from_bytes(header_payload[12:14], "big")
-
-
-def is_persistent(header_payload: bytes) -> bool:
-    """Whether the delivery mode is 2; reads no further into the properties than it must."""
-    flags = property_flags(header_payload)
-    if not flags & 0x1000:
-        return False
-    position = 14
-    try:
-        for bit in (0x8000, 0x4000):
-            if flags & bit:
-                position += 1 + header_payload[position]
-        if flags & 0x2000:
-            position += 4 + int.from_bytes(header_payload[position : position + 4], "big")
-        return header_payload[position] == 2
-    except IndexError:
-        raise SyntaxFault("content header ends inside its properties") from None
-
-
-def decode_properties(header_payload: bytes) -> commands.Basic.Properties:
-    """All properties of a content header payload.
-
-    Raises:
-        SyntaxFault: they do not parse.
-    """
-    content = header.ContentHeader()
-    try:
-        content.unmarshal(header_payload)
-    except _UNREADABLE as error:
-        raise SyntaxFault(f"cannot decode content header: {error}") from error
-    return content.properties
 
 
 def body_frames(channel: int, body: bytes, frame_max_bytes: int) -> bytes:

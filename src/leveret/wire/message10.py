@@ -28,7 +28,6 @@ from pamqp import commands, header
 from leveret.model.errors import PeerError
 from leveret.wire import properties as props
 from leveret.wire import tables
-from leveret.wire.amqp091 import decode_properties
 from leveret.wire.amqp10_values import (
     decode_value,
     encode_value,
@@ -75,7 +74,7 @@ def encode_before_body(exchange: str, routing_key: str, content_header: bytes, b
     Raises:
         PeerError: the content header's properties are malformed.
     """
-    given = decode_properties(content_header)
+    given = props.decode(content_header)
     headers: dict[str, Any] = dict(given.headers or {})
     annotations = [
         (symbol("x-exchange"), encode_value(exchange)),

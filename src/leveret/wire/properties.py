@@ -7,10 +7,13 @@ apart and together again by octets, so what a publisher wrote stays as it was bu
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from typing import Final
 
-from leveret.wire.amqp091 import SyntaxFault, property_flags
+from pamqp import commands, exceptions, header
+
+from leveret.model.errors import PeerError
 
 CONTENT_TYPE: Final = 0x8000
 CONTENT_ENCODING: Final = 0x4000
@@ -26,6 +29,17 @@ TYPE: Final = 0x0020
 USER_ID: Final = 0x0010
 APP_ID: Final = 0x0008
 CLUSTER_ID: Final = 0x0004
+
+UNREADABLE: Final = (
+    struct.error,
+    ValueError,
+    IndexError,
+    OverflowError,
+    OSError,
+    RecursionError,
+    exceptions.UnmarshalingException,
+)
+"""What pamqp raises for octets that are no fields: tables in tables in tables, dates that never were."""
 
 _SHORT: Final = "short string"
 _TABLE: Final = "table"
@@ -45,6 +59,48 @@ _KINDS: Final[dict[int, str | int]] = {
     APP_ID: _SHORT,
     CLUSTER_ID: _SHORT,
 }
+
+
+class SyntaxFault(PeerError):
+    """A frame holds fields that do not parse (reply code 501, as RabbitMQ has it)."""
+
+
+def shortstr(text: bytes) -> bytes:
+    """A short string of at most 255 octets."""
+    return bytes((len(text),)) + text
+
+
+def body_bytes_of(header_payload: bytes) -> int:
+    """Body size announced by a content header payload.
+
+    Raises:
+        SyntaxFault: the payload is cut short.
+    """
+    if len(header_payload) < 14:
+        raise SyntaxFault("content header shorter than its fixed part")
+    return int.from_bytes(header_payload[4:12], "big")
+
+
+def property_flags(header_payload: bytes) -> int:
+    """Which properties a content header payload has (spec 4.2.6.1)."""
+    return int.from_bytes(header_payload[12:14], "big")
+
+
+def is_persistent(header_payload: bytes) -> bool:
+    """Whether the delivery mode is 2; reads no further into the properties than it must."""
+    flags = property_flags(header_payload)
+    if not flags & 0x1000:
+        return False
+    position = 14
+    try:
+        for bit in (0x8000, 0x4000):
+            if flags & bit:
+                position += 1 + header_payload[position]
+        if flags & 0x2000:
+            position += 4 + int.from_bytes(header_payload[position : position + 4], "big")
+        return header_payload[position] == 2
+    except IndexError:
+        raise SyntaxFault("content header ends inside its properties") from None
 
 
 def split(header: bytes) -> dict[int, bytes]:
@@ -87,3 +143,17 @@ def join(properties: Mapping[int, bytes], body_bytes: int) -> bytes:
                 parts.append(len(value).to_bytes(1 if kind == _SHORT else 4, "big"))
             parts.append(value)
     return b"".join([b"\x00\x3c\x00\x00", body_bytes.to_bytes(8, "big"), flags.to_bytes(2, "big"), *parts])
+
+
+def decode(header_payload: bytes) -> commands.Basic.Properties:
+    """All properties of a content header payload.
+
+    Raises:
+        SyntaxFault: they do not parse.
+    """
+    content = header.ContentHeader()
+    try:
+        content.unmarshal(header_payload)
+    except UNREADABLE as error:
+        raise SyntaxFault(f"cannot decode content header: {error}") from error
+    return content.properties

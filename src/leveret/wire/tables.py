@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from leveret.wire.amqp091 import SyntaxFault, shortstr
+from leveret.wire.properties import SyntaxFault, shortstr
 
 _FIXED: Final = {
     ord("t"): 1,

@@ -80,6 +80,19 @@ def test_a_batch_is_read_in_order(stream: str) -> None:
     assert bodies_from(stream, COUNT, rbs.Offset.FIRST) == list(range(COUNT))
 
 
+def test_a_batch_larger_than_the_frames_that_were_agreed_is_taken(stream: str) -> None:
+    bodies = [bytes([number]) * 100_000 for number in range(30)]
+
+    async def send(client: Any) -> None:
+        async with client.publisher(stream, cls=rbs.PublisherBatchFast) as publisher:
+            for body in bodies:
+                publisher.batch(body)
+            await publisher.flush()
+
+    once(send)
+    assert bodies_from(stream, len(bodies), rbs.Offset.FIRST) == bodies
+
+
 def test_batches_with_a_limit_are_read_in_order(stream: str) -> None:
     async def batch(publisher: Any, numbers: range) -> None:
         for number in numbers:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from leveret.config import load
+from leveret.core.head import make_head
 from leveret.core.queue import Head, Queue
 from leveret.model import definitions as d
 from leveret.runtime.node import Node
-from leveret.core.head import make_head
 from leveret.wire.chunk import Attribute, ChunkType, decode_trailer, split_entries
 from leveret.wire.record import content_header, decode_message, decode_settlements
 

@@ -16,8 +16,8 @@ from leveret.model.errors import Corrupt, StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime import queue_store as store_module
 from leveret.runtime.commit import GroupCommit
-from leveret.runtime.recovery_ingest import RecoveryIngest
 from leveret.runtime.queue_store import QueueStore
+from leveret.runtime.recovery_ingest import RecoveryIngest
 from leveret.storage.log import Log
 from leveret.wire.chunk import ChunkError, ChunkType, Header, encode_entry
 from leveret.wire.record import content_header, decode_settlements, message_head

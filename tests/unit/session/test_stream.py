@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -14,12 +13,10 @@ from leveret.session.stream import (
     TRANSITIONS,
     UNOPENED_FRAME_BYTES_MAX,
     UNSTORED_BYTES_MAX,
-    StreamSession,
 )
 from leveret.session.stream_types import (
     CODES,
     Append,
-    Effect,
     KeepOffset,
     State,
     Subscribed,
@@ -29,62 +26,12 @@ from leveret.testing.stream_host import FakeStreamHost
 from leveret.wire.chunk import ChunkType, decode_header
 from leveret.wire.record import OUTGOING_STREAM, RECOVERY_STREAM_PREFIX
 from leveret.wire.stream import commands as wire
-from leveret.wire.stream.codec import COMMANDS, Code, Command, Key
+from leveret.wire.stream.codec import COMMANDS, Code, Key
 from leveret.wire.stream.fields import NO_LEADER, FailedPublish, OffsetSpec, OffsetType, StreamMetadata
-from leveret.wire.stream.frames import FrameDecoder
+from tests.unit.session.stream_peer import GUEST, HANDSHAKE, Peer
 
 QUEUE = RECOVERY_STREAM_PREFIX + "orders"
 FROM_FIRST = OffsetSpec(OffsetType.FIRST)
-GUEST = b"\0guest\0guest"
-C = TypeVar("C", bound=Command)
-
-HANDSHAKE: list[Command] = [
-    wire.PeerProperties(1, {"product": "test"}),
-    wire.SaslHandshake(2),
-    wire.SaslAuthenticate(3, "PLAIN", GUEST),
-    wire.Tune(1_048_576, 60),
-    wire.Open(4, "/"),
-]
-
-
-class Peer:
-    """A session and what came out of it."""
-
-    def __init__(self, host: FakeStreamHost | None = None, *, from_loopback: bool = True) -> None:
-        self.host = host or FakeStreamHost()
-        self.session = StreamSession(self.host, from_loopback, 1_048_576, 60, 0)
-        self.effects: list[Effect] = []
-        self.now_ms = 0
-        self._decoder = FrameDecoder(1 << 30)
-
-    def send(self, *commands: Command) -> list[Command]:
-        return self.send_octets(b"".join(command.encode() for command in commands))
-
-    def send_octets(self, octets: bytes) -> list[Command]:
-        self.effects = self.session.receive(octets, self.now_ms)
-        return self.output()
-
-    def output(self) -> list[Command]:
-        octets = b"".join(self.session.take_output(self.now_ms))
-        return [wire.decode(frame) for frame in self._decoder.feed(octets)]
-
-    def ask(self, command: Command, answer: type[C]) -> C:
-        (got,) = self.send(command)
-        assert isinstance(got, answer)
-        return got
-
-    def state(self) -> State:
-        return self.session.state
-
-    def tick(self, now_ms: int) -> list[Command]:
-        self.now_ms = now_ms
-        self.session.tick(now_ms)
-        return self.output()
-
-    def opened(self) -> Peer:
-        self.send(*HANDSHAKE)
-        assert self.session.state is State.OPEN
-        return self
 
 
 @pytest.fixture
@@ -240,6 +187,13 @@ def test_the_peer_may_agree_to_smaller_frames() -> None:
     (close,) = peer.send(wire.Metadata(1, ["x" * 300]))
     assert isinstance(close, wire.Close)
     assert close.code == Code.FRAME_TOO_LARGE
+
+
+def test_a_connection_that_is_cut_ends_without_a_word(peer: Peer) -> None:
+    peer.session.cut("an operator asked for it")
+    assert peer.output() == []
+    assert peer.session.state is State.CLOSED
+    assert peer.session.close_reason == "an operator asked for it"
 
 
 # --- Heartbeats -----------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pamqp import body, commands, header
 
 from leveret.wire import amqp091 as wire
+from leveret.wire import properties as props
 
 NAME = st.text("abc.-", max_size=20)
 SET = NAME.filter(bool)
@@ -63,16 +64,16 @@ def test_the_publish_method_is_split_as_pamqp_encodes_it(
     assert payload.startswith(wire.BASIC_PUBLISH)
     assert wire.split_publish(payload) == (exchange.encode(), key.encode(), mandatory | immediate << 1)
     for size in range(4, len(payload)):
-        with pytest.raises(wire.SyntaxFault):
+        with pytest.raises(props.SyntaxFault):
             wire.split_publish(payload[:size])
 
 
 @given(PROPERTIES, st.integers(0, 2**40))
 def test_content_headers_tell_size_persistence_and_properties(properties: dict[str, Any], size: int) -> None:
     payload = header_payload(properties, size)
-    assert wire.body_bytes_of(payload) == size
-    assert wire.is_persistent(payload) == (properties.get("delivery_mode") == 2)
-    read = wire.decode_properties(payload)
+    assert props.body_bytes_of(payload) == size
+    assert props.is_persistent(payload) == (properties.get("delivery_mode") == 2)
+    read = props.decode(payload)
     assert {name: getattr(read, name) for name in properties} == properties
 
 
@@ -82,11 +83,11 @@ def test_a_content_header_that_is_cut_short_is_refused_or_says_no_more_than_it_h
 ) -> None:
     payload = header_payload(properties, 3)
     cut = payload[: data.draw(st.integers(0, len(payload) - 1))]
-    for read in (wire.body_bytes_of, wire.is_persistent, wire.decode_properties):
-        with suppress(wire.SyntaxFault):
+    for read in (props.body_bytes_of, props.is_persistent, props.decode):
+        with suppress(props.SyntaxFault):
             read(cut)
-    with pytest.raises(wire.SyntaxFault):
-        wire.body_bytes_of(payload[:13])
+    with pytest.raises(props.SyntaxFault):
+        props.body_bytes_of(payload[:13])
 
 
 @given(
@@ -100,7 +101,7 @@ def test_a_content_header_that_is_cut_short_is_refused_or_says_no_more_than_it_h
 def test_a_delivery_put_together_from_its_parts_is_what_pamqp_reads(
     channel: int, ctag: str, route: tuple[str, str], tag: int, redelivered: bool, content: bytes
 ) -> None:
-    names = b"".join(wire.shortstr(name.encode()) for name in route)
+    names = b"".join(props.shortstr(name.encode()) for name in route)
     payload = header_payload({"delivery_mode": 2}, len(content))
     octets = (
         wire.deliver_head(channel, ctag.encode(), len(names))
@@ -141,7 +142,7 @@ def test_a_body_is_cut_into_frames_no_larger_than_frame_max(content: bytes, fram
 def test_our_other_replies_are_what_pamqp_reads(
     channel: int, tag: int, flag: bool, exchange: str, key: str, count: int
 ) -> None:
-    route = wire.shortstr(exchange.encode()) + wire.shortstr(key.encode())
+    route = props.shortstr(exchange.encode()) + props.shortstr(key.encode())
     octets = (
         wire.ack(channel, tag, flag)
         + wire.nack(channel, tag, flag)
@@ -182,7 +183,7 @@ def test_a_close_names_its_cause_in_at_most_255_octets(channel: int, kind: type,
 
 @given(st.binary(max_size=64))
 def test_garbage_as_a_method_is_refused_and_nothing_worse_happens(payload: bytes) -> None:
-    with suppress(wire.SyntaxFault, wire.UnknownMethod):
+    with suppress(props.SyntaxFault, wire.UnknownMethod):
         assert wire.decode_method(payload).name
 
 
@@ -190,16 +191,16 @@ def test_garbage_as_a_method_is_refused_and_nothing_worse_happens(payload: bytes
 @given(st.sampled_from(sorted(commands.INDEX_MAPPING)), st.binary(max_size=64))
 def test_a_known_method_with_garbage_for_arguments_is_refused_or_read(index: int, arguments: bytes) -> None:
     payload = index.to_bytes(4, "big") + arguments
-    with suppress(wire.SyntaxFault):
+    with suppress(props.SyntaxFault):
         assert isinstance(wire.decode_method(payload), commands.INDEX_MAPPING[index])
 
 
 @given(st.binary(min_size=14, max_size=80))
 def test_garbage_as_a_content_header_is_refused_or_read(payload: bytes) -> None:
-    with suppress(wire.SyntaxFault):
-        assert wire.is_persistent(payload) in (True, False)
-    with suppress(wire.SyntaxFault):
-        assert isinstance(wire.decode_properties(payload), commands.Basic.Properties)
+    with suppress(props.SyntaxFault):
+        assert props.is_persistent(payload) in (True, False)
+    with suppress(props.SyntaxFault):
+        assert isinstance(props.decode(payload), commands.Basic.Properties)
 
 
 def test_an_unknown_method_is_named_by_its_numbers() -> None:
@@ -213,7 +214,7 @@ def test_tables_nested_beyond_reason_are_refused_like_any_broken_field(depth: in
     for _ in range(depth):
         table = b"\x01aF" + len(table).to_bytes(4, "big") + table
     table = len(table).to_bytes(4, "big") + table
-    with pytest.raises(wire.SyntaxFault):
+    with pytest.raises(props.SyntaxFault):
         wire.decode_method(b"\x00\x32\x00\x0a\x00\x00\x01q\x00" + table)
-    with pytest.raises(wire.SyntaxFault):
-        wire.decode_properties(b"\x00\x3c\x00\x00" + bytes(8) + b"\x20\x00" + table)
+    with pytest.raises(props.SyntaxFault):
+        props.decode(b"\x00\x3c\x00\x00" + bytes(8) + b"\x20\x00" + table)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pamqp import commands, header
 
 from leveret.wire import properties as props
-from leveret.wire.amqp091 import SyntaxFault
+from leveret.wire.properties import SyntaxFault
 
 SHORT = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=40)
 HELD = st.fixed_dictionaries(

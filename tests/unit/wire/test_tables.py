@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pamqp import decode, encode
 
 from leveret.wire import tables
-from leveret.wire.amqp091 import SyntaxFault
+from leveret.wire.properties import SyntaxFault
 
 KEYS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=20)
 LEAVES = (

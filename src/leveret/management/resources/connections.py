@@ -123,7 +123,7 @@ def _close(connection: Any, reason: str) -> None:
     if isinstance(connection, ClientConnection):
         connection.force_close(reason)
     else:
-        connection.close(reason)
+        connection.cut(reason)
 
 
 async def _list(call: Call, found: list[Any]) -> Response:

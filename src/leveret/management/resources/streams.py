@@ -34,8 +34,8 @@ async def show_connection(call: Call) -> Response:
 
 
 async def close(call: Call) -> Response:
-    """End a stream connection; `x-reason` is told to the client."""
-    _held(call).close(call.request.headers.get("x-reason", "Closed via management plugin"))
+    """End a stream connection; `x-reason` goes into the log."""
+    _held(call).cut(call.request.headers.get("x-reason", "Closed via management plugin"))
     await call.node.commit()
     return done()
 

@@ -62,4 +62,4 @@ def with_reply_name(channel: Channel, header: bytes) -> bytes:
     if channel.reply_consumer is None:
         raise PreconditionFailed("fast reply consumer does not exist")
     properties[props.REPLY_TO] = channel.reply_consumer.name.encode()
-    return props.join(properties, wire.body_bytes_of(header))
+    return props.join(properties, props.body_bytes_of(header))

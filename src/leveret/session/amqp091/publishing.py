@@ -135,7 +135,7 @@ class Incoming:
             other = int.from_bytes(payload[:2], "big")
             raise Fault(505, f"expected content header for class 60, got one for class {other} instead")
         self.header = payload
-        self.left = wire.body_bytes_of(payload)
+        self.left = props.body_bytes_of(payload)
         if self.left > self.bytes_max:
             raise Fault(406, f"message size {self.left} is larger than configured max size {self.bytes_max}")
         return self.left == 0
@@ -165,7 +165,7 @@ def resolve(channel: Channel, exchange: bytes, routing_key: bytes, header: bytes
         raise Fault(403, f"cannot publish to internal exchange '{name}' in vhost '{vhost}'")
     if name and definition.type == "topic":
         connection.access.require_topic("write", name, _text(routing_key))
-    flags = wire.property_flags(header)
+    flags = props.property_flags(header)
     if flags & (props.USER_ID | props.EXPIRATION):
         _check_properties(props.split(header), connection.user or "")
     if flags & props.REPLY_TO:
@@ -224,7 +224,7 @@ def _carbon_copies(header: bytes, keys: list[bytes]) -> tuple[bytes, list[bytes]
         keys += [text for text in map(tables.text_of, tables.split_array(value)) if text is not None]
     if headers.pop(b"BCC", None) is not None:
         properties[props.HEADERS] = tables.join(headers)
-        header = props.join(properties, wire.body_bytes_of(header))
+        header = props.join(properties, props.body_bytes_of(header))
     return header, keys
 
 
@@ -232,7 +232,7 @@ def _text(octets: bytes) -> str:
     try:
         return octets.decode()
     except UnicodeDecodeError as error:
-        raise wire.SyntaxFault(f"a name is not UTF-8: {error}") from None
+        raise props.SyntaxFault(f"a name is not UTF-8: {error}") from None
 
 
 class Publisher:
@@ -394,7 +394,7 @@ class Publisher:
         header = octets[header_at + 7 : body_at - 1]
         frame_max = self._connection.frame_max_bytes
         if (
-            wire.body_bytes_of(header) != size
+            props.body_bytes_of(header) != size
             or size > self._connection.host.limits.message_bytes_max
             or max(size, body_at - header_at, header_at) > frame_max - wire.FRAME_OVERHEAD
         ):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from leveret.model import errors
-from leveret.wire.amqp091 import FrameError, SyntaxFault, UnknownMethod
+from leveret.wire.amqp091 import FrameError, UnknownMethod
+from leveret.wire.properties import SyntaxFault
 
 NAMES: Final = {
     311: "CONTENT_TOO_LARGE",

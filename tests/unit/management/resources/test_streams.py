@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leveret.session.stream_types import Publisher, Subscription
+
+if TYPE_CHECKING:
+    from ..conftest import Client, FakeNode
+
+NAME = "127.0.0.1:5 -> 127.0.0.1:5552"
+PATH = "127.0.0.1%3A5%20-%3E%20127.0.0.1%3A5552"
+
+
+class FakeConnection:
+    """A connection of the stream protocol, as far as it is shown."""
+
+    name = NAME
+    user = "guest"
+    vhost = "/"
+    state = "running"
+    protocol = "stream"
+    channels = 0
+    since_ms = 1
+    octets_received = 10
+    octets_sent = 20
+    tls = None
+
+    def __init__(self) -> None:
+        self.peer_properties = {"connection_name": "me"}
+        self.publishers = {0: Publisher(0, "ref", "s", to_stream=True)}
+        self.subscriptions = {
+            3: Subscription("s", 7, 9, whole=False, until=None),
+            4: Subscription("s", 0, 1, whole=False, until=None, group="g", active=False),
+        }
+        self.reasons: list[str] = []
+
+    def cut(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+@pytest.fixture
+def connection(node: FakeNode) -> FakeConnection:
+    held = FakeConnection()
+    streams: Any = node.streams
+    streams.connections = (held,)
+    return held
+
+
+def test_a_connection_is_among_all_and_among_its_kind(admin: Client, connection: FakeConnection) -> None:
+    for path in ("connections", "stream/connections", "stream/connections/%2F", "vhosts/%2F/connections"):
+        [shown] = admin.get(f"/api/{path}").json()
+        assert (shown["name"], shown["protocol"], shown["user_provided_name"]) == (NAME, "stream", "me")
+        assert (shown["recv_oct"], shown["send_oct"], shown["peer_port"]) == (10, 20, 5)
+    assert admin.get(f"/api/stream/connections/%2F/{PATH}").json()["name"] == NAME
+    assert admin.get("/api/stream/connections/%2F/none").status_code == 404
+
+
+def test_publishers_are_listed_by_vhost_and_stream(admin: Client, connection: FakeConnection) -> None:
+    expected = {
+        "connection_details": {
+            "name": NAME,
+            "peer_host": "127.0.0.1",
+            "peer_port": 5,
+            "user": "guest",
+            "node": "leveret@test",
+        },
+        "queue": {"name": "s", "vhost": "/"},
+        "publisher_id": 0,
+        "reference": "ref",
+    }
+    for path in ("publishers", "publishers/%2F", "publishers/%2F/s", f"connections/%2F/{PATH}/publishers"):
+        assert admin.get(f"/api/stream/{path}").json() == [expected]
+    assert admin.get("/api/stream/publishers/%2F/other").json() == []
+
+
+def test_consumers_are_listed_with_those_of_amqp_too(admin: Client, connection: FakeConnection) -> None:
+    for path in ("consumers", "consumers/%2F", f"connections/%2F/{PATH}/consumers"):
+        shown = admin.get(f"/api/stream/{path}").json()
+        assert [(each["subscription_id"], each["credits"], each["offset"]) for each in shown] == [
+            (3, 9, 7),
+            (4, 1, 0),
+        ]
+    tags = [(each["consumer_tag"], each["activity_status"]) for each in admin.get("/api/consumers").json()]
+    assert tags == [("stream.subid-3", "up"), ("stream.subid-4", "waiting")]
+
+
+def test_a_connection_is_closed_for_a_reason(admin: Client, connection: FakeConnection) -> None:
+    for path in (f"stream/connections/%2F/{PATH}", f"connections/{PATH}", "connections/username/guest"):
+        reply = admin.request("DELETE", f"/api/{path}", headers={"x-reason": path})
+        assert reply.status_code == 204
+        assert connection.reasons.pop() == path
+
+
+def test_others_connections_are_for_those_who_monitor(
+    node: FakeNode, connection: FakeConnection, client_as: Callable[..., Client]
+) -> None:
+    node.add_user("other", "management", vhost="/")
+    other = client_as("other")
+    for path in ("connections", "stream/connections", "stream/publishers", "stream/consumers"):
+        assert other.get(f"/api/{path}").json() == []
+    assert other.delete(f"/api/connections/{PATH}").status_code == 404
