@@ -87,9 +87,16 @@ def test_streams_take_limits_of_length_age_and_segments(channel: Any, name: str)
             lambda channel, stream: read_without_acknowledgements(channel, stream),
             "automatic acknowledgement not supported by stream queues",
         ),
-        (lambda channel, stream: refuse_one(channel, stream), "basic.nack and basic.reject not supported"),
+        (
+            lambda channel, stream: refuse_one(channel, stream, requeue=False),
+            "basic.nack and basic.reject not supported",
+        ),
+        (
+            lambda channel, stream: refuse_one(channel, stream, requeue=True),
+            "basic.nack and basic.reject not supported",
+        ),
     ],
-    ids=["get", "purge", "no-ack", "reject"],
+    ids=["get", "purge", "no-ack", "reject", "requeue"],
 )
 def test_what_streams_do_not_do_is_not_implemented(
     channel: Any, stream: str, step: Callable[[Any, str], object], text: str
@@ -104,12 +111,12 @@ def read_without_acknowledgements(channel: Any, stream: str) -> None:
     channel.basic_consume(stream, lambda *_: None, auto_ack=True)
 
 
-def refuse_one(channel: Any, stream: str) -> None:
+def refuse_one(channel: Any, stream: str, *, requeue: bool) -> None:
     fill(channel, stream, 1)
     channel.basic_qos(prefetch_count=1)
     channel.basic_consume(
         stream,
-        lambda _, method, *__: channel.basic_reject(method.delivery_tag, requeue=False),
+        lambda _, method, *__: channel.basic_reject(method.delivery_tag, requeue=requeue),
         arguments={"x-stream-offset": "first"},
     )
     deadline = time.monotonic() + PATIENCE_S

@@ -18,6 +18,7 @@ from leveret.wire import amqp10, amqp091, chunk, message10, properties, proxy_pr
 from leveret.wire import tables as field_tables
 from leveret.wire.amqp10_values import ValueFault, decode_value, encode_value
 from leveret.wire.chunk import ChunkError
+from leveret.wire.properties import SyntaxFault
 from leveret.wire.stream import commands as stream
 from leveret.wire.stream.fields import OffsetSpec, OffsetType
 from leveret.wire.stream.frames import FrameDecoder, FrameError, FrameTooLarge
@@ -58,9 +59,9 @@ TABLE: Final = properties.split(CONTENT_HEADER)[properties.HEADERS]
 
 
 def methods(octets: bytes) -> None:
-    with declared(amqp091.SyntaxFault, amqp091.UnknownMethod):
+    with declared(SyntaxFault, amqp091.UnknownMethod):
         amqp091.decode_method(octets)
-    with declared(amqp091.SyntaxFault):
+    with declared(SyntaxFault):
         amqp091.split_publish(octets)
 
 
@@ -79,17 +80,17 @@ def method_seeds() -> Iterator[bytes]:
 
 
 def content_headers(octets: bytes) -> None:
-    with declared(amqp091.SyntaxFault):
-        amqp091.body_bytes_of(octets)
-        amqp091.is_persistent(octets)
+    with declared(SyntaxFault):
+        properties.body_bytes_of(octets)
+        properties.is_persistent(octets)
         found = properties.split(octets)
         expect(properties.split(properties.join(found, 5)) == found, "properties are not what they were")
-    with declared(amqp091.SyntaxFault):
-        amqp091.decode_properties(octets)
+    with declared(SyntaxFault):
+        properties.decode(octets)
 
 
 def tables(octets: bytes) -> None:
-    with declared(amqp091.SyntaxFault):
+    with declared(SyntaxFault):
         entries = field_tables.split(octets)
         expect(field_tables.split(field_tables.join(entries)) == entries, "a table is not what it was")
         for value in entries.values():
@@ -131,7 +132,7 @@ def value_seeds() -> list[bytes]:
 def messages10(octets: bytes) -> None:
     message = message10.decode_message10(octets)
     content = message10.content_header_of(message.properties, len(message.body))
-    amqp091.decode_properties(content)
+    properties.decode(content)
     message10.encode_before_body(message.exchange or "", message.routing_key or "", content, 0)
 
 

@@ -6,25 +6,26 @@ that are put into frames of the right size; bit 2, a few octets at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import pamqp.frame
 from pamqp import base, commands
+from proton import Message
 
-from leveret.model.errors import AuthenticationFailed, InvalidCommand
-from leveret.session.amqp10 import MESSAGE_BYTES_MAX, REQUEST_ADDRESS, Amqp10Session
+from leveret.model.errors import NotFound
+from leveret.session.amqp10 import Amqp10Session
 from leveret.session.amqp091.connection import OUT_BYTES_MAX, ClientConnection, State
 from leveret.session.stream import UNSTORED_BYTES_MAX, StreamSession
 from leveret.session.stream_types import Answer, Append, Write
 from leveret.session.stream_types import State as StreamState
 from leveret.testing.stream_host import FakeStreamHost
-from leveret.wire import amqp10, amqp091
+from leveret.wire import amqp091
 from leveret.wire.stream import commands as stream
 from leveret.wire.stream.codec import FRAME
-from tests.fuzz.amqp10_talk import conversations
 from tests.fuzz.codecs import HEADERS, PROPERTIES, STREAM_COMMANDS
 from tests.fuzz.target import CUT, Target, expect
+from tests.unit.session import test_amqp10 as amqp10_peer
 from tests.unit.session.amqp091 import fakes
 
 OPENED: Final = 1
@@ -116,7 +117,7 @@ def amqp091_talks() -> list[list[bytes]]:
             *_talk(commands.Confirm.Select(), queue.Declare(queue="locked", exclusive=True)),
             *fakes.publish(b"x", "locked", mandatory=True),
             *fakes.publish(b"", "nowhere", mandatory=True),
-            *_talk(basic.Get(queue="locked"), queue.Purge("locked"), queue.Delete(queue="locked")),
+            *_talk(basic.Get(queue="locked"), queue.Purge(queue="locked"), queue.Delete(queue="locked")),
         ],
         [
             *_talk(exchange.Declare(exchange="e", exchange_type="headers", arguments=HEADERS)),
@@ -124,7 +125,7 @@ def amqp091_talks() -> list[list[bytes]]:
             *_talk(queue.Declare(queue="w", arguments=arguments), queue.Bind(queue="w", exchange="e")),
             *_talk(queue.Bind(queue="w", exchange="t", routing_key="a.*.#")),
             *fakes.publish(b"x", "a.b.c", "t", headers={"CC": ["w"], "BCC": ["w"]}),
-            *_talk(exchange.Bind("t", "e"), exchange.Unbind("t", "e"), exchange.Delete(exchange="e")),
+            *_talk(exchange.Bind(destination="t", source="e"), exchange.Unbind(destination="t", source="e"), exchange.Delete(exchange="e")),
         ],
         [
             *_talk(commands.Tx.Select(), queue.Declare(queue="held", durable=True)),
@@ -152,8 +153,18 @@ def amqp091_seeds() -> Iterator[bytes]:
 # --- stream protocol ----------------------------------------------------------------------------
 
 
+class StreamNode(FakeStreamHost):
+    """One that also says no where its callers are to expect it."""
+
+    def delete_super_stream(self, vhost: str, name: str) -> None:
+        if name not in self.super_streams:
+            raise NotFound(f"no super stream '{name}'")
+        for each in self.super_streams.pop(name):
+            self.streams.pop((vhost, each), None)
+
+
 def stream_session(octets: bytes) -> None:
-    host = FakeStreamHost()
+    host = StreamNode()
     session = StreamSession(host, True, STREAM_FRAME_MAX_BYTES, 60, 0)
     how, said = octets[:1] or b"\0", octets[1:]
     if how[0] & OPENED:
@@ -197,32 +208,8 @@ def stream_seeds() -> Iterator[bytes]:
 # --- AMQP 1.0 -----------------------------------------------------------------------------------
 
 
-class Amqp10Node:
-    """Takes one user, and turns a request round."""
-
-    container_id = "fuzzed"
-
-    def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
-        if password != "secret":
-            raise AuthenticationFailed("no")
-        return username
-
-    def open_vhost(self, user: str, vhost: str) -> None:
-        """Every one is open."""
-
-    def schema_request(self, user: str, body: bytes) -> bytes:
-        if len(body) > MESSAGE_BYTES_MAX:
-            raise InvalidCommand("too large")
-        return body[::-1]
-
-
-LOGIN: Final = amqp10.SASL_HEADER + bytes.fromhex(
-    "00000029 02010000 005341 c01c03 a305504c41494e a00f007265706c696361746f72"[:0]
-)
-
-
 def amqp10_session(octets: bytes) -> None:
-    session = Amqp10Session(Amqp10Node(), from_loopback=True)
+    session = Amqp10Session(amqp10_peer.Host(), from_loopback=True)
     how, said = octets[:1] or b"\0", octets[1:]
     sent = 0
     for piece in reads(said, how[0]):
@@ -232,10 +219,31 @@ def amqp10_session(octets: bytes) -> None:
         session.tick(now_ms)
 
 
+class Recorder(amqp10_peer.Client):
+    """A client that keeps what it said."""
+
+    def __init__(self) -> None:
+        self.said = b""
+        super().__init__()
+
+    def _said(self) -> bytes:
+        octets = super()._said()
+        self.said += octets
+        return octets
+
+
 def amqp10_seeds() -> Iterator[bytes]:
-    for octets in conversations(lambda: Amqp10Session(Amqp10Node(), from_loopback=True)):
-        yield b"\0" + octets
-        yield bytes((IN_PIECES,)) + octets
+    client = Recorder()
+    client.replies(amqp10_peer.REPLY_PREFIX + "me")
+    sender = client.requests()
+    for settled in (False, True):
+        message = Message(body=b"request", inferred=True, reply_to=amqp10_peer.REPLY_PREFIX + "me")
+        client.send(sender, message, settled=settled)
+    sender.close()
+    client.connection.close()
+    client.pump()
+    yield b"\0" + client.said
+    yield bytes((IN_PIECES,)) + client.said
 
 
 SESSIONS: Final = (

@@ -256,6 +256,9 @@ class Queue:
         self._forget_unacked(count)
         self._settle(first, first + count, reason)
 
+    def check_refusable(self) -> None:
+        """Refuse nack and reject where a queue of this kind does not take them (Unsupported)."""
+
     def reject(self, first: int, count: int) -> None:
         """Taken messages are refused for good: dead-lettered at the next dispatch, or dropped."""
         if self.settings.dead_letter_exchange is None:

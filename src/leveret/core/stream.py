@@ -296,8 +296,8 @@ class Stream(Queue):
         """Refuse `basic.get`."""
         raise self._unsupported("basic.get")
 
-    def reject(self, first: int, count: int) -> None:
-        """Refuse `basic.reject`."""
+    def check_refusable(self) -> None:
+        """Refuse `basic.nack` and `basic.reject`."""
         raise self._unsupported("basic.nack and basic.reject")
 
     def drop_ready(self, reason: int) -> int:

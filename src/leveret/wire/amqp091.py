@@ -167,10 +167,8 @@ def declare_ok(channel: int, queue: bytes, message_count: int, consumer_count: i
 def close_method(channel: int, code: int, text: str, class_id: int, method_id: int) -> bytes:
     """A connection.close (channel 0) or channel.close frame; the text is cut to a short string."""
     ids = (10, 50) if channel == 0 else (20, 40)
-    octets = text.encode()
-    while len(octets) > 255:
-        text = text[:-1]
-        octets = text.encode()
+    # In one go, and never through the middle of a character: a text may quote a whole frame.
+    octets = text.encode()[:255].decode(errors="ignore").encode()
     payload = (
         _METHOD.pack(*ids) + code.to_bytes(2, "big") + shortstr(octets) + _METHOD.pack(class_id, method_id)
     )

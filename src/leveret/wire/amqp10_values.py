@@ -164,7 +164,8 @@ def _compound(octets: bytes, code: int, width: int, depth: int) -> Any:
     if code >> 4 in (0xE, 0xF):
         constructor = octets[position]
         position += 1
-        if constructor in _EMPTY and count > len(octets):
+        # Values of no octets, the empty list (0x45) among them, would let a few octets become any number.
+        if (constructor in _EMPTY or constructor == 0x45) and count > len(octets):
             raise ValueFault(f"array of {count} values without octets")
         for _ in range(count):
             value, position = _constructed(octets, constructor, position, depth + 1)

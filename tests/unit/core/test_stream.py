@@ -235,7 +235,7 @@ def test_what_a_channel_gives_back_does_not_come_again() -> None:
 
 def test_a_stream_is_not_got_from_purged_or_rejected_to() -> None:
     stream = make(committed_offset=2)
-    for refuse in (lambda: stream.take_one(0), lambda: stream.drop_ready(0), lambda: stream.reject(0, 1)):
+    for refuse in (lambda: stream.take_one(0), lambda: stream.drop_ready(0), stream.check_refusable):
         with pytest.raises(Unsupported, match="not supported by stream queues queue 's' in vhost 'v'"):
             refuse()
 

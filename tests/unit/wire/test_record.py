@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leveret.model.reasons import Reason
 from leveret.wire.chunk import ChunkError
 from leveret.wire.record import (
-    Reason,
     Settlement,
     StoredMessage,
     body_start,

@@ -285,7 +285,10 @@ class Channel:
         self._settle_runs(self._acknowledge, self._take(tag, multiple))
 
     def _refuse(self, tag: int, *, multiple: bool, requeue: bool) -> None:
-        self._settle_runs(self.requeue if requeue else self._reject, self._take(tag, multiple))
+        runs = self._take(tag, multiple)
+        for run in runs:
+            run.queue.check_refusable()
+        self._settle_runs(self.requeue if requeue else self._reject, runs)
 
     def _take(self, tag: int, multiple: bool) -> list[Unacked]:
         if multiple:
