@@ -26,6 +26,7 @@ from rstream.client import Client
 from leveret.testing.broker import LeveretProcess
 from leveret.testing.certificates import CertificateAuthority, available
 from leveret.testing.ports import LOOPBACK, free_port, wait_until
+from leveret.wire.chunk import split_entries
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code, Key
 from leveret.wire.stream.fields import CommandVersions, OffsetSpec
@@ -240,14 +241,11 @@ def test_a_super_stream_is_made_routed_to_and_deleted(
         async with producer() as sender:
             for number in range(20):
                 await sender.send(AMQPMessage(body=b"to", application_properties={"key": f"k{number}"}))
-            readers = [Reader(node.stream_port), Reader(node.stream_port)]
-            for reader, partition in zip(readers, ("super-a", "super-b"), strict=True):
+            reader = Reader(node.stream_port)
+            for partition in ("super-a", "super-b"):
                 await reader.subscribe(partition)
-                await reader.until(bool)
-            while sum(len(reader.got) for reader in readers) < 20:
-                await asyncio.sleep(0.01)
-            for reader in readers:
-                await reader.consumer.close()
+            await reader.until(lambda got: len(got) == 20)
+            await reader.consumer.close()
 
     run(script())
     peer = connect()
@@ -301,6 +299,46 @@ def test_messages_sequences_and_offsets_outlive_a_kill() -> None:
             records += int.from_bytes(deliver.chunk[4:8], "big")
         assert records == 101
         peer.socket.close()
+
+
+def test_nothing_confirmed_is_lost_and_nothing_is_doubled_when_the_node_is_killed_in_full_flow() -> None:
+    with LeveretProcess() as node:
+        confirmed = 0
+        for _ in range(3):
+            peer = RawPeer(node.stream_port)
+            peer.send(wire.Create(1, "flow", {}), wire.DeclarePublisher(2, 0, "writer", "flow"))
+            peer.next(), peer.next()
+            peer.send(wire.QueryPublisherSequence(3, "writer", "flow"))
+            answer = peer.next()
+            assert isinstance(answer, wire.QueryPublisherSequenceResponse)
+            assert answer.sequence >= confirmed
+            # What was not confirmed is published again, also what is there.
+            first = confirmed + 1
+            for start in range(first, first + 50_000, 500):
+                peer.send(wire.Publish(0, [(each, b"%d" % each) for each in range(start, start + 500)], []))
+            while confirmed < first + 10_000:
+                confirm = peer.next()
+                assert isinstance(confirm, wire.PublishConfirm)
+                confirmed = confirm.publishing_ids[-1]
+            node.kill9()
+            peer.socket.close()
+            node.start()
+        assert all_numbers(node, "flow", confirmed)[:confirmed] == list(range(1, confirmed + 1))
+
+
+def all_numbers(node: LeveretProcess, stream: str, count: int) -> list[int]:
+    """Read a stream of numbers from its begin until there are so many."""
+    peer = RawPeer(node.stream_port)
+    peer.send(wire.Subscribe(1, 1, stream, FROM_FIRST, 60_000, {}))
+    assert peer.next() == wire.SubscribeResponse(1, Code.OK)
+    numbers: list[int] = []
+    while len(numbers) < count:
+        deliver = peer.next()
+        assert isinstance(deliver, wire.Deliver)
+        data_bytes = int.from_bytes(deliver.chunk[36:40], "big")
+        numbers += map(int, split_entries(deliver.chunk[48 : 48 + data_bytes]))
+    peer.socket.close()
+    return numbers
 
 
 def test_a_deleted_stream_leaves_no_file_behind(node: LeveretProcess, connect: Callable[[], RawPeer]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 import uvloop
@@ -24,6 +25,7 @@ from leveret.session.stream import UNSTORED_BYTES_MAX
 from leveret.testing.ports import LOOPBACK, free_port, wait_until
 from leveret.testing.stream_host import (
     FakeServedLog,
+    FakeStream,
     FakeStreamHost,
     recovery_queue_contract,
     served_log_contract,
@@ -354,3 +356,23 @@ def test_a_frame_that_lies_about_its_size_ends_the_connection_and_the_node_stays
     liar.socket.close()
     with served.client() as client:
         assert client.stats(OUTGOING_STREAM)["committed_offset"] == 0
+
+
+def test_while_an_alarm_is_in_effect_who_publishes_to_streams_is_not_read_from(served: Served) -> None:
+    stream = served.on_loop(lambda: served.host.streams.setdefault(("/", "s"), FakeStream()))
+    publisher, reader = RawPeer(served.port), RawPeer(served.port)
+    with closing(publisher.socket), closing(reader.socket):
+        publisher.send(wire.DeclarePublisher(1, 0, "", "s"))
+        publisher.next()
+
+        def alarm(on: bool) -> None:
+            served.host.is_blocked = on
+            served.listener.alarms_changed()
+
+        served.on_loop(lambda: alarm(True))
+        publisher.send(wire.Publish(0, [(1, b"a")], []))
+        reader.send(wire.Metadata(1, ["s"]))
+        assert isinstance(reader.next(), wire.MetadataResponse), "others are served"
+        assert served.on_loop(lambda: stream.committed_offset) == 0
+        served.on_loop(lambda: alarm(False))
+        assert publisher.next() == wire.PublishConfirm(0, [1])

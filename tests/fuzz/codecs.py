@@ -227,9 +227,7 @@ def checked(octets: bytes) -> bytes:
     if len(trailer) >= 10:
         trailer = chunk.encode_trailer(trailer[:-10])
     return (
-        chunk.encode_header(
-            kind, entries, records, stamp, epoch, first, crc32(data), len(data), len(trailer)
-        )
+        chunk.encode_header(kind, entries, records, stamp, epoch, first, crc32(data), len(data), len(trailer))
         + data
         + trailer
     )
@@ -280,7 +278,10 @@ def sync_seeds() -> list[bytes]:
     request = schema_sync.SyncRequest("eu.2", {"users": "9f86"})
     reply = schema_sync.SyncReply("eu.1", {"users": "2c"}, {"users": [User(name="u", password_hash="")]})
     whole = [schema_sync.encode_request(request), schema_sync.encode_reply(reply)]
-    json = [b'{"cluster":"a","digests":{"users":"b"}}', b'{"cluster":"a","digests":{},"entities":{"queues":[]}}']
+    json = [
+        b'{"cluster":"a","digests":{"users":"b"}}',
+        b'{"cluster":"a","digests":{},"entities":{"queues":[]}}',
+    ]
     return whole + json
 
 

@@ -125,7 +125,11 @@ def amqp091_talks() -> list[list[bytes]]:
             *_talk(queue.Declare(queue="w", arguments=arguments), queue.Bind(queue="w", exchange="e")),
             *_talk(queue.Bind(queue="w", exchange="t", routing_key="a.*.#")),
             *fakes.publish(b"x", "a.b.c", "t", headers={"CC": ["w"], "BCC": ["w"]}),
-            *_talk(exchange.Bind(destination="t", source="e"), exchange.Unbind(destination="t", source="e"), exchange.Delete(exchange="e")),
+            *_talk(
+                exchange.Bind(destination="t", source="e"),
+                exchange.Unbind(destination="t", source="e"),
+                exchange.Delete(exchange="e"),
+            ),
         ],
         [
             *_talk(commands.Tx.Select(), queue.Declare(queue="held", durable=True)),
@@ -171,15 +175,23 @@ def stream_session(octets: bytes) -> None:
         session.receive(b"".join(each.encode() for each in STREAM_COMMANDS[:5]), 0)
         expect(session.state is StreamState.OPEN, "the handshake does not open")
     if how[0] & FRAMED:
-        said = b"".join(FRAME.pack(len(part) + 4, part[0] << 8 & 0x8000 | part[0] & 0x7F, 1) + part[1:]
-                        for part in said.split(CUT) if part)
+        said = b"".join(
+            FRAME.pack(len(part) + 4, part[0] << 8 & 0x8000 | part[0] & 0x7F, 1) + part[1:]
+            for part in said.split(CUT)
+            if part
+        )
     for piece in reads(said, how[0]):
         for effect in session.receive(piece, 0):
             _perform(session, effect)
         output = b"".join(session.take_output(0))
-        expect(len(output) <= 1024 + 64 * (len(piece) + STREAM_FRAME_MAX_BYTES), f"{len(output)} octets of answer")
+        expect(
+            len(output) <= 1024 + 64 * (len(piece) + STREAM_FRAME_MAX_BYTES),
+            f"{len(output)} octets of answer",
+        )
         expect(session.unstored_bytes <= UNSTORED_BYTES_MAX + STREAM_FRAME_MAX_BYTES, "too much is unstored")
-    expect(len(session.subscriptions) <= 256 and len(session.publishers) <= 256, "more than there are numbers")
+    expect(
+        len(session.subscriptions) <= 256 and len(session.publishers) <= 256, "more than there are numbers"
+    )
     for now_ms in (61_000, 10_000_000, 20_000_000):
         session.tick(now_ms)
     expect(session.state is StreamState.CLOSED, f"a silent peer is {session.state}")

@@ -40,6 +40,13 @@ class Amqp:
     message_bytes_max: int = setting(
         "max_message_size", Bytes(1, 2**29), "134217728", "Largest message that is taken."
     )
+    consumer_timeout_ms: int = setting(
+        "consumer_timeout",
+        Integer(1, 2**53),
+        "1800000",
+        "Milliseconds within which a client must acknowledge a delivery; then its channel is closed. A queue may "
+        "have its own: x-consumer-timeout, and consumer-timeout in a policy.",
+    )
     handshake_timeout_ms: int = setting(
         "handshake_timeout",
         Integer(1, 3_600_000),

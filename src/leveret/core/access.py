@@ -10,9 +10,9 @@ import base64
 import hashlib
 import hmac
 import re
-from functools import lru_cache
 from typing import Final, Literal
 
+from leveret.core.patterns import PatternError, compiled
 from leveret.model.definitions import Definitions, Permission, TopicPermission, User
 from leveret.model.errors import InvalidCommand
 
@@ -62,19 +62,14 @@ def is_allowed(permission: Permission | None, operation: Operation, name: str) -
 
 def matches(pattern: str, name: str) -> bool:
     """Tell whether a permission's pattern covers `name`; an empty pattern covers only the empty name."""
-    return _compiled(pattern or "^$").search(name) is not None
-
-
-@lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
+    return compiled(pattern or "^$").covers(name)
 
 
 def is_pattern(pattern: str) -> bool:
     """Tell whether this is a regular expression at all."""
     try:
-        _compiled(pattern)
-    except re.error:
+        compiled(pattern)
+    except PatternError:
         return False
     return True
 

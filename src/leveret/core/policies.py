@@ -8,10 +8,10 @@ anything else is the operator's word. All of this is RabbitMQ's; validation is i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from leveret.core.patterns import Pattern
 from leveret.core.validation import ALTERNATE_EXCHANGE, CLASSIC, QUORUM, STREAM
 from leveret.model.definitions import Parameter, Policy
 
@@ -65,7 +65,7 @@ class _Rule:
 
     def __init__(self, name: str, pattern: str, apply_to: str, definition: Any, priority: float) -> None:
         self.name = name
-        self.pattern = re.compile(pattern)
+        self.pattern = Pattern(pattern)
         self.definition: Mapping[str, Any] = definition
         self.rank = (-priority, name)
         self.kinds = {
@@ -135,7 +135,7 @@ class VhostPolicies:
 
 def _first(rules: Iterable[_Rule], name: str, kind: str) -> _Rule | None:
     for rule in rules:
-        if kind in rule.kinds and rule.pattern.search(name):
+        if kind in rule.kinds and rule.pattern.covers(name):
             return rule
     return None
 

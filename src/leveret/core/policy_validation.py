@@ -6,11 +6,11 @@ Both have one shape, that of a runtime parameter's value: `pattern`, `definition
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from leveret.core.erlang_terms import pairs, term
+from leveret.core.patterns import PatternError, compiled
 from leveret.core.queue_arguments import (
     DEAD_LETTER_STRATEGIES,
     FILTER_BYTES,
@@ -178,9 +178,9 @@ def _pattern_fault(value: object) -> str | None:
     if not isinstance(value, str):
         return f"pattern should be a binary but was {term(value)}"
     try:
-        re.compile(value)
-    except re.error as error:
-        reason = f'{{"{error.msg}",{error.pos or 0}}}'
+        compiled(value)
+    except PatternError as error:
+        reason = f'{{"{error.reason}",{error.position}}}'
         return f"pattern should be regular expression but is invalid: {reason}"
     return None
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leveret.core.validation import QUORUM, STREAM, queue_type
+from leveret.core.validation import QUORUM, STREAM, field_type, queue_type
 from leveret.model.definitions import Arguments
 from leveret.model.stream import interval_ms
 
@@ -35,6 +35,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
         dead_letter_exchange: where expired, dropped and rejected messages go; "" is the default exchange.
         dead_letter_routing_key: with this key instead of their own.
         delivery_limit: returns of a message before it is dropped or dead-lettered.
+        consumer_timeout_ms: a delivery's longest wait for its acknowledgement; None for the node's.
         max_age_ms: of a stream: how old a segment may grow.
         segment_bytes_max: of a stream: how large one may grow.
     """
@@ -47,6 +48,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None
     delivery_limit: int | None = None
+    consumer_timeout_ms: int | None = None
     max_age_ms: int | None = None
     segment_bytes_max: int | None = None
 
@@ -65,6 +67,8 @@ _KEYS: Final = {
     "segment_bytes_max": "stream-max-segment-size-bytes",
 }
 _POLICY_FIRST_IN_QUORUM: Final = ("overflow", "expires")
+_CONSUMER_TIMEOUT: Final = "consumer-timeout"
+_NEVER_MS: Final = 2**63
 
 
 def queue_settings(arguments: Arguments, policies: Mapping[str, Any]) -> QueueSettings:
@@ -81,7 +85,15 @@ def queue_settings(arguments: Arguments, policies: Mapping[str, Any]) -> QueueSe
         values["max_age_ms"] = interval_ms(values["max_age_ms"])
     if values.get("delivery_limit", 0) < 0:
         values["delivery_limit"] = None
-    return QueueSettings(**values)
+    return QueueSettings(**values, consumer_timeout_ms=_consumer_timeout_ms(arguments, policies))
+
+
+def _consumer_timeout_ms(arguments: Arguments, policies: Mapping[str, Any]) -> int | None:
+    """The smaller one for queues of all types; an argument that RabbitMQ takes but that is no number is no timeout."""
+    given = [arguments.get(f"x-{_CONSUMER_TIMEOUT}"), policies.get(_CONSUMER_TIMEOUT)]
+    if given == [None, None]:
+        return None
+    return min((each for each in given if field_type(each) in ("signedint", "long")), default=_NEVER_MS)
 
 
 def _effective(kind: str, key: str, argument: Any, policy: Any) -> Any:

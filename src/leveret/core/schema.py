@@ -16,13 +16,13 @@ Three sets are kept apart:
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from operator import is_
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from leveret.core.patterns import Pattern, PatternError
 from leveret.model.definitions import (
     KINDS,
     AnyEntity,
@@ -84,20 +84,20 @@ class Locals:
         Raises:
             ConfigError: unknown kind, or not a regular expression.
         """
-        self._patterns: dict[str, re.Pattern[str]] = {}
+        self._patterns: dict[str, Pattern] = {}
         for kind, pattern in (patterns or {}).items():
             setting = f"schema_definition_sync.downstream.locals.{kind}"
             if kind not in LOCAL_KINDS:
                 raise ConfigError(f"unknown setting {setting}: allowed are {', '.join(LOCAL_KINDS)}")
             try:
-                self._patterns[kind] = re.compile(pattern)
-            except re.error as error:
+                self._patterns[kind] = Pattern(pattern)
+            except PatternError as error:
                 raise ConfigError(f"{setting} = {pattern!r} is not a regular expression: {error}") from None
 
     def names(self, kind: str, name: str) -> bool:
         """Whether the expression of `kind` matches `name`; without one nothing does."""
         pattern = self._patterns.get(kind)
-        return pattern is not None and pattern.search(name) is not None
+        return pattern is not None and pattern.covers(name)
 
     def covers(self, entity: AnyEntity) -> bool:
         """Whether the schema sync leaves `entity` alone on this downstream."""

@@ -15,6 +15,7 @@ import msgspec
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
+from leveret.core.patterns import Pattern, PatternError
 from leveret.management.replies import Declined, json_reply, octets_reply
 from leveret.management.turns import in_turns
 from leveret.model.errors import InvalidCommand
@@ -51,7 +52,7 @@ class Page(NamedTuple):
 
     number: int
     size: int
-    name: re.Pattern[str] | None
+    name: Pattern | None
 
 
 class Wish(NamedTuple):
@@ -190,22 +191,22 @@ def _shown(number: int | None) -> str:
     return "undefined" if number is None else str(number)
 
 
-def _pattern(query: QueryParams) -> re.Pattern[str] | None:
+def _pattern(query: QueryParams) -> Pattern | None:
     name = query.get("name")
     if not name:
         return None
     try:
         if len(name) > REGEX_CHARACTERS_MAX:
-            raise re.error("it is too long")
-        return re.compile(name if query.get("use_regex") == "true" else re.escape(name), re.IGNORECASE)
-    except re.error as error:
+            raise PatternError("it is too long", REGEX_CHARACTERS_MAX)
+        return Pattern(name if query.get("use_regex") == "true" else re.escape(name), ignore_case=True)
+    except PatternError as error:
         raise InvalidCommand(f"Pagination parameters are invalid: name: {error}") from None
 
 
 def _named(listing: Listing[T], page: Page | None) -> list[T]:
     if page is None or page.name is None:
         return list(listing.items)
-    return [item for item in listing.items if page.name.search(listing.name(item))]
+    return [item for item in listing.items if page.name.covers(listing.name(item))]
 
 
 def _cut(row: Row, columns: list[list[str]] | None) -> Row:

@@ -128,6 +128,7 @@ class Node:
             node_name=config.node_name,
             config=config.streams,
             mechanisms=config.amqp.auth_mechanisms,
+            alarms=self.alarms,
             certificate_login=config.certificate_login,
         )
         self._stores.streams.on_commit = self.stream_door.wake
@@ -136,6 +137,7 @@ class Node:
             frame_max_bytes=config.streams.frame_max_bytes,
             heartbeat_s=config.streams.heartbeat_s,
         )
+        self.alarms.on_change.append(self.streams.alarms_changed)
         self.standby = StandbyDownstream(self)
 
     # -- life ---------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any, Final
 from leveret.config.kinds import Address
 from leveret.config.streams import Streams
 from leveret.core.access import is_allowed, permission_of
+from leveret.core.alarms import Alarms
 from leveret.core.broker import Broker
 from leveret.core.stream import Batch, Stream
 from leveret.core.stream_groups import ConsumerGroups
@@ -54,6 +55,7 @@ class StreamDoor:
         node_name: str,
         config: Streams,
         mechanisms: tuple[str, ...],
+        alarms: Alarms,
         certificate_login: LoginRule,
     ) -> None:
         """What is not configured of the advertised addresses is the listeners'; see `listening`."""
@@ -62,6 +64,7 @@ class StreamDoor:
         self.advertised_host, self.advertised_port = "127.0.0.1", 0
         self.advertised_tls_host, self.advertised_tls_port = "127.0.0.1", 0
         self._config = config
+        self._alarms = alarms
         self._certificate_login = certificate_login
         self.groups = ConsumerGroups()
         self._authority = authority
@@ -71,6 +74,11 @@ class StreamDoor:
         self._commit = commit
         self.authenticate = authority.authenticate
         self.open_vhost = authority.open_vhost
+
+    @property
+    def is_blocked(self) -> bool:
+        """See StreamHost."""
+        return bool(self._alarms.active)
 
     def listening(self, address: Address) -> None:
         """There is a listener at this address."""

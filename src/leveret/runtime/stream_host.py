@@ -77,6 +77,10 @@ class StreamHost(StreamAuthority, Protocol):
     def groups(self) -> ConsumerGroups:
         """The groups of subscriptions of which one is active."""
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether memory or disk is low: who publishes to streams is not read from."""
+
     def when_durable(self, done: Callable[[], None]) -> None:
         """Call back once every stream that was made or deleted so far is durably so."""
 

@@ -110,6 +110,11 @@ class StreamListener:
         self.addresses.clear()
         self.tls_addresses.clear()
 
+    def alarms_changed(self) -> None:
+        """Memory or disk has become low, or is no longer: see who is read from."""
+        for connection in list(self._connections):
+            connection.look_again()
+
     @property
     def connections(self) -> list[StreamConnection]:
         """The connections there are now."""
@@ -227,6 +232,10 @@ class StreamConnection(asyncio.Protocol):
         """End the connection without telling the client why; it may connect again."""
         self._session.cut(reason)
         self._settle()
+
+    def look_again(self) -> None:
+        """Something around it has changed."""
+        self._guarded(self._settle)
 
     def abort(self) -> None:
         """End it at once."""
@@ -457,7 +466,8 @@ class StreamConnection(asyncio.Protocol):
 
     def _pace(self) -> None:
         """Read from the peer, or stop reading."""
-        wanted = self._writable and self._session.takes_more
+        publishes = any(each.to_stream for each in self._session.publishers.values())
+        wanted = self._writable and self._session.takes_more and not (publishes and self._host.is_blocked)
         if wanted != self._session.reading and not self._transport.is_closing():
             self._session.set_reading(wanted, self._now_ms())
             (self._transport.resume_reading if wanted else self._transport.pause_reading)()

@@ -56,6 +56,10 @@ class Limits(Protocol):
         """Largest message that is taken."""
 
     @property
+    def consumer_timeout_ms(self) -> int:
+        """Longest time a delivery may wait for its acknowledgement, where its queue does not say."""
+
+    @property
     def handshake_timeout_ms(self) -> int:
         """Time from connecting to an open virtual host."""
 

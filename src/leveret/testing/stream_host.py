@@ -244,6 +244,7 @@ class FakeStreamHost:
     advertised_tls_host: str = "tls.example"
     advertised_tls_port: int = 0
     mechanisms: tuple[str, ...] = ("PLAIN",)
+    is_blocked: bool = False
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
         """The name, if the password is right; guest only from loopback."""

@@ -124,9 +124,13 @@ def decode_value(buffer: bytes, position: int, depth: int = 0) -> tuple[Any, int
         raise ValueFault(f"AMQP 1.0 value at byte {position} is cut short or malformed") from None
 
 
-def _value(buffer: bytes, position: int, depth: int) -> tuple[Any, int]:
+def _check_depth(depth: int) -> None:
     if depth > DEPTH_MAX:
         raise ValueFault(f"AMQP 1.0 values are nested more than {DEPTH_MAX} levels deep")
+
+
+def _value(buffer: bytes, position: int, depth: int) -> tuple[Any, int]:
+    _check_depth(depth)
     code = buffer[position]
     position += 1
     if code == 0:
@@ -158,6 +162,7 @@ def _constructed(buffer: bytes, code: int, position: int, depth: int) -> tuple[A
 
 
 def _compound(octets: bytes, code: int, width: int, depth: int) -> Any:
+    _check_depth(depth)
     count = int.from_bytes(_octets(octets, 0, width), "big")
     position = width
     values: list[Any] = []

@@ -29,6 +29,7 @@ def test_without_arguments_and_policies_there_are_no_limits() -> None:
         ("dead-letter-exchange", "dead_letter_exchange", "", ""),
         ("dead-letter-routing-key", "dead_letter_routing_key", "k", "k"),
         ("delivery-limit", "delivery_limit", 0, 0),
+        ("consumer-timeout", "consumer_timeout_ms", 0, 0),
         ("max-age", "max_age_ms", "2h", 7_200_000),
         ("stream-max-segment-size-bytes", "segment_bytes_max", 5, 5),
     ],
@@ -52,6 +53,8 @@ def test_a_setting_comes_from_an_argument_or_a_policy(key: str, field: str, valu
         ("quorum", "overflow", "overflow", "drop-head", "reject-publish", "reject-publish"),
         ("quorum", "dead-letter-exchange", "dead_letter_exchange", "own", "policy", "own"),
         ("stream", "max-length-bytes", "max_length_bytes", 3, 5, 5),
+        ("stream", "consumer-timeout", "consumer_timeout_ms", 3, 5, 3),
+        ("classic", "consumer-timeout", "consumer_timeout_ms", {}, 5, 5),
         ("stream", "max-age", "max_age_ms", "1s", "1m", 60_000),
     ],
 )

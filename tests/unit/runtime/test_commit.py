@@ -38,8 +38,8 @@ class Disk:
         commit.appended(self.log)
         return self.log.next_offset
 
-    def let_go(self) -> None:
-        self._gate.release()
+    def let_go(self, syncs: int = 1) -> None:
+        self._gate.release(syncs)
 
     def _sync(self, descriptors: list[int]) -> None:
         self.syncing += 1
@@ -226,7 +226,7 @@ def test_a_synced_segment_gets_its_final_name(disk: Disk, tmp_path: Path) -> Non
         disk.append(commit)
         disk.append(commit)
         assert [path.suffix for path in sorted((tmp_path / "log").iterdir())] == [".segment", ".new"]
-        disk.let_go()
+        disk.let_go(2)
         await commit.settle()
         assert [path.suffix for path in sorted((tmp_path / "log").iterdir())] == [".segment", ".segment"]
         commit.close()

@@ -262,7 +262,7 @@ class Channel:
         if method.no_ack:
             queue.settle(run.first, 1)
         else:
-            self.unacked.add(Unacked(tag, run.first, 1, queue, None))
+            self.unacked.add(Unacked(tag, run.first, 1, queue, None, self.connection.now_ms))
 
     # -- settling -----------------------------------------------------------------------------
 
@@ -337,6 +337,23 @@ class Channel:
         """Count up for the queue, the channel and the node."""
         for counters in (queue.counters, self.counters, self.connection.broker.counters):
             setattr(counters, what, getattr(counters, what) + count)
+
+    def tick(self, now_ms: int) -> None:
+        """Look whether the oldest delivery, of a consumer or a get, waits for its acknowledgement for too long.
+
+        Raises:
+            PreconditionFailed: it does; in RabbitMQ's words.
+        """
+        run = self.unacked.oldest
+        if run is None:
+            return
+        own_ms = run.queue.settings.consumer_timeout_ms
+        timeout_ms = self.connection.host.limits.consumer_timeout_ms if own_ms is None else own_ms
+        if now_ms - run.delivered_at_ms > timeout_ms:
+            raise PreconditionFailed(
+                f"delivery acknowledgement on channel {self.number} timed out. Timeout value used: {timeout_ms} ms. "
+                "This timeout value can be configured, see consumers doc guide to learn more"
+            )
 
     def _recover(self, method: commands.Basic.Recover) -> None:
         self._recover_async(method)

@@ -437,6 +437,11 @@ class ClientConnection:
         if self.state is not State.OPEN:
             self._tick_before_or_after(now_ms)
             return
+        for number, channel in list(self.channels.items()):
+            try:
+                channel.tick(now_ms)
+            except LeveretError as error:
+                self.fail(error, number, 0)
         if not self.heartbeat_ms:
             return
         if self.is_reading and now_ms - self._received_at_ms > 2 * self.heartbeat_ms:

@@ -25,15 +25,24 @@ UNLIMITED: Final = 1 << 30
 class Unacked:
     """Deliveries with consecutive tags and consecutive offsets of one queue."""
 
-    __slots__ = ("consumer", "count", "offset", "queue", "tag")
+    __slots__ = ("consumer", "count", "delivered_at_ms", "offset", "queue", "tag")
 
-    def __init__(self, tag: int, offset: int, count: int, queue: Queue, consumer: Consumer | None) -> None:
+    def __init__(
+        self, tag: int, offset: int, count: int, queue: Queue, consumer: Consumer | None, delivered_at_ms: int
+    ) -> None:
         """`consumer` is None for what basic.get took."""
         self.tag = tag
         self.offset = offset
         self.count = count
         self.queue = queue
         self.consumer = consumer
+        self.delivered_at_ms = delivered_at_ms
+
+    def part(self, first: int, count: int) -> Unacked:
+        """The `count` deliveries from the one at index `first` on, as a run of their own."""
+        return Unacked(
+            self.tag + first, self.offset + first, count, self.queue, self.consumer, self.delivered_at_ms
+        )
 
 
 class UnackedRuns:
@@ -81,12 +90,17 @@ class UnackedRuns:
         if tag == run.tag:
             return _split_front(run, 1)
         before = tag - run.tag
-        taken = Unacked(tag, run.offset + before, 1, run.queue, run.consumer)
+        taken = run.part(before, 1)
         after = run.count - before - 1
-        run.count = before
         if after:
-            runs.insert(index + 1, Unacked(tag + 1, taken.offset + 1, after, run.queue, run.consumer))
+            runs.insert(index + 1, run.part(before + 1, after))
+        run.count = before
         return taken
+
+    @property
+    def oldest(self) -> Unacked | None:
+        """The run with the lowest tags, None if nothing is unsettled."""
+        return self._runs[0] if self._runs else None
 
     def __contains__(self, tag: int) -> bool:
         """Whether this delivery is unsettled."""
@@ -115,7 +129,7 @@ class UnackedRuns:
 
 def _split_front(run: Unacked, count: int) -> Unacked:
     """Cut the first `count` deliveries off `run`."""
-    front = Unacked(run.tag, run.offset, count, run.queue, run.consumer)
+    front = run.part(0, count)
     run.tag += count
     run.offset += count
     run.count -= count
@@ -190,7 +204,8 @@ class Consumer:
             self._count(channel.counters, count, redelivered)
             self._count(channel.connection.broker.counters, count, redelivered)
             if not self.no_ack:
-                channel.unacked.add(Unacked(first, run.first, count, queue, self))
+                now_ms = channel.connection.now_ms
+                channel.unacked.add(Unacked(first, run.first, count, queue, self, now_ms))
                 self.unacked_count += count
 
     def _count(self, counters: Counters, count: int, redelivered: bool) -> None:

@@ -41,7 +41,7 @@ class UnackedMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 5), queue=st.sampled_from(QUEUES), skip=st.integers(0, 2))
     def deliver(self, count: int, queue: Queue, skip: int) -> None:
         offset = self.next_offset + skip
-        self.runs.add(Unacked(self.next_tag, offset, count, queue, CONSUMER))
+        self.runs.add(Unacked(self.next_tag, offset, count, queue, CONSUMER, 0))
         self.model |= {self.next_tag + i: (queue, offset + i) for i in range(count)}
         self.next_tag += count
         self.next_offset = offset + count
