@@ -272,3 +272,54 @@ def test_two_channels_tags_are_their_own() -> None:
     for channel in (1, 2):
         session.send(octets[channel])
         assert [tag for tag, _, _ in deliveries(session)] == [1]
+
+
+# -- the time to acknowledge ------------------------------------------------------------------
+
+
+def closed_at(session: ClientConnection, now_ms: int) -> str | None:
+    """What channel 1 is closed with when the clock shows `now_ms`, None if it stays."""
+    session.tick(now_ms)
+    return next(
+        (each.reply_text for _, each in take(session) if isinstance(each, commands.Channel.Close)), None
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "timeout_ms"),
+    [({}, 1_800_000), ({"x-consumer-timeout": 5_000}, 5_000), ({"x-consumer-timeout": "5s"}, None)],
+)
+def test_the_oldest_delivery_must_be_acknowledged_within_what_the_queue_or_the_node_says(
+    arguments: dict[str, Any], timeout_ms: int | None
+) -> None:
+    node = FakeNode()
+    session = connect(node, 1)
+    session.heartbeat_ms = 0
+    session.receive(frame(commands.Queue.Declare(queue="q", arguments=arguments)), 0)
+    session.receive(b"".join(publish(b"1") + publish(b"2")), 0)
+    session.receive(frame(commands.Basic.Consume(queue="q", consumer_tag="c")), 100)
+    node.flush(session)
+    take(session)
+    last_ms = 100 + (timeout_ms or 10**12)
+    assert closed_at(session, last_ms) is None
+    told = closed_at(session, last_ms + 1)
+    if timeout_ms is None:
+        assert told is None
+        return
+    assert told is not None
+    assert f"channel 1 timed out. Timeout value used: {timeout_ms} ms" in told
+    assert node.queue("q").ready_count == 2
+
+
+def test_every_part_of_a_run_that_is_acknowledged_in_pieces_keeps_its_time() -> None:
+    node = FakeNode()
+    session = connect(node, 1)
+    session.heartbeat_ms = 0
+    session.receive(frame(commands.Queue.Declare(queue="q", arguments={"x-consumer-timeout": 1_000})), 0)
+    session.receive(b"".join(part for n in range(4) for part in publish(b"%d" % n)), 0)
+    session.receive(frame(commands.Basic.Consume(queue="q", consumer_tag="c")), 0)
+    node.flush(session)
+    session.receive(frame(commands.Basic.Ack(2)) + frame(commands.Basic.Ack(1)), 900)
+    take(session)
+    assert closed_at(session, 1_000) is None
+    assert closed_at(session, 1_001) is not None
