@@ -157,7 +157,10 @@ def compared(told: argparse.Namespace, record: Record) -> list[Comparison]:
     for suite in told.suites:
         runs = record.runs.get(suite.name, {})
         if RABBITMQ in runs and LEVERET in runs:
-            on_rabbitmq, on_leveret = runs[RABBITMQ].results, runs[LEVERET].results
+            on_rabbitmq, on_leveret = (
+                {test: ended for test, ended in runs[broker].results.items() if test not in suite.left_out}
+                for broker in (RABBITMQ, LEVERET)
+            )
             if told.select:  # the other broker's last run may hold the whole suite
                 both = on_rabbitmq.keys() & on_leveret.keys()
                 on_rabbitmq, on_leveret = (

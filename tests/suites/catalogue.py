@@ -128,6 +128,11 @@ SUITES: Final[tuple[Suite, ...]] = (
         tests=("tests",),
         environment=_container,
         plugins=("suite_docker",),
+        left_out={
+            "tests/test_reconnect_channel_snapshot.py::test_create_channels_during_reconnect": (
+                "loses a race in the client one time in three, on RabbitMQ too"
+            ),
+        },
         timeout_s=1500,
     ),
     Suite(

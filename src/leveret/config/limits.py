@@ -63,6 +63,24 @@ class Amqp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Objects:
+    """What virtual hosts are made as, and how many queues there may be; None for no limit."""
+
+    default_queue_type: str = setting(
+        "default_queue_type",
+        Choice(("classic", "quorum", "stream")),
+        "classic",
+        "Default queue type of virtual hosts that are made without one; those there are keep theirs.",
+    )
+    queue_max: int | None = setting(
+        "cluster_queue_limit",
+        Limit(1),
+        "infinity",
+        "Most queues of all virtual hosts together, exclusive ones too. Those there are stay.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Watermarks:
     """When publishers are stopped for want of memory or disk."""
 

@@ -8,7 +8,7 @@ from typing import Final
 from leveret.config.access import Access
 from leveret.config.definitions import Definitions
 from leveret.config.kinds import HostText
-from leveret.config.limits import Amqp, Watermarks
+from leveret.config.limits import Amqp, Objects, Watermarks
 from leveret.config.listeners import Listeners
 from leveret.config.logging import Log
 from leveret.config.management import Management
@@ -38,6 +38,7 @@ class Config:
     access: Access = field(default_factory=Access)
     definitions: Definitions = field(default_factory=Definitions)
     amqp: Amqp = field(default_factory=Amqp)
+    objects: Objects = field(default_factory=Objects)
     streams: Streams = field(default_factory=Streams)
     tls: TlsOptions = branch(TlsOptions, "ssl_options")
     certificate_login: CertificateLogin = field(default_factory=CertificateLogin)

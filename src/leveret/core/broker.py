@@ -15,7 +15,7 @@ from leveret.core.access import check_patterns
 from leveret.core.churn import Churn
 from leveret.core.counters import Counters
 from leveret.core.direct_reply import DirectReply
-from leveret.core.limits import Connection, Connections, check_queue_limit
+from leveret.core.limits import Connection, Connections, check_node_queue_limit, check_queue_limit
 from leveret.core.parameters import check_parameter, check_user_limits
 from leveret.core.policies import Applied
 from leveret.core.policy_effects import configure_queue, policies_of, refresh_replicated, refresh_vhost
@@ -28,6 +28,7 @@ from leveret.core.schema import OPERATOR_POLICY
 from leveret.core.topology import PREDECLARED, ExchangeState, Topology
 from leveret.core.validation import (
     ALTERNATE_EXCHANGE,
+    CLASSIC,
     QUORUM,
     STREAM,
     check_binding,
@@ -46,6 +47,7 @@ class Broker:
     """All vhosts of a node.
 
     Attributes:
+        default_queue_type: of vhosts that are made without one.
         definitions: every entity but exclusive queues and their bindings.
         changes: what the definitions log must take next; the runtime empties it.
         changes_in_flight: above 0 while changes were taken but are not durable yet; the runtime counts.
@@ -60,8 +62,12 @@ class Broker:
         dead_lettered: how many messages were, by queue type and reason.
     """
 
-    def __init__(self, read: Reader) -> None:
-        """An empty broker; `read` fetches a queue's messages from its log."""
+    def __init__(
+        self, read: Reader, *, default_queue_type: str = CLASSIC, queue_max: int | None = None
+    ) -> None:
+        """An empty broker for `queue_max` queues; `read` fetches a queue's messages from its log."""
+        self.default_queue_type = default_queue_type
+        self._queue_max = queue_max
         self.definitions = d.Definitions()
         self.topologies: dict[str, Topology] = {}
         self.queues: dict[tuple[str, ...], Queue] = {}
@@ -330,7 +336,7 @@ class Broker:
         """Declare a queue, exclusively for `owner` if given, or check that the one there is equivalent.
 
         A queue without `x-queue-type` gets the vhost's default type. Unlike `apply`, which may repeat what
-        stands already, this holds to the vhost's limit of queues.
+        stands already, this holds to the vhost's and the node's limit of queues.
 
         Raises:
             Refusal: other properties, arguments that are not valid, or one queue too many.
@@ -340,6 +346,7 @@ class Broker:
         if wanted.key not in self.queues:
             count = len(self.topology(wanted.vhost).queues)
             check_queue_limit(self.definitions, wanted.vhost, wanted.name, count)
+            check_node_queue_limit(self._queue_max, wanted.name, len(self.queues))
         self.churn.queue_declared += 1
         count = len(self.queues)
         queue = self._put_queue(wanted, owner)
@@ -474,7 +481,12 @@ class Broker:
         self._refresh_policies(entity.vhost)
 
     def _refresh_policies(self, vhost: str) -> None:
-        self.replication_changes += refresh_vhost(self.topologies[vhost], tagged=self._is_tagged(vhost))
+        topology = self.topologies[vhost]
+        before = [(queue, queue.settings) for queue in topology.queues.values()]
+        self.replication_changes += refresh_vhost(topology, tagged=self._is_tagged(vhost))
+        for queue, settings in before:
+            if queue.settings != settings:
+                self.dirty[queue] = None
 
     def _is_tagged(self, vhost: str) -> bool:
         return STANDBY_TAG in getattr(self.definitions.by_kind["vhosts"].get((vhost,)), "tags", ())

@@ -51,10 +51,10 @@ class Confirms:
         batch.last = self.published
         return batch
 
-    def refuse(self) -> None:
-        """Number one publish that a full queue refused: a batch of its own, to be nacked in its turn."""
+    def refuse(self, count: int) -> None:
+        """Number publishes that a full queue refused: a batch of their own, to be nacked in its turn."""
         self._close()
-        batch = self.publish(1)
+        batch = self.publish(count)
         batch.refused = True
         self._close()
 

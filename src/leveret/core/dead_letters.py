@@ -19,12 +19,14 @@ from leveret.wire import tables
 
 _DEATHS = b"x-death"
 _CARBON_COPIES = b"CC"
+_COUNT_MAX = 2**63 - 1
+_SHORT_STRING_MAX = 255
 
 
 def died(head: Head, queue: str, reason: str, now_s: int, exchange: str, routing_key: str | None) -> Head:
     """The head under which the dead are published to `exchange`, with their own routing key if that is None."""
     properties = props.split(head.header)
-    headers = tables.split(properties.get(props.HEADERS, b""))
+    headers = _table(properties.get(props.HEADERS, b""))
     death = {
         b"count": tables.long_integer(1),
         b"reason": tables.long_string(reason.encode()),
@@ -40,7 +42,8 @@ def died(head: Head, queue: str, reason: str, now_s: int, exchange: str, routing
     headers.pop(DELIVERY_COUNT, None)
     key = head.routing_key
     if routing_key is not None:
-        key = routing_key.encode()
+        # A policy may give a longer one than a message can have.
+        key = routing_key.encode()[:_SHORT_STRING_MAX]
         headers.pop(_CARBON_COPIES, None)
     properties[props.HEADERS] = tables.join(headers)
     return make_head(exchange.encode(), key, props.join(properties, head.body_bytes))
@@ -50,10 +53,10 @@ def _note_death(headers: dict[bytes, bytes], death: dict[bytes, bytes]) -> None:
     """Put a death first in `x-death`, or count up the entry of the same queue and reason."""
     others: list[bytes] = []
     for value in _deaths(headers):
-        entry = tables.split(tables.table_of(value) or b"")
+        entry = _table(tables.table_of(value) or b"")
         if entry.get(b"queue") == death[b"queue"] and entry.get(b"reason") == death[b"reason"]:
             count = tables.integer_of(entry.get(b"count", b"")) or 0
-            death = entry | {b"count": tables.long_integer(count + 1)}
+            death = entry | {b"count": tables.long_integer(min(count + 1, _COUNT_MAX))}
         else:
             others.append(value)
     headers[_DEATHS] = tables.array([tables.table(death), *others])
@@ -61,21 +64,36 @@ def _note_death(headers: dict[bytes, bytes], death: dict[bytes, bytes]) -> None:
         headers.setdefault(b"x-first-death-" + name, death[name])
 
 
+def _table(octets: bytes) -> dict[bytes, bytes]:
+    """A table's entries, none of what is no table: publishers may write anything, and nobody could read that."""
+    try:
+        return tables.split(octets)
+    except props.SyntaxFault:
+        return {}
+
+
+def _array(value: bytes) -> list[bytes]:
+    """An array's values, none of what is no array."""
+    try:
+        return tables.split_array(value)
+    except props.SyntaxFault:
+        return []
+
+
 def _deaths(headers: dict[bytes, bytes]) -> list[bytes]:
-    return [value for value in tables.split_array(headers.get(_DEATHS, b"")) if value[:1] == b"F"]
+    return [value for value in _array(headers.get(_DEATHS, b"")) if value[:1] == b"F"]
 
 
 def carbon_copies(headers: dict[bytes, bytes]) -> list[bytes]:
     """The routing keys in the header CC."""
-    texts = map(tables.text_of, tables.split_array(headers.get(_CARBON_COPIES, b"")))
+    texts = map(tables.text_of, _array(headers.get(_CARBON_COPIES, b"")))
     return [text for text in texts if text is not None]
 
 
 def goes_round(head: Head, queue: str) -> bool:
     """Whether these dead died in `queue` before, and nobody rejected them since."""
-    headers = tables.split(props.split(head.header).get(props.HEADERS, b""))
-    for value in _deaths(headers):
-        entry = tables.split(tables.table_of(value) or b"")
+    for value in _deaths(_headers(head)):
+        entry = _table(tables.table_of(value) or b"")
         if tables.text_of(entry.get(b"reason", b"")) == b"rejected":
             return False
         if tables.text_of(entry.get(b"queue", b"")) == queue.encode():
@@ -83,16 +101,17 @@ def goes_round(head: Head, queue: str) -> bool:
     return False
 
 
-def bury(broker: Broker, queue: Queue, letters: DeadLetters, now_s: int) -> dict[Queue, bool]:
-    """Publish the dead where the queue's settings say: which queues took them, and whether that needs the disk.
+def bury(broker: Broker, queue: Queue, letters: DeadLetters, now_s: int) -> set[Queue]:
+    """Publish the dead where the queue's settings say: which queues are to have them.
 
-    Without a dead letter exchange, or when nothing is bound to it, they are simply gone (RabbitMQ's rule).
+    Without a dead letter exchange, or when nothing is bound to it, they are simply gone, and so is what a queue
+    has no room for that refuses (RabbitMQ's rules).
     """
     settings, (vhost, name) = queue.settings, queue.key
-    exchange = settings.dead_letter_exchange
-    if exchange is None or exchange not in broker.topology(vhost).exchanges:
-        return {}
-    takers: dict[Queue, bool] = {}
+    exchange, topology = settings.dead_letter_exchange, broker.topologies.get(vhost)
+    if exchange is None or topology is None or exchange not in topology.exchanges:
+        return set()
+    takers: set[Queue] = set()
     kind = queue_type(queue.definition.arguments)
     for run in letters.runs:
         broker.dead_lettered[kind, letters.reason] += len(run.bodies)
@@ -100,22 +119,35 @@ def bury(broker: Broker, queue: Queue, letters: DeadLetters, now_s: int) -> dict
         for target in _targets(broker, vhost, exchange, head):
             if letters.reason != "rejected" and goes_round(head, target.key[1]):
                 continue
-            if target.accepts(head.body_bytes):
-                target.gather(head, run.bodies)
+            bodies = run.bodies[: target.room(head.body_bytes)]
+            if bodies and target not in letters.done:
+                takers.add(target)
+                target.gather(head, bodies)
                 broker.dirty[target] = None
-                needs_disk = target.must_keep(head)
-                takers[target] = needs_disk or takers.get(target, False)
     return takers
 
 
 def _targets(broker: Broker, vhost: str, exchange: str, head: Head) -> dict[Queue, None]:
     """Where a message goes by its routing key and its carbon copies."""
-    copies = carbon_copies(tables.split(props.split(head.header).get(props.HEADERS, b"")))
     return {
         target: None
-        for key in [head.routing_key, *copies]
-        for target in broker.route(vhost, exchange, key.decode(), lambda: headers_of(head.header))
+        # No binding has a key that is no text, but some match any key.
+        for key in [head.routing_key, *carbon_copies(_headers(head))]
+        for target in broker.route(
+            vhost, exchange, key.decode(errors="surrogateescape"), lambda: _readable_headers(head.header)
+        )
     }
+
+
+def _headers(head: Head) -> dict[bytes, bytes]:
+    return _table(props.split(head.header).get(props.HEADERS, b""))
+
+
+def _readable_headers(header: bytes) -> dict[str, Any]:
+    try:
+        return headers_of(header)
+    except props.SyntaxFault:
+        return {}
 
 
 def headers_of(header: bytes) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from leveret.wire import properties as props
 from leveret.wire.properties import body_bytes_of, is_persistent, property_flags, shortstr
 from leveret.wire.record import message_head
 
+_EXPIRATION_MS_MAX = 10**18
+
 
 class Head:
     """All of a stored message but its body.
@@ -75,7 +77,7 @@ def make_head(exchange: bytes, routing_key: bytes, header: bytes) -> Head:
     entry = (len(start) + body_bytes).to_bytes(4, "big") + start
     route = shortstr(exchange) + shortstr(routing_key)
     expiration_ms, priority = None, 0
-    if property_flags(header) & (props.EXPIRATION | props.PRIORITY):
+    if property_flags(header) & ~props.DELIVERY_MODE:
         found = props.split(header)
         expiration_ms = _expiration_ms(found.get(props.EXPIRATION))
         priority = found.get(props.PRIORITY, b"\0")[0]
@@ -83,8 +85,8 @@ def make_head(exchange: bytes, routing_key: bytes, header: bytes) -> Head:
 
 
 def _expiration_ms(text: bytes | None) -> int | None:
-    """A stored expiration; one that is no number (checked at publish) counts for none."""
-    return int(text) if text is not None and text.isdigit() else None
+    """A stored expiration; one that is no number (checked at publish) counts for none, one beyond all time for that."""
+    return min(int(text), _EXPIRATION_MS_MAX) if text is not None and text.isdigit() else None
 
 
 class Run:

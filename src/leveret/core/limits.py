@@ -168,3 +168,15 @@ def check_queue_limit(definitions: Definitions, vhost: str, name: str, queue_cou
         raise PreconditionFailed(
             f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached"
         )
+
+
+def check_node_queue_limit(limit: int | None, name: str, queue_count: int) -> None:
+    """Whether the node, which has `queue_count` queues, may have one more, called `name`.
+
+    Raises:
+        PreconditionFailed: in RabbitMQ's words.
+    """
+    if limit is not None and queue_count >= limit:
+        raise PreconditionFailed(
+            f"cannot declare queue '{name}': queue limit in cluster ({limit}) is reached"
+        )

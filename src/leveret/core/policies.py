@@ -90,9 +90,7 @@ class VhostPolicies:
         """Take a policy, or an operator policy as the runtime parameter that it is; it is valid."""
         self.remove(entity)
         if isinstance(entity, Policy):
-            rule = _Rule(
-                entity.name, entity.pattern, entity.apply_to, entity.definition, float(entity.priority)
-            )
+            rule = _Rule(entity.name, entity.pattern, entity.apply_to, entity.definition, entity.priority)
         else:
             value = entity.value
             apply_to = value.get("apply-to", _EVERYWHERE)

@@ -98,9 +98,14 @@ class PriorityQueue(Queue):
     def _sort(self) -> None:
         """Put what came back on its level; not when it came, for that may need the log, and reading may fail."""
         while self._unsorted:
-            for run in self._fetch(*self._unsorted[-1]):
-                self._level_of(run.head).returned.add(run.first, run.end)
-            self._unsorted.pop()
+            first, end = self._unsorted[-1]
+            run = self._find(first)
+            stop = min(end, run.end)
+            self._level_of(run.head).returned.add(first, stop)
+            if stop == end:
+                self._unsorted.pop()
+            else:
+                self._unsorted[-1] = (stop, end)
 
     def _take_front(self, limit: int) -> tuple[list[Run], bool]:
         self._sort()

@@ -17,6 +17,7 @@ Nothing here waits, and time is what `dispatch` is told.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -40,6 +41,10 @@ DEAD_BYTES_MAX: Final = 4 * 1024 * 1024
 NOT_STORED: Final = -1
 """First offset of a run that never stood in the log: refused at its publish, and dead-lettered."""
 RUN_OVERHEAD_BYTES: Final = 64
+DEATH_BYTES: Final = 1024
+"""What burying one run costs beside its bodies, so that many heads in one dispatch do not hold up the node."""
+UNBOUNDED: Final = 1 << 62
+"""Room of a queue that takes whatever comes."""
 
 
 class Consumer(Protocol):
@@ -60,10 +65,14 @@ class Consumer(Protocol):
 
 
 class DeadLetters(NamedTuple):
-    """Messages that are to be published to the dead letter exchange; unacked here until they are safe there."""
+    """Messages that are to be published to the dead letter exchange; unacked here until they are safe there.
+
+    `done` are queues that took them already, when others could not.
+    """
 
     runs: list[Run]
     reason: str
+    done: frozenset[Queue] = frozenset()
 
 
 Reader = Callable[["Queue", int], list[Run]]
@@ -115,7 +124,7 @@ class Queue:
         self._turn = 0
         self._now_ms = 0
         self._offered = 0
-        self._rejected: list[tuple[int, int, str]] = []
+        self._rejected: deque[tuple[int, int, str]] = deque()
         self._unsized: list[tuple[int, int]] = []
         self._used_ms: int | None = None
         self._must_count_bytes = False
@@ -124,6 +133,8 @@ class Queue:
         """Take effective settings, at declaration and when a policy changed them."""
         if settings.max_length_bytes is not None and self.settings.max_length_bytes is None:
             self._must_count_bytes = bool(self.ready_count)
+        if settings.expires_ms != self.settings.expires_ms:
+            self.touch()
         self.settings = settings
         self.may_expire = self.may_expire or settings.message_ttl_ms is not None
 
@@ -205,16 +216,23 @@ class Queue:
         """Whether a confirm of such messages waits for the disk."""
         return head.persistent and self.definition.durable
 
-    def accepts(self, body_bytes: int) -> bool:
-        """Whether one more message may be published; never False but for an overflow that rejects."""
+    def room(self, body_bytes: int) -> int:
+        """How many more messages of a size may be published; UNBOUNDED but for an overflow that rejects.
+
+        What goes straight to a consumer does not count.
+        """
         settings = self.settings
-        if settings.overflow == DROP_HEAD or any(consumer.capacity() > 0 for consumer in self.consumers):
-            return True
-        count = self.ready_count + self.gathered_count + 1
-        size = self.ready_bytes + self.gathered_bytes + body_bytes
-        return (settings.max_length is None or count <= settings.max_length) and (
-            settings.max_length_bytes is None or size <= settings.max_length_bytes
-        )
+        if settings.overflow == DROP_HEAD:
+            return UNBOUNDED
+        held, room = self.ready_count + self.gathered_count, UNBOUNDED
+        if settings.max_length is not None:
+            room = settings.max_length - held
+        if settings.max_length_bytes is not None:
+            left = settings.max_length_bytes - self.ready_bytes - self.gathered_bytes
+            room = min(room, left // body_bytes if body_bytes else UNBOUNDED if left >= 0 else 0)
+        if room <= 0 and self.consumers:
+            room = sum(each.capacity() for each in self.consumers if self.is_active(each)) - held
+        return max(0, room)
 
     def appended(self, first: int, batch: Sequence[tuple[Head, list[bytes]]], now_ms: int = 0) -> None:
         """The gathered messages stand in the log, from offset `first` on, in a chunk of `now_ms`."""
@@ -244,10 +262,10 @@ class Queue:
         """Whether no message lies between the window's end and `first` (settlements do not count)."""
         return end >= first or next(self.settled.gaps(end, first), None) is None
 
-    def refuse(self, head: Head, body: bytes) -> None:
-        """A publish that the queue does not accept is dead-lettered (overflow `reject-publish-dlx`)."""
+    def refuse(self, head: Head, bodies: list[bytes]) -> None:
+        """Publishes that the queue has no room for are dead-lettered (overflow `reject-publish-dlx`)."""
         if self.settings.dead_letter_exchange is not None:
-            self._bury([Run(NOT_STORED, head, [body])], "maxlen")
+            self._bury([Run(NOT_STORED, head, bodies)], "maxlen")
 
     # -- settling -----------------------------------------------------------------------------
 
@@ -264,7 +282,15 @@ class Queue:
         if self.settings.dead_letter_exchange is None:
             self.settle(first, count, Reason.DROPPED)
         else:
-            self._rejected.append((first, first + count, "rejected"))
+            self._condemn(first, first + count, "rejected")
+
+    def _condemn(self, first: int, end: int, death: str) -> None:
+        """Note what the next dispatch is to dead-letter, in runs."""
+        rejected = self._rejected
+        if rejected and rejected[-1][1:] == (first, death):
+            rejected[-1] = (rejected[-1][0], end, death)
+        else:
+            rejected.append((first, end, death))
 
     def _settle(self, first: int, end: int, reason: int) -> None:
         self.settled.add(first, end)
@@ -296,6 +322,7 @@ class Queue:
             self._settle(first, end, reason)
             dropped += end - first
         self._forget_ready()
+        self._unsized.clear()
         self.ready_bytes = 0
         return dropped
 
@@ -355,6 +382,11 @@ class Queue:
                 willing.append(consumer)
         return willing
 
+    @property
+    def has_willing_consumer(self) -> bool:
+        """Whether somebody may take something now."""
+        return bool(self._willing())
+
     # -- use ----------------------------------------------------------------------------------
 
     def touch(self) -> None:
@@ -408,6 +440,8 @@ class Queue:
             share = ready if len(willing) == 1 else ready // (4 * len(willing)) or 1
             if self.may_expire:
                 self.expire(self._now_ms, self._offered)
+                if self._is_held_up(self._offered):
+                    return
             runs, redelivered = self.take(min(capacity, share))
             if not runs:
                 return
@@ -452,6 +486,13 @@ class Queue:
             runs, _ = self.take(min(count, before - run.first))
             self._discard(runs, Reason.EXPIRED, "expired")
 
+    def _is_held_up(self, before: int) -> bool:
+        """Whether the first message has expired and stays because enough died for now: nobody may have it."""
+        if self._dead_bytes < DEAD_BYTES_MAX or (head := self._head()) is None:
+            return False
+        deadline_ms = self._deadline_of(head[0])
+        return head[0].first < before and deadline_ms is not None and deadline_ms <= self._now_ms
+
     def _deadline_of(self, run: Run) -> int | None:
         """When these messages expire: the shorter of the queue's and their own time to live."""
         own, queue = run.head.expiration_ms, self.settings.message_ttl_ms
@@ -478,7 +519,13 @@ class Queue:
                 and self.ready_count > 0
                 and self._dead_bytes < DEAD_BYTES_MAX
             ):
-                self._discard(self.take(1)[0], Reason.DROPPED, "maxlen")
+                self._drop_bytes(self.ready_bytes - settings.max_length_bytes)
+
+    def _drop_bytes(self, excess: int) -> None:
+        """Drop from the first run as many messages as hold so much, but one at least."""
+        head = self._head()
+        size = head[0].head.body_bytes if head is not None else 0
+        self._discard(self.take(-(-excess // size) if size else 1)[0], Reason.DROPPED, "maxlen")
 
     def _drop_head(self, count: int) -> None:
         if self.settings.dead_letter_exchange is None and self.settings.max_length_bytes is None:
@@ -510,12 +557,17 @@ class Queue:
 
     def _count_bytes(self) -> None:
         """Find the exact size of what is ready, from the log; a queue with such a limit holds little."""
-        unsized, self._unsized = self._unsized, []
         if self._must_count_bytes:
+            ready = list(self._ready_ranges())
+            self.ready_bytes = sum(self._bytes_between(first, end) for first, end in ready)
             self._must_count_bytes = False
-            self.ready_bytes = 0
-            unsized = list(self._ready_ranges())
-        self.ready_bytes += sum(bytes_of(self._fetch(first, end)) for first, end in unsized)
+            self._unsized.clear()
+        while self._unsized:
+            self.ready_bytes += self._bytes_between(*self._unsized[-1])
+            self._unsized.pop()
+
+    def _bytes_between(self, first: int, end: int) -> int:
+        return sum(bytes_of([run]) for run in self._each(first, end))
 
     def _discard(self, runs: list[Run], reason: Reason, death: str) -> None:
         """Taken messages go: to the dead letter exchange if there is one."""
@@ -526,8 +578,13 @@ class Queue:
             self.settle(run.first, len(run.bodies), reason)
 
     def _bury(self, runs: list[Run], death: str) -> None:
-        self.dead.append(DeadLetters(runs, death))
-        self._dead_bytes += bytes_of(runs) + RUN_OVERHEAD_BYTES * count_of(runs)
+        self.bury_again(DeadLetters(runs, death))
+
+    def bury_again(self, letters: DeadLetters) -> None:
+        """Not every queue could take them: the next dispatch tries once more, with those that are not `done`."""
+        runs = letters.runs
+        self.dead.append(letters)
+        self._dead_bytes += bytes_of(runs) + RUN_OVERHEAD_BYTES * count_of(runs) + DEATH_BYTES * len(runs)
 
     def take_dead(self) -> list[DeadLetters]:
         """What is to be dead-lettered, once; each message is settled here when it is safe there."""
@@ -543,18 +600,16 @@ class Queue:
             run = run.cut(first, min(end, run.end))
             self._bury([run], death)
             if run.end == end:
-                del self._rejected[0]
+                self._rejected.popleft()
             else:
                 self._rejected[0] = (run.end, end, death)
 
-    def _fetch(self, first: int, end: int) -> list[Run]:
-        """Messages by their offsets, whether ready or not."""
-        runs: list[Run] = []
+    def _each(self, first: int, end: int) -> Iterator[Run]:
+        """Messages by their offsets, whether ready or not, run by run: there may be more than memory holds."""
         while first < end:
             run = self._find(first)
-            runs.append(run.cut(first, min(end, run.end)))
-            first = runs[-1].end
-        return runs
+            yield run.cut(first, min(end, run.end))
+            first = run.end
 
     def take_one(self, now_ms: int) -> tuple[list[Run], bool]:
         """Take the first ready message that has not expired, none of an empty queue (basic.get)."""
@@ -562,7 +617,9 @@ class Queue:
         self.touch()
         if self.may_expire:
             self.expire(now_ms, self.next_offset)
-        return self.take(1) if self.ready_count > 0 else ([], False)
+        if not self.ready_count or self._is_held_up(self.next_offset):
+            return [], False
+        return self.take(1)
 
     # -- taking -------------------------------------------------------------------------------
 
@@ -615,10 +672,8 @@ class Queue:
         return taken
 
     def _in_memory(self, offset: int) -> Run | None:
-        for run in self._reread:
-            if run.first <= offset < run.end:
-                return run
-        return None
+        at = bisect_right(self._reread, offset, key=_first_of) - 1
+        return self._reread[at] if at >= 0 and offset < self._reread[at].end else None
 
     def _find(self, offset: int) -> Run:
         """The run in the log that holds a message."""
@@ -673,3 +728,7 @@ class Queue:
     def _forget_window(self) -> None:
         self._window.clear()
         self._window_bytes = 0
+
+
+def _first_of(run: Run) -> int:
+    return run.first

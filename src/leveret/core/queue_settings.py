@@ -90,7 +90,7 @@ def queue_settings(arguments: Arguments, policies: Mapping[str, Any]) -> QueueSe
 
 def _consumer_timeout_ms(arguments: Arguments, policies: Mapping[str, Any]) -> int | None:
     """The smaller one for queues of all types; an argument that RabbitMQ takes but that is no number is no timeout."""
-    given = [arguments.get(f"x-{_CONSUMER_TIMEOUT}"), policies.get(_CONSUMER_TIMEOUT)]
+    given: list[Any] = [arguments.get(f"x-{_CONSUMER_TIMEOUT}"), policies.get(_CONSUMER_TIMEOUT)]
     if given == [None, None]:
         return None
     return min((each for each in given if field_type(each) in ("signedint", "long")), default=_NEVER_MS)

@@ -15,6 +15,8 @@ from leveret.wire import properties as props
 from leveret.wire import tables
 
 DELIVERY_COUNT = b"x-delivery-count"
+_COUNTED_MAX = 8
+"""Heads of other counts that a head keeps: one message may come back millions of times."""
 
 
 class QuorumQueue(Queue):
@@ -25,12 +27,15 @@ class QuorumQueue(Queue):
         super().__init__(definition, read)
         self._returns: dict[int, int] = {}
 
-    def settle(self, first: int, count: int, reason: int = Reason.ACKED) -> None:
-        """See Queue."""
-        if self._returns:
-            for offset in range(first, first + count):
-                self._returns.pop(offset, None)
-        super().settle(first, count, reason)
+    def _settle(self, first: int, end: int, reason: int) -> None:
+        returns = self._returns
+        if end - first < len(returns):
+            for offset in range(first, end):
+                returns.pop(offset, None)
+        elif returns:
+            # A purge settles millions at once.
+            self._returns = {at: count for at, count in returns.items() if not first <= at < end}
+        super()._settle(first, end, reason)
 
     def requeue(self, first: int, count: int) -> None:
         """See Queue; what came back too often goes for good."""
@@ -48,7 +53,7 @@ class QuorumQueue(Queue):
         if self.settings.dead_letter_exchange is None:
             self.settle(offset, 1, Reason.DROPPED)
         else:
-            self._rejected.append((offset, offset + 1, "delivery_limit"))
+            self._condemn(offset, offset + 1, "delivery_limit")
 
     def _take_front(self, limit: int) -> tuple[list[Run], bool]:
         runs, redelivered = super()._take_front(limit)
@@ -69,10 +74,19 @@ def with_delivery_count(head: Head, count: int) -> Head:
     """The same head with the header `x-delivery-count`; made once for each count."""
     found = head.counted.get(count)
     if found is None:
-        properties = props.split(head.header)
-        headers = tables.split(properties.get(props.HEADERS, b""))
-        headers[DELIVERY_COUNT] = tables.long_integer(count)
-        properties[props.HEADERS] = tables.join(headers)
-        header = props.join(properties, head.body_bytes)
-        found = head.counted[count] = make_head(head.exchange, head.routing_key, header)
+        if len(head.counted) >= _COUNTED_MAX:
+            head.counted.clear()
+        found = head.counted[count] = _counted(head, count)
     return found
+
+
+def _counted(head: Head, count: int) -> Head:
+    properties = props.split(head.header)
+    try:
+        headers = tables.split(properties.get(props.HEADERS, b""))
+    except props.SyntaxFault:
+        # A publisher's headers that are no table stay as they are.
+        return head
+    headers[DELIVERY_COUNT] = tables.long_integer(count)
+    properties[props.HEADERS] = tables.join(headers)
+    return make_head(head.exchange, head.routing_key, props.join(properties, head.body_bytes))

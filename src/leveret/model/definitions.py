@@ -110,7 +110,7 @@ class Policy(Entity, frozen=True, kw_only=True, rename={"apply_to": "apply-to"})
     pattern: str
     apply_to: str = "all"
     definition: Arguments
-    priority: int = 0
+    priority: int | float = 0
 
 
 class Parameter(Entity, frozen=True, kw_only=True):

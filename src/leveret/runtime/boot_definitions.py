@@ -30,15 +30,15 @@ class Document(NamedTuple):
     file: Path
     octets: bytes
 
-    def entities(self) -> list[AnyEntity]:
-        """What it holds, in the order to put it.
+    def entities(self, default_queue_type: str) -> list[AnyEntity]:
+        """What it holds, in the order to put it; see definitions_import.
 
         Raises:
             ConfigError: it is no definitions document; names the file, the section and the entry.
         """
         try:
             content = msgspec.json.decode(self.octets, type=dict[str, Any])
-            return entities_of(content, None)
+            return entities_of(content, None, default_queue_type=default_queue_type)
         except (msgspec.DecodeError, UnicodeDecodeError, Refusal) as error:
             raise ConfigError(f"{self.file}: {error}") from None
 
@@ -109,7 +109,7 @@ def _documents_at(path: Path) -> list[Document]:
 def _put_all(document: Document, broker: Broker) -> None:
     held = broker.definitions
     put = passed = 0
-    for entity in document.entities():
+    for entity in document.entities(broker.default_queue_type):
         # What is there already is not logged again: a start must not need room on a full disk.
         if is_passed_over(entity, held) or held.by_kind[entity.kind].get(entity.key) == entity:
             passed += 1

@@ -12,13 +12,13 @@ from typing import Any, Final
 import msgspec
 
 from leveret.core.topology import PREDECLARED
+from leveret.core.validation import CLASSIC
 from leveret.model.definitions import KINDS, AnyEntity, Definitions, Vhost
 from leveret.model.errors import InvalidCommand
 from leveret.model.tags import tags_of
 from leveret.runtime.accounts import WantedUser, user_of
 
 _CLUSTER_WIDE: Final = ("users", "vhosts", "permissions", "topic_permissions", "global_parameters")
-_DEFAULT_TYPE: Final = "classic"
 
 
 class _Metadata(msgspec.Struct):
@@ -34,21 +34,27 @@ class _WantedVhost(_Metadata):
     metadata: _Metadata | None = None
 
 
-def entities_of(document: dict[str, Any], vhost: str | None) -> list[AnyEntity]:
+def entities_of(
+    document: dict[str, Any], vhost: str | None, *, default_queue_type: str = CLASSIC
+) -> list[AnyEntity]:
     """All entities of a document, in the order to put them; for one `vhost` if given.
+
+    Vhosts without a default queue type get `default_queue_type`.
 
     Raises:
         InvalidCommand: names the section, the entry and what is wrong with it.
     """
-    return list(each_entity(document, vhost))
+    return list(each_entity(document, vhost, default_queue_type=default_queue_type))
 
 
-def each_entity(document: dict[str, Any], vhost: str | None) -> Iterator[AnyEntity]:
+def each_entity(
+    document: dict[str, Any], vhost: str | None, *, default_queue_type: str = CLASSIC
+) -> Iterator[AnyEntity]:
     """The same, one after the other, for who has other work as well."""
     for kind in KINDS:
         if vhost is None or kind not in _CLUSTER_WIDE:
             for index, entry in enumerate(_section(document, kind)):
-                yield _entity(kind, index, entry, vhost)
+                yield _entity(kind, index, entry, vhost, default_queue_type)
 
 
 def is_passed_over(entity: AnyEntity, held: Definitions) -> bool:
@@ -65,7 +71,9 @@ def _section(document: dict[str, Any], kind: str) -> list[Any]:
     return entries
 
 
-def _entity(kind: str, index: int, entry: object, vhost: str | None) -> AnyEntity:
+def _entity(
+    kind: str, index: int, entry: object, vhost: str | None, default_queue_type: str
+) -> AnyEntity:
     if not isinstance(entry, dict):
         raise InvalidCommand(f"{kind}[{index}]: expected an object")
     if vhost is not None:
@@ -75,7 +83,7 @@ def _entity(kind: str, index: int, entry: object, vhost: str | None) -> AnyEntit
             wanted = msgspec.convert(entry, WantedUser, strict=False)
             return user_of(wanted.name, wanted)
         if kind == "vhosts":
-            return _vhost(msgspec.convert(entry, _WantedVhost, strict=False))
+            return _vhost(msgspec.convert(entry, _WantedVhost, strict=False), default_queue_type)
         return msgspec.convert(
             {**entry, "epoch": 0} if kind == "queues" else entry, KINDS[kind], strict=False
         )
@@ -83,7 +91,7 @@ def _entity(kind: str, index: int, entry: object, vhost: str | None) -> AnyEntit
         raise InvalidCommand(f"{kind}[{index}]: {error}") from None
 
 
-def _vhost(wanted: _WantedVhost) -> Vhost:
+def _vhost(wanted: _WantedVhost, default_queue_type: str) -> Vhost:
     if not wanted.name:
         raise InvalidCommand("a vhost needs a name")
     inner = wanted.metadata or _Metadata()
@@ -94,5 +102,5 @@ def _vhost(wanted: _WantedVhost) -> Vhost:
         description=(inner.description if wanted.description is None else wanted.description) or "",
         tags=tags_of(tags or ""),
         # RabbitMQ 3.10 and 3.11 export "undefined" where none was chosen.
-        default_queue_type=_DEFAULT_TYPE if queue_type in (None, "undefined") else str(queue_type),
+        default_queue_type=default_queue_type if queue_type in (None, "undefined") else str(queue_type),
     )

@@ -1,67 +1,227 @@
-"""The definitions log: every change of a durable entity, in order, one record each."""
+"""The definitions log: every change of a durable entity, in order, one record each.
+
+Beside the changes it holds **marks** (chunks of type TRACKING): the epochs of queues that have a log. A
+mark is appended once the first chunk is in the queue's log, so a marked queue without a log has lost it.
+
+**Compaction.** When the log is far larger than what is live, all live entities are logged once more, as
+ordinary puts from the start of a new segment, a few with each later append; once the last of them is on
+disk for good, the segments before the first are deleted. There is no other format and no switch-over: each
+put says what is so at its own place in the log, so whatever the log held before it, between, or after a
+crash half-way, replaying it ends in the same state. Offsets go on, and with them the epochs made from them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from leveret.model.definitions import Change, Definitions, decode_change, encode_change
-from leveret.model.errors import Corrupt
+from leveret.model.definitions import Change, Definitions, Delete, Put, Queue, decode_change, encode_change
+from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.storage.log import Log
 from leveret.wire.chunk import ENTRIES_MAX, Chunk, ChunkType, encode_entry, split_entries
+
+logger = logging.getLogger(__name__)
+
+COMPACT_BYTES_MIN: Final = 16 * 1024 * 1024
+"""A smaller log is read in well under a second and left alone."""
+COMPACT_RATIO: Final = 4
+"""How many times larger than what is live a log may be."""
+RELOG_AT_ONCE: Final = 512
+"""Live entities that are logged again with one append: about 3 ms of the event loop."""
 
 
 class DefinitionsStore:
     """Reads the definitions at start, appends changes afterwards.
 
     Attributes:
-        definitions: what the log said at start.
-        next_offset: number of changes ever logged; a new queue's epoch is beyond it.
+        definitions: what the log says.
+        last_epoch: no queue had a later epoch when the log was opened; a new queue's is beyond it.
     """
 
     def __init__(self, directory: Path, commit: GroupCommit, clock_ms: Callable[[], int]) -> None:
-        """Open the log.
+        """Open the log, and compact it if that is due.
 
         Raises:
             Corrupt: the definitions cannot be read; the node must not start without them.
+            StorageError: the disk refused to be read or synced.
         """
         self.definitions = Definitions()
+        self._marked: set[int] = set()
         self._commit = commit
         self._clock_ms = clock_ms
         self._log = Log(directory, epoch=1)
         self._log.open(self._recovered)
+        self._relogging: Iterator[None] | None = None
+        self._relogged_from = 0
+        self._relogged_to: int | None = None
+        live = {queue.epoch for queue in self._queues()}
+        self.last_epoch = max(self._log.next_offset, *live, *self._marked, 0)
+        self._marked &= live
+        self._compact_above_bytes = COMPACT_BYTES_MIN
+        self._compact_at_start()
 
     def _recovered(self, chunk: Chunk) -> None:
+        marks = chunk.header.type == ChunkType.TRACKING
         for index, entry in enumerate(split_entries(chunk.data)):
             try:
-                self.definitions.apply(decode_change(entry))
-            except msgspec.DecodeError as error:
+                if marks:
+                    self._marked.update(epoch for (epoch,) in struct.iter_unpack(">Q", entry))
+                else:
+                    self._apply(decode_change(entry))
+            except (msgspec.DecodeError, struct.error) as error:
                 offset = chunk.header.chunk_id + index
                 raise Corrupt(
                     str(self._log.directory), "", offset, -1, f"not a change of a definition: {error}"
                 ) from None
 
+    def _apply(self, change: Change) -> None:
+        match change:
+            case Put(Queue() as entity):
+                self._unmark(entity.key, entity.epoch)
+            case Delete("queues", key):
+                self._unmark(key, 0)
+        self.definitions.apply(change)
+
+    def _unmark(self, key: tuple[str, ...], epoch: int) -> None:
+        """The queue of that name is gone, unless it is the one of this epoch."""
+        queue = self.definitions.by_kind["queues"].get(key)
+        if isinstance(queue, Queue) and queue.epoch != epoch:
+            self._marked.discard(queue.epoch)
+
+    def _queues(self) -> Iterator[Queue]:
+        for queue in self.definitions.by_kind["queues"].values():
+            if isinstance(queue, Queue):
+                yield queue
+
     @property
     def next_offset(self) -> int:
-        """How many changes were ever logged."""
+        """How many records were ever logged."""
         return self._log.next_offset
+
+    # -- which queues have a log --------------------------------------------------------------
+
+    def has_log(self, epoch: int) -> bool:
+        """Whether the queue of this epoch was marked as having a log."""
+        return epoch in self._marked
+
+    def mark_log(self, epoch: int) -> None:
+        """A queue's log has its first chunk: should it be missing one day, that is a loss and no empty queue.
+
+        A mark that the disk refuses is made at the next start.
+        """
+        if epoch not in self._marked:
+            try:
+                self._append_marks([epoch])
+            except StorageError as error:
+                logger.warning("log_not_marked epoch=%d error=%s", epoch, error)
+            else:
+                self._commit.appended(self._log)
+
+    def _append_marks(self, epochs: Sequence[int]) -> None:
+        data = encode_entry(struct.pack(f">{len(epochs)}Q", *epochs))
+        self._log.append(ChunkType.TRACKING, 1, 1, data, self._clock_ms())
+        self._marked.update(epochs)
+
+    # -- changes ------------------------------------------------------------------------------
 
     def append(self, changes: Sequence[Change]) -> None:
         """Log changes; durable after the next group commit.
 
         Raises:
-            StorageError: the disk refused them; none is logged.
+            StorageError: the disk refused them; some may be logged, and are harmless when they come again.
         """
         for at in range(0, len(changes), ENTRIES_MAX):
-            entries = [encode_entry(encode_change(change)) for change in changes[at : at + ENTRIES_MAX]]
-            count = len(entries)
-            self._log.append(ChunkType.USER, count, count, b"".join(entries), self._clock_ms())
+            self._append(changes[at : at + ENTRIES_MAX])
+        self._compact_a_little()
         self._commit.appended(self._log)
+
+    def _append(self, changes: Sequence[Change]) -> None:
+        data = b"".join([encode_entry(encode_change(change)) for change in changes])
+        count = len(changes)
+        if count:
+            self._log.append(ChunkType.USER, count, count, data, self._clock_ms())
+        for change in changes:
+            self._apply(change)
+
+    # -- compaction ---------------------------------------------------------------------------
+
+    def _compact_at_start(self) -> None:
+        if self._log.size_bytes <= COMPACT_BYTES_MIN:
+            return
+        live_bytes = sum(len(encode_change(Put(entity))) for entity in self.definitions.entities())
+        self._compact_above_bytes = max(COMPACT_BYTES_MIN, COMPACT_RATIO * live_bytes)
+        while self._log.size_bytes > self._compact_above_bytes and self._relogged_to is None:
+            self._relog_some()
+        if self._relogged_to is not None:
+            try:
+                self._log.sync()
+            except OSError as error:
+                raise StorageError(f"log {self._log.directory}: cannot be synced: {error}") from error
+            self._drop_old()
+
+    def _compact_a_little(self) -> None:
+        if self._relogged_to is not None:
+            self._drop_old()
+        elif self._relogging is not None or self._log.size_bytes > self._compact_above_bytes:
+            self._relog_some()
+            if self._relogged_to is not None:
+                self._commit.when_durable(self._drop_old)
+
+    def _relog_some(self) -> None:
+        """Log a few live entities again; after the last one `_relogged_to` is set.
+
+        What the disk refuses is given up until the log has grown; the changes themselves are logged.
+        """
+        if self._relogging is None:
+            self._relogged_from = self._log.roll().first_offset
+            self._relogging = self._relog()
+        try:
+            if next(self._relogging, self) is self:
+                self._relogging = None
+                self._relogged_to = self._log.next_offset
+        except StorageError as error:
+            logger.warning("definitions_not_compacted error=%s", error)
+            self._relogging = None
+            self._compact_above_bytes = self._log.size_bytes + COMPACT_BYTES_MIN
+
+    def _relog(self) -> Iterator[None]:
+        """All that is live, as it is when its turn comes."""
+        for marks in _parts(self._marked):
+            self._append_marks(marks)
+            yield
+        for entities in self.definitions.by_kind.values():
+            for keys in _parts(entities):
+                self._append([Put(entities[key]) for key in keys if key in entities])
+                yield
+
+    def _drop_old(self) -> None:
+        """Delete what came before the live entities were logged again, once all of those are on disk for good."""
+        if self._relogged_to is None or self._log.synced_offset < self._relogged_to:
+            return
+        before_bytes = self._log.size_bytes
+        try:
+            self._log.drop_before(self._relogged_from)
+        except StorageError as error:
+            logger.warning("definitions_not_compacted error=%s", error)
+            return
+        self._relogged_to = None
+        self._compact_above_bytes = max(COMPACT_BYTES_MIN, COMPACT_RATIO * self._log.size_bytes)
+        logger.info("definitions_compacted bytes=%d before=%d", self._log.size_bytes, before_bytes)
 
     def close(self) -> None:
         """Sync and close."""
         self._log.sync()
         self._log.close()
+
+
+def _parts[T](items: Iterable[T]) -> Iterator[list[T]]:
+    """Lists of what is there now, each small enough for one append."""
+    held = list(items)
+    for at in range(0, len(held), RELOG_AT_ONCE):
+        yield held[at : at + RELOG_AT_ONCE]

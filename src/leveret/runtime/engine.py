@@ -40,11 +40,13 @@ from leveret.wire.chunk import Header
 
 logger = logging.getLogger(__name__)
 
-Buried: TypeAlias = tuple[Queue, DeadLetters, dict[Queue, bool]]
-"""Where messages died, which ones, and who took them (and whether that needs the disk)."""
+Buried: TypeAlias = tuple[Queue, DeadLetters, set[Queue]]
+"""Where messages died, which ones, and who is to have them."""
 
 DEATHS_MAX: Final = 16
 """How often a message may die and be published anew within one flush; the next flush goes on."""
+RETRY_MS: Final = 5_000
+"""When a queue is looked at again whose log, or whose dead letters' new place, the disk refused."""
 UNSYNCED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Publishers are not read from while more than this waits for the disk."""
 
@@ -152,6 +154,8 @@ class Engine:
         self.write_out()
         self._holds.clear()
         self._commit.begin()
+        if broker.dirty:
+            self.touch()
 
     def append_now(self, queue: Queue) -> None:
         """Append what the queue gathered; a publish that the disk refuses is nacked by the flush."""
@@ -164,8 +168,9 @@ class Engine:
     def _flush_queue(self, queue: Queue, now_ms: int) -> None:
         self.append_now(queue)
         try:
-            queue.dispatch(now_ms)
-            self._bury(queue, now_ms)
+            if queue.damage is None:
+                queue.dispatch(now_ms)
+                self._bury(queue, now_ms)
             self._queues.append_settlements(queue)
         except Corrupt as error:
             logger.error("queue_down vhost=%s queue=%s error=%s", *queue.key, error)
@@ -176,6 +181,7 @@ class Engine:
                 queue.remove_consumer(consumer)
         except StorageError as error:
             logger.error("settlements_not_logged vhost=%s queue=%s error=%s", *queue.key, error)
+            queue.deadline_ms = now_ms + RETRY_MS
         if queue.is_unused(now_ms) and self._broker.queues.get(queue.key) is queue:
             logger.info("queue_expired vhost=%s queue=%s", *queue.key)
             self._broker.delete_queue(queue)
@@ -205,21 +211,19 @@ class Engine:
             self._mark(queue)
 
     def _promise_buried(self) -> None:
-        """A death whose new place the disk refused did not happen: the message is ready again where it was."""
+        """The dead stay where they died until all who are to have them have them; the disk may refuse for hours."""
         buried, self._buried = self._buried, []
         waiting: list[Buried] = []
         for grave in buried:
             queue, letters, takers = grave
-            if not self._failed.isdisjoint(takers):
-                for run in letters.runs:
-                    if run.first != NOT_STORED:
-                        queue.requeue(run.first, len(run.bodies))
+            failed = takers & self._failed
+            if failed:
+                queue.bury_again(letters._replace(done=letters.done | (takers - failed)))
+                self._deadlines.set(queue, self._clock_ms() + RETRY_MS)
             else:
                 waiting.append(grave)
-        if any(any(takers.values()) for _, _, takers in waiting):
+        if waiting:
             self._commit.when_durable(lambda: self._settle_buried(waiting))
-        elif waiting:
-            self._settle_buried(waiting)
 
     def _mark(self, queue: Queue) -> None:
         if self._broker.queues.get(queue.key) is queue:

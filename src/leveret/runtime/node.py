@@ -75,7 +75,11 @@ class Node:
         self._definitions = DefinitionsStore(data_dir / "definitions", self.commits, clock_ms)
         self._stores = Stores(data_dir, self.commits, clock_ms, storage.segment_bytes_max)
         self._queues = self._stores.queues
-        self.broker = Broker(self._stores.read)
+        self.broker = Broker(
+            self._stores.read,
+            default_queue_type=config.objects.default_queue_type,
+            queue_max=config.objects.queue_max,
+        )
         self.collector = Collector(
             data_dir / "outgoing",
             clock_ms,
@@ -201,6 +205,8 @@ class Node:
         for queue in queues:
             self._stores.recover(queue)
         await self._restore_outgoing(queues)
+        # Times to live, and of queues, go on.
+        broker.dirty |= {queue: None for queue in queues if queue.damage is None}
         if self._boot_definitions.is_configured:
             self._boot_definitions.into(broker)
         elif not stored.by_kind["users"] and not stored.by_kind["vhosts"]:
@@ -211,7 +217,9 @@ class Node:
         access = self.config.access
         user, vhost = access.default_user, access.default_vhost
         password_hash = hash_password(access.default_pass, os.urandom(SALT_BYTES))
-        self.broker.apply(d.Put(d.Vhost(name=vhost, description="Default virtual host")))
+        queue_type = self.broker.default_queue_type
+        default = d.Vhost(name=vhost, description="Default virtual host", default_queue_type=queue_type)
+        self.broker.apply(d.Put(default))
         tags = tuple(sorted(access.default_tags))
         self.broker.apply(d.Put(d.User(name=user, password_hash=password_hash, tags=tags)))
         self.broker.apply(

@@ -41,6 +41,7 @@ class Log:
         epoch: stamped into each chunk that is appended.
         first_offset: first offset that is still held.
         next_offset: offset that the next record gets.
+        synced_offset: everything before it is on disk for good.
         torn_bytes: octets of an unfinished append that `open` cut off.
     """
 
@@ -57,6 +58,8 @@ class Log:
         self.epoch = epoch
         self.segment_bytes_max = segment_bytes_max
         self.torn_bytes = 0
+        self.synced_offset = 0
+        self._syncing_end = 0
         self._durable = durable
         self._segments: list[Segment] = []
         self._unsynced: list[Segment] = []
@@ -120,7 +123,7 @@ class Log:
             os.ftruncate(segment.fd(), segment.size)
             if self._durable:
                 os.fdatasync(segment.fd())
-        self._syncing = tail
+        self._syncing, self._syncing_end = tail, self.next_offset
         self.synced()
 
     @property
@@ -166,7 +169,7 @@ class Log:
         """
         segment = self._segments[-1]
         if segment.size >= self.segment_bytes_max:
-            segment = self._roll()
+            segment = self.roll()
         if crc is None:
             crc = crc32(data)
         chunk_id = segment.next_offset
@@ -198,9 +201,12 @@ class Log:
             os.ftruncate(segment.fd(), segment.size)
             self._has_overhang = False
 
-    def _roll(self) -> Segment:
-        segment = Segment(self.directory, self.next_offset, provisional=self._durable)
-        self._segments.append(segment)
+    def roll(self) -> Segment:
+        """Let the next chunk be the first of a new segment, and return that."""
+        segment = self._segments[-1]
+        if segment.size:
+            segment = Segment(self.directory, self.next_offset, provisional=self._durable)
+            self._segments.append(segment)
         return segment
 
     def _cut_back(self, segment: Segment) -> None:
@@ -224,11 +230,13 @@ class Log:
                 os.close(fd)
             raise StorageError(f"log {self.directory}: cannot be synced: {error}") from error
         self._syncing, self._unsynced = self._unsynced, []
+        self._syncing_end = self.next_offset
         return descriptors
 
     def synced(self) -> None:
         """What the last `unsynced` gave is durable: segments in it count from now on."""
         syncing, self._syncing = self._syncing, []
+        self.synced_offset = self._syncing_end
         for segment in syncing:
             if segment.provisional:
                 # Should the name not change, the segment stays provisional until the next start: no harm.

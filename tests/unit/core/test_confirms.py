@@ -67,7 +67,7 @@ def test_a_flush_without_publishes_has_no_batch() -> None:
 def test_a_refused_publish_is_a_batch_of_its_own_between_its_neighbours() -> None:
     confirms = Confirms()
     confirms.publish(2)
-    confirms.refuse()
+    confirms.refuse(1)
     confirms.publish(1)
     before, refused, after = confirms.close_batches()
     assert [(batch.last, batch.refused) for batch in (before, refused, after)] == [

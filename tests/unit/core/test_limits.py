@@ -97,3 +97,14 @@ def test_a_limit_lowered_below_what_is_there_loses_nothing_at_a_restart() -> Non
     for entity in one.definitions.entities():
         again.apply(d.Put(entity))
     assert len(again.queues) == 3
+
+
+def test_a_node_takes_queues_of_all_vhosts_up_to_its_limit() -> None:
+    made = Broker(lambda queue, offset: [], queue_max=2)
+    for vhost in ("v", "w"):
+        made.apply(d.Put(d.Vhost(name=vhost)))
+        made.declare_queue(d.Queue(name="q", vhost=vhost))
+    made.declare_queue(d.Queue(name="q", vhost="v"))
+    with pytest.raises(PreconditionFailed) as caught:
+        made.declare_queue(d.Queue(name="r", vhost="v"))
+    assert str(caught.value) == "cannot declare queue 'r': queue limit in cluster (2) is reached"

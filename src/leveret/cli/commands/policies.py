@@ -72,7 +72,7 @@ def list_policies_that_match(
         for each in held_policies(ctl, "policies")
         if each["apply-to"] in wanted and re.search(each["pattern"], name)
     ]
-    return policy_table(sorted(found, key=lambda each: -int(each["priority"])))
+    return policy_table(sorted(found, key=lambda each: -float(each["priority"])))
 
 
 @command(

@@ -66,7 +66,8 @@ async def _put(call: Call, vhost: str | None) -> Response:
     octets = await call.octets()
     content = read_json(_file_of(kind, octets) if media == _FORM else octets or b"{}", dict[str, Any])
     async with call.imports:
-        entities = [entity async for entity in in_turns(each_entity(content, vhost))]
+        wanted = each_entity(content, vhost, default_queue_type=call.broker.default_queue_type)
+        entities = [entity async for entity in in_turns(wanted)]
         held = call.broker.definitions
         try:
             await call.apply(*(Put(entity) for entity in entities if not is_passed_over(entity, held)))

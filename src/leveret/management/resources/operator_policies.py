@@ -23,7 +23,7 @@ class Wanted(msgspec.Struct, rename={"apply_to": "apply-to"}):
 
     pattern: str
     definition: dict[str, Any]
-    priority: int = 0
+    priority: int | float = 0
     apply_to: str = "all"
 
 

@@ -47,7 +47,8 @@ async def put(call: Call) -> Response:
     if wanted.tracing:
         raise InvalidCommand("tracing is not served: declare a queue and bind it instead")
     held = call.definitions["vhosts"].get((name,))
-    before = held if isinstance(held, Vhost) else Vhost(name=name)
+    new = Vhost(name=name, default_queue_type=call.broker.default_queue_type)
+    before = held if isinstance(held, Vhost) else new
     vhost = Vhost(
         name=name,
         description=before.description if wanted.description is None else wanted.description,

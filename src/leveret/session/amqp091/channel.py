@@ -146,7 +146,8 @@ class Channel:
         if queue.gathered:
             # Published before this method, perhaps in the same read: it must be seen by it.
             self.connection.host.append_now(queue)
-            queue.give_way()
+            if not queue.has_willing_consumer:
+                queue.give_way()
         return queue
 
     def check_lock(self, queue: Queue) -> None:
@@ -391,7 +392,7 @@ class Channel:
         transaction = self._transaction()
         batch = transaction.committing = Batch()
         for shape, bodies in transaction.take_publishes():
-            self.connection.publisher.publish(shape, bodies)
+            self.connection.publisher.publish(shape.at_commit(), bodies)
         for settle, runs in transaction.take_settlements():
             settle(runs)
             for run in runs:
@@ -420,7 +421,7 @@ class Channel:
         if self.is_closing:
             return
         if self.confirms is None:
-            self._committed(ok)
+            self._committed(batch, ok)
             return
         before = self.confirms.confirmed
         for tag, multiple, positive in self.confirms.settled(batch, ok):
@@ -430,9 +431,11 @@ class Channel:
         self.counters.confirm += count
         self.connection.broker.counters.confirm += count
 
-    def _committed(self, ok: bool) -> None:
+    def _committed(self, batch: Batch, ok: bool) -> None:
         if ok:
             self.reply(commands.Tx.CommitOk())
+        elif batch.refused:
+            self.connection.fail(PreconditionFailed("partial tx completion"), self.number, 0x005A0014)
         else:
             error = Fault(506, "the disk refused the transaction; see the node's log")
             self.connection.fail(error, self.number, 0x005A0014)

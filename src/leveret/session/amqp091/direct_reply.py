@@ -36,6 +36,9 @@ class ReplyConsumer:
     def take_reply(self, head: Head, bodies: list[bytes]) -> None:
         """See core.broker.DirectReply."""
         channel = self.channel
+        if channel.reply_consumer is not self:
+            # A transaction may end long after the one who asked went.
+            return
         first = channel.next_tag
         channel.next_tag += len(bodies)
         channel.counters.deliver_no_ack += len(bodies)

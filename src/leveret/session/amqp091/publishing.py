@@ -72,6 +72,19 @@ class Shape:
         self.mandatory = mandatory
         self._unpack = struct.Struct(f"{self.length}s{self.body_bytes}sB").iter_unpack
 
+    def at_commit(self) -> Shape:
+        """The same for now: since a transaction's publish its queues may have gone, or others have their names."""
+        held, target = self.channel.connection.broker.queues, self.target
+        queues = [held[queue.key] for queue in target.queues if queue.key in held]
+        if queues == target.queues:
+            return self
+        return Shape(
+            self.octets,
+            self.channel,
+            Target(target.head, queues, target.exchange, target.reply),
+            self.mandatory,
+        )
+
     def bodies_all(self, data: bytes, position: int, end: int) -> list[bytes]:
         """The bodies of all whole messages from `position` to `end` if they are of this shape, else none.
 
@@ -284,12 +297,7 @@ class Publisher:
         if target.guarded:
             self._publish_guarded(shape, bodies)
             return
-        batch = None
-        if channel.confirms is not None:
-            batch = channel.confirms.publish(len(bodies))
-            self._connection.confirming[channel] = None
-        elif transaction is not None:
-            batch = transaction.committing
+        batch = self._batch_of(channel, len(bodies), refused=False)
         self._hand_over(target, target.queues, bodies, batch)
         if not target.queues:
             self._unroutable(shape, bodies)
@@ -339,24 +347,31 @@ class Publisher:
                 channel.return_unroutable(target.head, body)
 
     def _publish_guarded(self, shape: Shape, bodies: list[bytes]) -> None:
-        """One by one: a queue among them refuses messages when it is full, and each refusal is a nack."""
+        """As many at a time as all have room for: one that is full refuses the rest, which is nacked."""
         channel, target = shape.channel, shape.target
-        confirms = channel.confirms
-        for body in bodies:
-            full = [queue for queue in target.queues if not queue.accepts(len(body))]
+        while bodies:
+            rooms = {queue: queue.room(target.head.body_bytes) for queue in target.queues}
+            full = [queue for queue, room in rooms.items() if not room]
+            takers = [queue for queue, room in rooms.items() if room]
+            count = min([len(bodies), *(rooms[queue] for queue in takers)])
+            part, bodies = bodies[:count], bodies[count:]
             for queue in full:
                 if queue.settings.overflow == REJECT_PUBLISH_DLX:
-                    queue.refuse(target.head, body)
+                    queue.refuse(target.head, part)
                     self._connection.broker.dirty[queue] = None
-            batch = channel.transaction.committing if channel.transaction is not None else None
-            if confirms is not None:
-                self._connection.confirming[channel] = None
-                if full:
-                    confirms.refuse()
-                else:
-                    batch = confirms.publish(1)
-            takers = [queue for queue in target.queues if queue not in full]
-            self._hand_over(target, takers, [body], batch)
+            self._hand_over(target, takers, part, self._batch_of(channel, count, refused=bool(full)))
+
+    def _batch_of(self, channel: Channel, count: int, *, refused: bool) -> Batch | None:
+        """Number publishes if they are to be confirmed; those that are refused have no batch to wait with."""
+        if channel.confirms is not None:
+            self._connection.confirming[channel] = None
+            if not refused:
+                return channel.confirms.publish(count)
+            channel.confirms.refuse(count)
+        elif channel.transaction is not None and channel.transaction.committing is not None:
+            channel.transaction.committing.refused |= refused
+            return channel.transaction.committing
+        return None
 
     def _shape_at(self, data: bytes, position: int, end: int) -> Shape | None:
         """The shape of the publish at `position`, None unless all before its body is there and regular."""
