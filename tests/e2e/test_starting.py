@@ -198,3 +198,15 @@ def test_a_first_start_whose_definitions_cannot_be_written_is_no_start(tmp_path:
     assert ended.returncode == 74
     assert ended.stderr.splitlines()[-1].startswith(f"leveret: {tmp_path / 'data' / 'definitions'}: ")
     assert "leveret ready" not in ended.stdout
+
+
+def test_the_first_vhost_has_the_default_queue_type_and_the_node_no_more_queues_than_its_limit(
+    tmp_path: Path,
+) -> None:
+    config = {"default_queue_type": "quorum", "cluster_queue_limit": "1"}
+    with LeveretProcess(data_dir=tmp_path / "data", config=config) as node:
+        with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.amqp_port)) as connection:
+            connection.channel().queue_declare("orders", durable=True)
+            with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="queue limit in cluster"):
+                connection.channel().queue_declare("", exclusive=True)
+        assert node.ctl("list_queues", "-q", "name", "type").stdout.splitlines()[-1] == "orders\tquorum"

@@ -198,9 +198,12 @@ async def _ask(app: Starlette, request: httpx.Request) -> httpx.Response:
         "scheme": "http",
     }
     said: list[MutableMapping[str, Any]] = []
+    asked = iter([{"type": "http.request", "body": request.content, "more_body": False}])
 
     async def receive() -> MutableMapping[str, Any]:
-        return {"type": "http.request", "body": request.content, "more_body": False}
+        for message in asked:
+            return message
+        return await asyncio.get_running_loop().create_future()  # the client stays
 
     async def send(message: MutableMapping[str, Any]) -> None:
         said.append(message)

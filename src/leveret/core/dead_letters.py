@@ -52,6 +52,7 @@ def died(head: Head, queue: str, reason: str, now_s: int, exchange: str, routing
 def _note_death(headers: dict[bytes, bytes], death: dict[bytes, bytes]) -> None:
     """Put a death first in `x-death`, or count up the entry of the same queue and reason."""
     others: list[bytes] = []
+    fresh = death
     for value in _deaths(headers):
         entry = _table(tables.table_of(value) or b"")
         if entry.get(b"queue") == death[b"queue"] and entry.get(b"reason") == death[b"reason"]:
@@ -61,7 +62,7 @@ def _note_death(headers: dict[bytes, bytes], death: dict[bytes, bytes]) -> None:
             others.append(value)
     headers[_DEATHS] = tables.array([tables.table(death), *others])
     for name in (b"exchange", b"queue", b"reason"):
-        headers.setdefault(b"x-first-death-" + name, death[name])
+        headers.setdefault(b"x-first-death-" + name, fresh[name])
 
 
 def _table(octets: bytes) -> dict[bytes, bytes]:

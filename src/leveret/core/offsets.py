@@ -12,12 +12,13 @@ class OffsetSet:
     Adding the range at the floor, the common case, touches nothing but the floor.
     """
 
-    __slots__ = ("_above", "_ends", "_starts", "floor")
+    __slots__ = ("_above", "_begin", "_ends", "_starts", "floor")
 
     def __init__(self, floor: int = 0) -> None:
         """Hold everything below `floor`."""
         self.floor = floor
         self._above = 0
+        self._begin = 0
         self._starts: list[int] = []
         self._ends: list[int] = []
 
@@ -31,10 +32,10 @@ class OffsetSet:
         if end <= first:
             return
         starts, ends = self._starts, self._ends
-        low = bisect_right(starts, first)
-        if low and ends[low - 1] >= first:
+        low = bisect_right(starts, first, self._begin)
+        if low > self._begin and ends[low - 1] >= first:
             low -= 1
-        high = bisect_right(starts, end)
+        high = bisect_right(starts, end, low)
         if low < high:
             self._above -= sum(ends[low:high]) - sum(starts[low:high])
             first = min(first, starts[low])
@@ -45,26 +46,29 @@ class OffsetSet:
 
     def _raise_floor(self) -> None:
         starts, ends = self._starts, self._ends
-        gone = 0
-        while gone < len(starts) and starts[gone] <= self.floor:
-            self.floor = max(self.floor, ends[gone])
-            gone += 1
-        if gone:
-            self._above -= sum(ends[:gone]) - sum(starts[:gone])
-            del starts[:gone]
-            del ends[:gone]
+        at = self._begin
+        while at < len(starts) and starts[at] <= self.floor:
+            self.floor = max(self.floor, ends[at])
+            self._above -= ends[at] - starts[at]
+            at += 1
+        self._begin = at
+        # Moving all that is left each time would cost as much as there is, for each one of them.
+        if at * 2 > len(starts):
+            del starts[:at]
+            del ends[:at]
+            self._begin = 0
 
     def __contains__(self, offset: int) -> bool:
         """Tell whether `offset` is in the set."""
         if offset < self.floor:
             return True
-        index = bisect_right(self._starts, offset) - 1
-        return index >= 0 and offset < self._ends[index]
+        index = bisect_right(self._starts, offset, self._begin) - 1
+        return index >= self._begin and offset < self._ends[index]
 
     def gaps(self, first: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges of [first, end) that are not in the set, in order."""
         position = max(first, self.floor)
-        index = bisect_right(self._ends, position)
+        index = bisect_right(self._ends, position, self._begin)
         while position < end:
             if index >= len(self._starts) or self._starts[index] >= end:
                 yield position, end

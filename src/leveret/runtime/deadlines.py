@@ -42,10 +42,14 @@ class Deadlines:
         if self._timer is None or deadline_ms < self._timer_ms:
             self._arm()
 
-    def _arm(self) -> None:
+    def stop(self) -> None:
+        """Nobody is to be called any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _arm(self) -> None:
+        self.stop()
         if self._heap:
             self._timer_ms = self._heap[0][0]
             wait_s = max(0, self._timer_ms - self._clock_ms()) / 1000

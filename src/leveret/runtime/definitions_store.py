@@ -16,7 +16,7 @@ import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -27,6 +27,8 @@ from leveret.storage.log import Log
 from leveret.wire.chunk import ENTRIES_MAX, Chunk, ChunkType, encode_entry, split_entries
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 COMPACT_BYTES_MIN: Final = 16 * 1024 * 1024
 """A smaller log is read in well under a second and left alone."""
@@ -57,7 +59,7 @@ class DefinitionsStore:
         self._clock_ms = clock_ms
         self._log = Log(directory, epoch=1)
         self._log.open(self._recovered)
-        self._relogging: Iterator[None] | None = None
+        self._relogging: Iterator[bool] | None = None
         self._relogged_from = 0
         self._relogged_to: int | None = None
         live = {queue.epoch for queue in self._queues()}
@@ -156,25 +158,27 @@ class DefinitionsStore:
             return
         live_bytes = sum(len(encode_change(Put(entity))) for entity in self.definitions.entities())
         self._compact_above_bytes = max(COMPACT_BYTES_MIN, COMPACT_RATIO * live_bytes)
-        while self._log.size_bytes > self._compact_above_bytes and self._relogged_to is None:
-            self._relog_some()
-        if self._relogged_to is not None:
-            try:
-                self._log.sync()
-            except OSError as error:
-                raise StorageError(f"log {self._log.directory}: cannot be synced: {error}") from error
-            self._drop_old()
+        while self._log.size_bytes > self._compact_above_bytes:
+            if self._relog_some():
+                self._sync()
+                self._drop_old()
+                return
+
+    def _sync(self) -> None:
+        try:
+            self._log.sync()
+        except OSError as error:
+            raise StorageError(f"log {self._log.directory}: cannot be synced: {error}") from error
 
     def _compact_a_little(self) -> None:
         if self._relogged_to is not None:
             self._drop_old()
         elif self._relogging is not None or self._log.size_bytes > self._compact_above_bytes:
-            self._relog_some()
-            if self._relogged_to is not None:
+            if self._relog_some():
                 self._commit.when_durable(self._drop_old)
 
-    def _relog_some(self) -> None:
-        """Log a few live entities again; after the last one `_relogged_to` is set.
+    def _relog_some(self) -> bool:
+        """Log a few live entities again; return whether that were the last of them.
 
         What the disk refuses is given up until the log has grown; the changes themselves are logged.
         """
@@ -182,23 +186,24 @@ class DefinitionsStore:
             self._relogged_from = self._log.roll().first_offset
             self._relogging = self._relog()
         try:
-            if next(self._relogging, self) is self:
-                self._relogging = None
-                self._relogged_to = self._log.next_offset
+            if next(self._relogging, False):
+                return False
+            self._relogged_to = self._log.next_offset
         except StorageError as error:
             logger.warning("definitions_not_compacted error=%s", error)
-            self._relogging = None
             self._compact_above_bytes = self._log.size_bytes + COMPACT_BYTES_MIN
+        self._relogging = None
+        return self._relogged_to is not None
 
-    def _relog(self) -> Iterator[None]:
-        """All that is live, as it is when its turn comes."""
+    def _relog(self) -> Iterator[bool]:
+        """All that is live, as it is when its turn comes; true as long as there may be more."""
         for marks in _parts(self._marked):
-            self._append_marks(marks)
-            yield
+            self._append_marks([epoch for epoch in marks if epoch in self._marked])
+            yield True
         for entities in self.definitions.by_kind.values():
             for keys in _parts(entities):
                 self._append([Put(entities[key]) for key in keys if key in entities])
-                yield
+                yield True
 
     def _drop_old(self) -> None:
         """Delete what came before the live entities were logged again, once all of those are on disk for good."""
@@ -216,11 +221,11 @@ class DefinitionsStore:
 
     def close(self) -> None:
         """Sync and close."""
-        self._log.sync()
+        self._sync()
         self._log.close()
 
 
-def _parts[T](items: Iterable[T]) -> Iterator[list[T]]:
+def _parts(items: Iterable[T]) -> Iterator[list[T]]:
     """Lists of what is there now, each small enough for one append."""
     held = list(items)
     for at in range(0, len(held), RELOG_AT_ONCE):

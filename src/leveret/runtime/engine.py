@@ -124,6 +124,10 @@ class Engine:
             logger.critical("flush_failed action=stop", exc_info=True)
             self._on_bug()
 
+    def stop(self) -> None:
+        """Flush no more because time goes by."""
+        self._deadlines.stop()
+
     def is_overloaded(self) -> bool:
         """Whether publishers should wait for the disk."""
         return self.unsynced_bytes > UNSYNCED_BYTES_MAX

@@ -191,7 +191,7 @@ class Node:
         broker = self.broker
         stored = self._definitions.definitions
         epochs = [queue.epoch for queue in stored.by_kind["queues"].values() if isinstance(queue, d.Queue)]
-        broker.last_epoch = max([self._definitions.next_offset, *epochs])
+        broker.last_epoch = self._definitions.last_epoch
         for entity in stored.entities():
             try:
                 broker.apply(d.Put(entity))
@@ -258,6 +258,7 @@ class Node:
         for task in self._tasks:
             task.cancel()
         await self._settle()
+        self.engine.stop()
         self.commits.close()
         self.collector.close()
         self._stores.close()

@@ -10,6 +10,9 @@ from leveret.wire.chunk import ChunkError
 from leveret.wire.record import body_start, decode_message
 
 HEADS_MAX: Final = 4096
+BULK_FIRST: Final = 16
+BULK_GROWTH: Final = 8
+"""Messages that are taken apart at once, at first, and how many times as many when those had one head."""
 HEADS_BYTES_MAX: Final = 8 * 1024 * 1024
 """Of all that are known, so that large headers, each another, are not all kept."""
 
@@ -76,17 +79,22 @@ class Heads:
 
 
 def _alike(head: Head, data: bytes, position: int) -> list[bytes]:
-    """The bodies of the messages with this head from `position` on; all that is left in one go if it is like that."""
+    """The bodies of the messages with this head from `position` on, ever more at a time while they are like that."""
     entry, size = head.entry, head.body_bytes
     stride = len(entry) + size
-    count = (len(data) - position) // stride
-    stop = position + count * stride
-    if count and data.startswith(entry, stop - stride):
+    bodies: list[bytes] = []
+    step = BULK_FIRST
+    while count := min(step, (len(data) - position) // stride):
+        stop = position + count * stride
+        if not data.startswith(entry, stop - stride):
+            break
         messages = iter_unpack(f"{len(entry)}s{size}s", memoryview(data)[position:stop])
-        bodies = [body for before, body in messages if before == entry]
-        if len(bodies) == count:
-            return bodies
-    bodies = []
+        found = [body for before, body in messages if before == entry]
+        if len(found) < count:
+            break
+        bodies += found
+        position = stop
+        step *= BULK_GROWTH
     while data.startswith(entry, position):
         bodies.append(data[position + len(entry) : position + stride])
         position += stride

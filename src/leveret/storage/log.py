@@ -219,17 +219,18 @@ class Log:
     def unsynced(self) -> list[int]:
         """Duplicates of the descriptors that an fdatasync must cover; the caller closes them.
 
-        In order: oldest segment first. Call `synced` once they are synced, before the next `unsynced`.
+        In order: oldest segment first. Call `synced` once they are synced; what was never reported so is due again.
         """
         descriptors: list[int] = []
+        due = [*self._syncing, *(segment for segment in self._unsynced if segment not in self._syncing)]
         try:
-            for segment in self._unsynced:
+            for segment in due:
                 descriptors.append(os.dup(segment.fd()))
         except OSError as error:
             for fd in descriptors:
                 os.close(fd)
             raise StorageError(f"log {self.directory}: cannot be synced: {error}") from error
-        self._syncing, self._unsynced = self._unsynced, []
+        self._syncing, self._unsynced = due, []
         self._syncing_end = self.next_offset
         return descriptors
 

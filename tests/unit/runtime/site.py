@@ -63,6 +63,7 @@ class Site:
         for task in (*node._tasks, *node.collector._catching_up.values()):
             task.cancel()
         await asyncio.sleep(0)
+        node.engine.stop()
         node.commits.close()
         node.collector._executor.shutdown(wait=True)
         for log in node.collector.logs.values():

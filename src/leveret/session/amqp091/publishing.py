@@ -36,6 +36,9 @@ SHAPES_BYTES_MAX: Final = 1024 * 1024
 _EXPIRATION_DIGITS_MAX: Final = 18
 BULK_MIN: Final = 4
 """Messages in a read from which on they are taken apart all at once."""
+BULK_FIRST: Final = 16
+BULK_GROWTH: Final = 8
+"""How many are, at first, and how many times as many when those were of one shape."""
 _MANDATORY: Final = 1
 _IMMEDIATE: Final = 2
 
@@ -86,18 +89,26 @@ class Shape:
         )
 
     def bodies_all(self, data: bytes, position: int, end: int) -> list[bytes]:
-        """The bodies of all whole messages from `position` to `end` if they are of this shape, else none.
+        """The bodies of whole messages of this shape from `position` on, many at a time; none where there are few.
 
-        Three times as fast as one by one; a read mostly holds messages of one shape.
+        Three times as fast as one by one; a read mostly holds messages of one shape. Where it does not, little is
+        looked at in vain: never more than some times what was found before.
         """
-        count = (end - position) // self.stride
-        stop = position + count * self.stride
-        octets, mark = self.octets, wire.FRAME_END
-        if count < BULK_MIN or not data.startswith(octets, stop - self.stride):
-            return []
-        messages = self._unpack(memoryview(data)[position:stop])
-        bodies = [body for before, body, after in messages if before == octets and after == mark]
-        return bodies if len(bodies) == count else []
+        octets, mark, stride = self.octets, wire.FRAME_END, self.stride
+        bodies: list[bytes] = []
+        step = BULK_FIRST
+        while (count := min(step, (end - position) // stride)) >= BULK_MIN:
+            stop = position + count * stride
+            if not data.startswith(octets, stop - stride):
+                break
+            messages = self._unpack(memoryview(data)[position:stop])
+            found = [body for before, body, after in messages if before == octets and after == mark]
+            if len(found) < count:
+                break
+            bodies += found
+            position = stop
+            step *= BULK_GROWTH
+        return bodies
 
     def bodies_first(self, data: bytes, position: int, end: int) -> list[bytes]:
         """The bodies of whole messages of this shape from `position` on, up to the first of another.

@@ -44,3 +44,16 @@ def test_a_deleted_vhost_takes_its_queues_along(admin: Client, node: FakeNode) -
     assert ("v", "q") not in node.broker.queues
     assert admin.delete("/api/vhosts/v").status_code == 404
     assert admin.get("/api/vhosts/v").status_code == 404
+
+
+def test_a_new_vhost_has_the_nodes_default_queue_type_unless_it_names_one(
+    admin: Client, node: FakeNode
+) -> None:
+    node.broker.default_queue_type = "quorum"
+    admin.put("/api/vhosts/v")
+    admin.put("/api/vhosts/w", default_queue_type="classic")
+    admin.request("POST", "/api/definitions", json={"vhosts": [{"name": "x"}]})
+    shown = {each["name"]: each["default_queue_type"] for each in admin.get("/api/vhosts").json()}
+    assert shown == {"/": "classic", "v": "quorum", "w": "classic", "x": "quorum"}
+    admin.put("/api/vhosts/%2F", description="still classic")
+    assert admin.get("/api/vhosts/%2F").json()["default_queue_type"] == "classic"
