@@ -10,7 +10,9 @@ TYPED = src tests tools/tidy.py $(wildcard bench)
 # A worker a core of the smallest machine aimed at; loadgroup keeps Spark's tests in one of them.
 WORKERS = -n 2 --dist loadgroup
 
-.PHONY: help setup setup-test demo test check format bench conformance torture fuzz clean
+FUZZ_SECONDS = 300
+
+.PHONY: help setup setup-test setup-fuzz demo test check format bench conformance torture fuzz clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -20,6 +22,9 @@ setup:  ## make .venv and install what is locked
 
 setup-test:
 	@tools/setup test
+
+setup-fuzz:
+	@tools/setup fuzz
 
 demo: setup  ## a disaster, end to end, on real data
 	@.venv/bin/python -m leveret.testing.demo $(DEMO_ARGS)
@@ -48,8 +53,11 @@ conformance: setup-test  ## what stock RabbitMQ clients expect, then the suites 
 torture: setup-test  ## kill and restart, over and over
 	@$(PYTEST) $(WORKERS) -m torture --timeout 1800 $(TEST_ARGS)
 
-fuzz: setup  ## every property test with many more examples
-	@$(PYTEST) $(WORKERS) -m "hypothesis or fuzz" --hypothesis-profile fuzz --timeout 1800 $(TEST_ARGS)
+# Half of the time each.
+fuzz: setup-fuzz  ## new examples for every property test, then a coverage-guided fuzzer (FUZZ_SECONDS=300)
+	@FUZZ_SECONDS=$$(($(FUZZ_SECONDS) / 2)) \
+		$(PYTEST) $(WORKERS) -m "hypothesis or fuzz" --hypothesis-profile fuzz --timeout 1800 $(TEST_ARGS)
+	@.venv/bin/python -m tests.fuzz --seconds $$(($(FUZZ_SECONDS) / 2)) $(FUZZ_ARGS)
 
 clean:  ## remove everything that was made
 	rm -rf .venv build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

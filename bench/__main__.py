@@ -15,13 +15,14 @@ from typing import Final
 from rich.console import Console
 
 from bench import report, runner, selftest
-from bench.backlog import BACKLOG
+from bench.backlog import BACKLOG, LARGE_BACKLOG
 from bench.contenders import LEVERET, MAKERS, RABBITMQ
 from bench.many import MANY
 from bench.queues import QUEUES_SCENARIO
 from bench.report import Record
 from bench.rows import LATENCY, PUBLISH, SMALL, TOGETHER, Scenario, Settings
 from bench.standby import STANDBY
+from bench.streams import STREAMS
 
 BUILD: Final = Path("build")
 RECORD: Final = BUILD / "bench.json"
@@ -32,7 +33,9 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     MANY,
     SMALL,
     LATENCY,
+    STREAMS,
     BACKLOG,
+    LARGE_BACKLOG,
     QUEUES_SCENARIO,
     STANDBY,
 )
@@ -73,6 +76,7 @@ def settings_of(told: argparse.Namespace) -> Settings:
         warmup_s=0.3 if quick else 1.0,
         rounds=told.rounds or (1 if quick else 3),
         backlog=told.backlog or (50_000 if quick else 1_000_000),
+        large_backlog=100_000 if quick else 5_000_000,
         folder=BUILD / "bench",
         quick=quick,
     )

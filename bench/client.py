@@ -67,6 +67,14 @@ class Connection:
         """Delete a queue with what is in it; one that is not there is no error."""
         self._call(commands.Queue.Delete(queue=queue), commands.Queue.DeleteOk)
 
+    def peek(self, queue: str) -> bytes:
+        """Get the body, of one frame, of a queue's first message; the end of the connection returns it."""
+        self._call(commands.Basic.Get(queue=queue), commands.Basic.GetOk)
+        self._read_frame()
+        content = frame.unmarshal(self._read_frame())[2]
+        assert isinstance(content, body.ContentBody)
+        return content.value
+
     def confirm_select(self) -> None:
         """Ask for publisher confirms."""
         self._call(commands.Confirm.Select(), commands.Confirm.SelectOk)

@@ -1,7 +1,7 @@
 """The brokers that are measured, behind one small interface.
 
-Both run as an operator would start them: own process, default settings but for ports and folders,
-as many schedulers as RabbitMQ likes, data on the same disk.
+Both run as an operator would start them: own process, default settings but for ports, folders and the
+plugins that the rows need, as many schedulers as RabbitMQ likes, data on the same disk.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from leveret.testing.rabbitmq import RabbitNode
 
 LEVERET: Final = "leveret"
 RABBITMQ: Final = "rabbitmq"
+RABBITMQ_PLUGINS: Final = ("rabbitmq_management", "rabbitmq_stream")
 
 
 class Node(Protocol):
@@ -24,6 +25,7 @@ class Node(Protocol):
 
     amqp_port: int
     management_port: int
+    stream_port: int
 
     def start(self) -> object:
         """Start, on the data of an earlier start if there was one; return when it answers."""
@@ -51,7 +53,7 @@ def make_leveret(folder: Path) -> Node:
 
 def make_rabbitmq(folder: Path) -> Node:
     """Make a RabbitMQ node with its data under `folder`; it is not started."""
-    return RabbitNode(parent_dir=folder, schedulers=None, plugins=("rabbitmq_management",))
+    return RabbitNode(parent_dir=folder, schedulers=None, plugins=RABBITMQ_PLUGINS)
 
 
 MAKERS: Final[dict[str, Callable[[Path], Node]]] = {

@@ -2,10 +2,7 @@
 
     python -m bench.load '{"role": "publish", "port": 5672, ...}'
 
-A process connects, encodes its messages, prints `ready`, waits for a line on its standard input,
-works, and prints its result as one line of JSON. Rates are not computed here: a result carries
-samples (monotonic time, messages so far), and the parent reads any interval off them, the same for
-publisher and consumer.
+How a process is started and what it returns is in `bench.process`.
 
 The generator must cost less than what it measures, so per message it does nothing: a publisher
 sends long slices of messages encoded beforehand and counts confirms; a consumer learns the size of
@@ -16,20 +13,17 @@ delivery in it stands where it must and has the delivery tag it must have. `pyth
 
 from __future__ import annotations
 
-import dataclasses
-import io
-import json
 import select
 import socket
 import struct
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from bench.client import FRAME_END, RECV_BYTES, Connection, LoadError, Message, describe, ring
+from bench.process import ORDERS, Result, Sampler, main, total_told, wait_for_go
 
-SAMPLE_INTERVAL_S: Final = 0.02
 RING_MESSAGES: Final = 4_000
 RUN_MESSAGES: Final = 1_000
 RUN_BYTES_MAX: Final = 262_144
@@ -37,9 +31,6 @@ RUN_BYTES_MAX: Final = 262_144
 ROOM_PARTS: Final = 10
 READ_BYTES: Final = 1 << 20
 IDLE_S: Final = 0.2
-
-# Unbuffered: what the parent wrote must show in select() until it is read.
-ORDERS: Final = io.FileIO(0, closefd=False)
 
 ACK: Final = struct.Struct(">11sQBB")
 ACK_HEAD: Final = bytes.fromhex("0100010000000d003c0050")
@@ -92,21 +83,6 @@ class ConsumeJob:
     role: str = "consume"
 
 
-@dataclass
-class Result:
-    """What a process did.
-
-    Attributes:
-        samples: (monotonic seconds, messages confirmed - or sent, without confirms - or delivered).
-        ages_us: of a stamped run, percentiles of the messages' age by name.
-    """
-
-    count: int = 0
-    samples: list[tuple[float, int]] = field(default_factory=list)
-    cpu_s: float = 0.0
-    ages_us: dict[str, float] = field(default_factory=dict)
-
-
 class Confirms:
     """Which messages of a publisher are confirmed: all up to one, and some past it."""
 
@@ -147,27 +123,6 @@ class Confirms:
         while self._through + 1 in self._early:
             self._through += 1
             self._early.discard(self._through)
-
-
-class Sampler:
-    """Notes how far a process is, now and then."""
-
-    def __init__(self) -> None:
-        self.samples: list[tuple[float, int]] = []
-        self._next_s = 0.0
-        self._cpu_before_s = time.process_time()
-
-    def note(self, count: int) -> None:
-        """Keep a sample if the last one is old enough."""
-        now = time.monotonic()
-        if now >= self._next_s:
-            self.samples.append((now, count))
-            self._next_s = now + SAMPLE_INTERVAL_S
-
-    def result(self, count: int) -> Result:
-        """Close with a last sample."""
-        self.samples.append((time.monotonic(), count))
-        return Result(count, self.samples, time.process_time() - self._cpu_before_s)
 
 
 class Publisher:
@@ -402,7 +357,7 @@ class Consumer:
     def _told(self) -> int | None:
         """Return how many messages there are in all, once the parent has said so."""
         if self._total is None and select.select([ORDERS], [], [], 0)[0]:
-            self._total = int(ORDERS.readline())
+            self._total = total_told()
         return self._total
 
 
@@ -416,20 +371,15 @@ def percentiles_us(ages_ns: list[int]) -> dict[str, float]:
     return {"p50": at(0.5), "p99": at(0.99), "p999": at(0.999), "max": at(1.0)}
 
 
-def work(text: str) -> Result:
-    """Do the job that this JSON describes, from `ready` to the result."""
-    told: dict[str, Any] = json.loads(text)
+def work(told: dict[str, Any]) -> Result:
+    """Do a publisher's or a consumer's job."""
     worker: Publisher | Consumer
     worker = Publisher(PublishJob(**told)) if told["role"] == "publish" else Consumer(ConsumeJob(**told))
-    print("ready", flush=True)
-    ORDERS.readline()
+    wait_for_go()
     result = worker.run()
     worker.connection.close()
     return result
 
 
 if __name__ == "__main__":
-    try:
-        print(json.dumps(dataclasses.asdict(work(sys.argv[1]))), flush=True)
-    except (LoadError, OSError) as failed:
-        sys.exit(f"{json.loads(sys.argv[1])['role']}: {failed}")
+    main(work)

@@ -10,21 +10,26 @@ in `bench.load`, whose parts work here.
 from __future__ import annotations
 
 import dataclasses
-import json
 import selectors
+import struct
 import sys
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from bench.client import RECV_BYTES, Connection, LoadError, Message, ring
+from bench.client import FRAME_END, RECV_BYTES, Connection, LoadError, Message, describe, ring
 from bench.contenders import Node
-from bench.load import ACK, ACK_HEAD, ORDERS, READ_BYTES, ROOM_PARTS, Confirms, Delivery, Result, Sampler
-from bench.rows import Reading, Row, Scenario, Settings
+from bench.load import ACK, ACK_HEAD, READ_BYTES, ROOM_PARTS, Confirms, Delivery
+from bench.process import ORDERS, Result, Sampler, main, total_told, wait_for_go
+from bench.rows import Reading, Row, Scenario, Settings, Target, reading
 from bench.workers import Worker, measured
 
+SHARE_MIN: Final = 0.5
 RING_TURNS: Final = 40
 """Different messages of each queue in a connection's ring."""
+_TAG: Final = struct.Struct(">Q")
+# type, channel, size; class and method; then the consumer tag's length
+_CONSUMER_TAG_AT: Final = 7 + 4
 
 
 @dataclass
@@ -115,6 +120,8 @@ class Consuming:
         stride = self._delivery.stride
         whole = self._filled // stride
         self.count += whole
+        if whole:
+            expect_tag(self._buffer, (whole - 1) * stride, stride, self.count)
         self._filled -= whole * stride
         self._buffer[: self._filled] = self._buffer[whole * stride : whole * stride + self._filled]
         if self.count - self.acked >= self._ack_every:
@@ -123,13 +130,25 @@ class Consuming:
     def ack(self) -> None:
         """Acknowledge all there is."""
         if self.count > self.acked:
-            self.socket.sendall(ACK.pack(ACK_HEAD, self.count, 1, 0xCE))
+            self.socket.sendall(ACK.pack(ACK_HEAD, self.count, 1, FRAME_END))
             self.acked = self.count
+
+
+def expect_tag(octets: bytearray, at: int, stride: int, tag: int) -> None:
+    """Make sure that the delivery at `at` has this tag.
+
+    Raises:
+        LoadError: it has another, or there is no delivery.
+    """
+    end, consumer_tag_at = at + stride, at + _CONSUMER_TAG_AT
+    (found,) = _TAG.unpack_from(octets, consumer_tag_at + 1 + octets[consumer_tag_at])
+    if found != tag or octets[end - 1] != FRAME_END:
+        raise LoadError(f"expected the delivery with tag {tag} here, found {describe(bytes(octets[at:end]))}")
 
 
 def _publish(job: ManyJob) -> Result:
     publishing = [Publishing(job, place) for place in range(job.connections)]
-    _wait_for_go()
+    wait_for_go()
     sampler = Sampler()
     deadline = time.monotonic() + job.seconds
     with selectors.DefaultSelector() as selector:
@@ -147,7 +166,7 @@ def _publish(job: ManyJob) -> Result:
 
 def _consume(job: ManyJob) -> Result:
     consuming = [Consuming(job, place) for place in range(job.connections)]
-    _wait_for_go()
+    wait_for_go()
     sampler = Sampler()
     total = sys.maxsize
     with selectors.DefaultSelector() as selector:
@@ -157,7 +176,7 @@ def _consume(job: ManyJob) -> Result:
         while sum(one.count for one in consuming) < total:
             for key, _ in selector.select():
                 if key.data is None:
-                    total = int(ORDERS.readline())
+                    total = total_told()
                     selector.unregister(ORDERS)
                 else:
                     key.data.read()
@@ -167,9 +186,10 @@ def _consume(job: ManyJob) -> Result:
     return _ended([one.connection for one in consuming], sampler.result(sum(one.count for one in consuming)))
 
 
-def _wait_for_go() -> None:
-    print("ready", flush=True)
-    ORDERS.readline()
+def work(told: dict[str, Any]) -> Result:
+    """Do a publisher's or a consumer's job."""
+    job = ManyJob(**told)
+    return _publish(job) if job.role == "publish" else _consume(job)
 
 
 def _ended(connections: list[Connection], result: Result) -> Result:
@@ -192,19 +212,22 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
         for name in names:
             connection.delete_queue(name)
         connection.close()
-    return {"many": Reading(run.rate, run.broker_cpu_us, {"load_cpu_us": run.load_cpu_us})}
+    return {"many": reading(run)}
 
 
 MANY: Final = Scenario(
-    (Row("many", "the same with 100 queues and 20 connections", "msg/s", True),),
+    (
+        Row(
+            "many",
+            "the same with 100 queues and 20 connections",
+            "msg/s",
+            True,
+            Target("share", SHARE_MIN, of_row="together"),
+        ),
+    ),
     _run,
 )
 
 
 if __name__ == "__main__":
-    told = ManyJob(**json.loads(sys.argv[1]))
-    try:
-        worked = _publish(told) if told.role == "publish" else _consume(told)
-        print(json.dumps(dataclasses.asdict(worked)), flush=True)
-    except (LoadError, OSError) as failed:
-        sys.exit(f"{told.role}: {failed}")
+    main(work)

@@ -7,7 +7,7 @@ operator would send it.
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Any, Final
 
 import httpx
 
@@ -25,7 +25,8 @@ IMPORT_TIMEOUT_S: Final = 300.0
 START_TIMEOUT_S: Final = 120.0
 
 
-def _definitions(count: int) -> dict[str, object]:
+def definitions(count: int) -> dict[str, list[dict[str, Any]]]:
+    """Return a definitions file's content: so many durable queues, each bound with a key of its own."""
     names = [f"queue-{number:05}" for number in range(count)]
     return {
         "queues": [
@@ -51,7 +52,7 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
     url = f"http://{LOOPBACK}:{node.management_port}/api"
     started = time.monotonic()
     answer = httpx.post(
-        f"{url}/definitions", json=_definitions(count), auth=("guest", "guest"), timeout=IMPORT_TIMEOUT_S
+        f"{url}/definitions", json=definitions(count), auth=("guest", "guest"), timeout=IMPORT_TIMEOUT_S
     )
     imported_s = time.monotonic() - started
     answer.raise_for_status()

@@ -48,8 +48,8 @@ def summary(readings: Sequence[Reading]) -> dict[str, Any]:
     }
 
 
-def row_record(row: Row, readings: dict[str, list[Reading]]) -> RowRecord:
-    """Put one row of bench.json together from the rounds of each broker."""
+def row_record(row: Row, readings: dict[str, list[Reading]], before: Sequence[RowRecord] = ()) -> RowRecord:
+    """Put one row of bench.json together from the rounds of each broker; `before` are the rows above it."""
     record: RowRecord = {
         "name": row.name,
         "title": row.title,
@@ -57,25 +57,33 @@ def row_record(row: Row, readings: dict[str, list[Reading]]) -> RowRecord:
         "higher_is_better": row.higher_is_better,
     }
     record |= {broker: summary(rounds) for broker, rounds in readings.items() if rounds}
-    ratio = None
-    if LEVERET in record and RABBITMQ in record and record[RABBITMQ]["median"]:
-        ratio = record[LEVERET]["median"] / record[RABBITMQ]["median"]
-    return record | {"ratio": ratio} | _verdict(row, record, ratio)
+    record["ratio"] = _quotient(_median(record, LEVERET), _median(record, RABBITMQ))
+    return record | _verdict(row, record, before)
 
 
-def _verdict(row: Row, record: RowRecord, ratio: float | None) -> dict[str, Any]:
+def _verdict(row: Row, record: RowRecord, before: Sequence[RowRecord]) -> dict[str, Any]:
     """Compare with the row's target; `met` is None where there is nothing to compare."""
-    if row.target is None:
+    target = row.target
+    if target is None:
         return {"target": None, "met": None}
-    sign = ">=" if row.higher_is_better else "<="
-    unit = "x" if row.target.of == "ratio" else f" {row.unit}"
-    text = f"{sign} {row.target.limit:,g}{unit}"
-    own = record[LEVERET]["median"] if LEVERET in record else None
-    value = ratio if row.target.of == "ratio" else own
+    value, unit = _median(record, LEVERET), f" {row.unit}"
+    if target.of == "ratio":
+        value, unit = record["ratio"], "x"
+    elif target.of == "share":
+        whole = next((_median(one, LEVERET) for one in before if one["name"] == target.of_row), None)
+        value, unit = _quotient(value, whole), f" of `{target.of_row}`"
+    text = f"{'>=' if row.higher_is_better else '<='} {target.limit:,g}{unit}"
     if value is None:
         return {"target": text, "met": None}
-    met = value >= row.target.limit if row.higher_is_better else value <= row.target.limit
-    return {"target": text, "met": met}
+    return {"target": text, "met": value >= target.limit if row.higher_is_better else value <= target.limit}
+
+
+def _median(record: RowRecord, broker: str) -> float | None:
+    return record[broker]["median"] if broker in record else None
+
+
+def _quotient(value: float | None, by: float | None) -> float | None:
+    return value / by if value is not None and by else None
 
 
 def number(value: float) -> str:

@@ -14,12 +14,13 @@ from datetime import UTC, datetime
 from bench import contenders, machine, report
 from bench.client import LoadError
 from bench.contenders import Node
-from bench.report import Record
+from bench.report import Record, RowRecord
 from bench.rows import Reading, Row, Scenario, Settings
+from leveret.model.errors import LeveretError
 from leveret.testing.ports import NotReady
 
 Readings = dict[str, dict[str, list[Reading]]]
-FAILURES = (LoadError, NotReady, OSError, subprocess.SubprocessError, ValueError)
+FAILURES = (LoadError, LeveretError, NotReady, OSError, subprocess.SubprocessError, ValueError)
 
 
 def run(
@@ -34,11 +35,11 @@ def run(
     facts = machine.facts(settings.folder)
     errors = {name: why for name in brokers if (why := contenders.unavailable(name))}
     present = [name for name in brokers if name not in errors]
-    rows = []
+    rows: list[RowRecord] = []
     for scenario in scenarios:
         readings = _scenario(scenario, present, settings, errors, say)
         filled = [row for row in scenario.rows if wanted(row) and any(readings[row.name].values())]
-        rows += [report.row_record(row, readings[row.name]) for row in filled]
+        rows += [report.row_record(row, readings[row.name], rows) for row in filled]
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": facts,
@@ -47,6 +48,7 @@ def run(
             "warmup_s": settings.warmup_s,
             "rounds": settings.rounds,
             "backlog": settings.backlog,
+            "large_backlog": settings.large_backlog,
             "quick": settings.quick,
         },
         "versions": {name: contenders.version(name) for name in present},

@@ -22,6 +22,7 @@ class SinkNode:
 
     amqp_port: int
     management_port: int = 0
+    stream_port: int = 0
 
     def start(self) -> Self:
         """Start the sink and learn its port."""

@@ -23,7 +23,8 @@ from typing import Any, Final
 
 from bench.client import Connection, LoadError
 from bench.contenders import LEVERET, Node
-from bench.load import PublishJob, Result
+from bench.load import PublishJob
+from bench.process import Result
 from bench.rows import Reading, Row, Scenario, Settings, Target
 from bench.workers import Worker, count_at, rate_between, sleep_until
 from leveret.testing.broker import LeveretProcess

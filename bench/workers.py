@@ -21,7 +21,8 @@ from typing import Any, ClassVar, Final, Protocol, Self
 
 from bench.client import Connection, LoadError
 from bench.contenders import Node
-from bench.load import ConsumeJob, PublishJob, Result
+from bench.load import ConsumeJob, PublishJob
+from bench.process import Result
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULT_TIMEOUT_S: Final = 600.0
@@ -158,14 +159,12 @@ def publish_only(node: Node, job: PublishJob, warmup_s: float) -> Throughput:
     job = dataclasses.replace(job, seconds=warmup_s + job.seconds)
     try:
         with Worker(job) as publisher:
-            publisher.ready().go()
-            start, end, cpu_s = _watch(node, warmup_s, job.seconds - warmup_s)
-            result = publisher.result()
-        _expect(result.count, connection.ready_messages(job.queue), "in the queue")
+            run = alone(node, publisher, warmup_s, job.seconds - warmup_s)
+        _expect(run.published, connection.ready_messages(job.queue), "in the queue")
     finally:
         connection.delete_queue(job.queue)
         connection.close()
-    return _throughput(result, result, start, end, cpu_s)
+    return run
 
 
 def together(
@@ -181,6 +180,31 @@ def together(
     finally:
         connection.delete_queue(job.queue)
         connection.close()
+
+
+def alone(node: Node, publisher: Worker, warmup_s: float, seconds: float) -> Throughput:
+    """Let a publisher work while nobody consumes, and measure `seconds` after the warm-up."""
+    publisher.ready().go()
+    start, end, cpu_s = _watch(node, warmup_s, seconds)
+    result = publisher.result()
+    return _throughput(result, result, start, end, cpu_s)
+
+
+def drained(node: Node, consumer: Worker, count: int) -> Throughput:
+    """Have a consumer read `count` messages that are there; measure from its first to its last."""
+    before_s = node.cpu_seconds()
+    consumer.ready().go()
+    consumer.tell(count)
+    result = consumer.result()
+    _expect(count, result.count, "delivered")
+    last = next(moment for moment, seen in result.samples if seen == count)
+    return Throughput(
+        rate=rate_between(result.samples, result.samples[0][0], last),
+        broker_cpu_us=(node.cpu_seconds() - before_s) / count * 1e6,
+        load_cpu_us=result.cpu_s / count * 1e6,
+        published=count,
+        behind=0,
+    )
 
 
 def measured(node: Node, publisher: Worker, consumer: Worker, warmup_s: float, seconds: float) -> Throughput:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
+from collections.abc import Generator
+from functools import wraps
 from pathlib import Path
+from typing import Any
+from unittest import SkipTest
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.errors import HypothesisException
 
 CONFORMANCE = Path(__file__).parent / "conformance"
 REMEDY = "`tools/setup test`, run as root, installs it"
@@ -23,6 +30,10 @@ settings.register_profile(
 )
 settings.load_profile("quick")
 
+# What `make fuzz` gives all property tests together; each has its share of it.
+FUZZ_SECONDS = os.environ.get("FUZZ_SECONDS")
+SHARE_S = pytest.StashKey[float]()
+
 
 # First, because pytest-xdist reads the groups and pytest the markers in this same hook.
 @pytest.hookimpl(tryfirst=True)
@@ -36,6 +47,49 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(
                 pytest.mark.skip(reason="no rabbitmq-server: `tools/setup test` as root installs it")
             )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    tests = sum(hasattr(getattr(item, "obj", None), "hypothesis") for item in session.items)
+    if FUZZ_SECONDS and tests:
+        workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        session.config.stash[SHARE_S] = float(FUZZ_SECONDS) * workers / tests
+
+
+class _TimeIsOver(SkipTest):  # which Hypothesis lets through at once
+    """A property test has held for as long as it was given."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """Take no more examples when a property test's share is used up; one that failed is shrunk in peace."""
+    handle = getattr(pyfuncitem.obj, "hypothesis", None)
+    share_s = pyfuncitem.config.stash.get(SHARE_S, None)
+    if handle is None or share_s is None:
+        return (yield)
+    test, deadline = handle.inner_test, time.monotonic() + share_s
+
+    @wraps(test)
+    def bounded(*arguments: Any, **named: Any) -> None:
+        nonlocal deadline
+        try:
+            test(*arguments, **named)
+        except HypothesisException:
+            raise
+        except Exception:
+            deadline = float("inf")
+            raise
+        # Not before the test: Hypothesis minds when less is drawn than the last time.
+        if time.monotonic() > deadline:
+            raise _TimeIsOver("its share of the time is used up")
+
+    handle.inner_test = bounded
+    try:
+        return (yield)
+    except _TimeIsOver:
+        return True
+    finally:
+        handle.inner_test = test
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:

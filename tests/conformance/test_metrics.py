@@ -300,3 +300,29 @@ def test_every_name_is_one_of_rabbitmqs_and_has_its_type(broker: Broker) -> None
 def types_of(text: str) -> dict[str, str]:
     lines = (line.split() for line in text.splitlines() if line.startswith("# TYPE"))
     return {name: kind for _, _, name, kind in lines if name.startswith(("rabbitmq_", "process_"))}
+
+
+def test_logins_are_counted_by_protocol_until_they_are_counted_anew(
+    broker: Broker, http: httpx.Client
+) -> None:
+    def amqp() -> tuple[int, int, int]:
+        rows = http.get(f"auth/attempts/{node}").json()
+        row = next((each for each in rows if each["protocol"] == "amqp091"), {})
+        names = ("auth_attempts", "auth_attempts_succeeded", "auth_attempts_failed")
+        total, succeeded, failed = (row.get(name, 0) for name in names)
+        return total, succeeded, failed
+
+    [node] = [each["name"] for each in http.get("nodes").json()]
+    http.delete(f"auth/attempts/{node}").raise_for_status()
+    assert amqp() == (0, 0, 0)
+    for _ in range(2):
+        broker.connect().close()
+    with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+        broker.connect("guest", "wrong")
+    assert amqp() == (3, 2, 1)
+    rows = scraped(broker, "/metrics/per-object")
+    attempts = [
+        rows[f"rabbitmq_auth_attempts_{name}total", PROTOCOL] for name in ("", "succeeded_", "failed_")
+    ]
+    assert attempts == [3, 2, 1]
+    assert scraped(broker)["rabbitmq_auth_attempts_failed_total", ()] == 1

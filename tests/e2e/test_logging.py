@@ -76,6 +76,18 @@ def test_a_refused_login_names_the_user_and_no_password(node: LeveretProcess) ->
     assert SECRET not in node.log_text()
 
 
+def test_a_channel_that_a_client_loses_is_told_with_operation_and_reason(node: LeveretProcess) -> None:
+    connection = connect(node, SECRET)
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker):
+        connection.channel().queue_declare("nosuch", passive=True)
+    connection.close()
+    wait_until(lambda: "channel_closed" in node.log_text(), "the event", 10)
+    [closed] = [line for line in node.log_text().splitlines() if "channel_closed" in line]
+    event = json.loads(closed)
+    assert (event["level"], event["user"], event["operation"]) == ("warning", "guest", "queue.declare")
+    assert event["reason"] == "NOT_FOUND - no queue 'nosuch' in vhost '/'"
+
+
 def test_a_stream_client_is_told_of_in_the_same_words(node: LeveretProcess) -> None:
     client = StreamConnection(
         "127.0.0.1", node.stream_port, vhost="/", username="guest", password=SECRET, timeout_s=10

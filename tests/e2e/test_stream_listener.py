@@ -20,7 +20,7 @@ from leveret.pipeline.stream_client import (
     connect,
 )
 from leveret.pipeline.stream_connection import ConnectionLost
-from leveret.runtime.stream_listener import READ_BYTES_MAX, WRITE_BUFFER_BYTES_MAX
+from leveret.runtime.stream_peer import READ_BYTES_MAX, WRITE_BUFFER_BYTES_MAX
 from leveret.session.stream import UNSTORED_BYTES_MAX
 from leveret.testing.ports import LOOPBACK, free_port, wait_until
 from leveret.testing.stream_host import (

@@ -14,13 +14,13 @@ from leveret.model.definitions import User
 from leveret.model.errors import PeerError
 from leveret.pipeline.decode import Decoder
 from leveret.testing.stream_host import make_chunk
-from leveret.wire import amqp10, amqp091, chunk, message10, properties, proxy_protocol, record, schema_sync
+from leveret.wire import amqp091, amqp10, chunk, message10, properties, proxy_protocol, record, schema_sync
 from leveret.wire import tables as field_tables
 from leveret.wire.amqp10_values import ValueFault, decode_value, encode_value
 from leveret.wire.chunk import ChunkError
 from leveret.wire.properties import SyntaxFault
 from leveret.wire.stream import commands as stream
-from leveret.wire.stream.fields import OffsetSpec, OffsetType
+from leveret.wire.stream.fields import MalformedCommand, OffsetSpec, OffsetType
 from leveret.wire.stream.frames import FrameDecoder, FrameError, FrameTooLarge
 from leveret.wire.stream.publish import decode_published
 from tests.fuzz.target import Target, declared, expect
@@ -158,11 +158,11 @@ def stream_frames(octets: bytes) -> None:
 
 
 def stream_command(frame: bytes) -> None:
-    with declared(stream.MalformedCommand):
+    with declared(MalformedCommand):
         if frame[:2] == b"\0\x02" and len(frame) >= 4:
             published = decode_published(frame)
             expect(len(published.ids) == len(published.entries), "entries without an id")
-    with declared(stream.MalformedCommand, stream.UnknownCommand):
+    with declared(MalformedCommand, stream.UnknownCommand):
         command = stream.decode(frame)
         if not isinstance(command, stream.Publish):  # its sub-batches are not written
             again = stream.decode(command.encode()[4:])

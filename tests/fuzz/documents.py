@@ -203,7 +203,8 @@ async def _ask(app: Starlette, request: httpx.Request) -> httpx.Response:
     async def receive() -> MutableMapping[str, Any]:
         for message in asked:
             return message
-        return await asyncio.get_running_loop().create_future()  # the client stays
+        await asyncio.Event().wait()  # the client stays
+        raise AssertionError
 
     async def send(message: MutableMapping[str, Any]) -> None:
         said.append(message)
@@ -231,7 +232,7 @@ def http_seeds() -> Iterator[bytes]:
         for place in (part.strip("{}") for part in path.split("/") if part.startswith("{")):
             path = path.replace("{" + place + "}", PLACES.get(place, "q"))
         yield f"GET {path}{QUERY}\n\n".encode()
-        body = next((value for word, value in BODIES.items() if word in path.split("/")), {})
+        body: Any = next((value for word, value in BODIES.items() if word in path.split("/")), {})
         for method in ("PUT", "POST", "DELETE"):
             yield f"{method} {path}\n\n".encode() + msgspec.json.encode(body)
 
@@ -276,9 +277,11 @@ def _ctl_app(wanted: str) -> Any:
 
 @contextmanager
 def _in_memory(data_dir: Path | None, url: str | None, timeout_s: float | None) -> Iterator[Api]:
-    with _fresh_node() as answer:
-        with httpx.Client(transport=httpx.MockTransport(answer), base_url="http://node") as client:
-            yield Api(client, "the node", timeout_s)
+    with (
+        _fresh_node() as answer,
+        httpx.Client(transport=httpx.MockTransport(answer), base_url="http://node") as client,
+    ):
+        yield Api(client, "the node", timeout_s)
 
 
 def command_line_seeds() -> Iterator[bytes]:

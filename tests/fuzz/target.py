@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,10 +37,8 @@ class Target:
 @contextmanager
 def declared(*errors: type[Exception]) -> Iterator[None]:
     """Let pass what a decoder says that it raises; by default any error of ours, which none may go beyond."""
-    try:
+    with suppress(*(errors or (LeveretError,))):
         yield
-    except errors or (LeveretError,):
-        pass
 
 
 def expect(holds: bool, what: str) -> None:

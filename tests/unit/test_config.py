@@ -15,7 +15,6 @@ from leveret.config.kinds import Bytes, Duration, Listener
 from leveret.config.reference import reference
 from leveret.config.settings import Setting, check_known
 from leveret.config.syntax import Given, parse_lines, render_line
-from leveret.core.schema import LOCAL_KINDS as SCHEMA_LOCAL_KINDS
 from leveret.model.errors import ConfigError
 
 PROJECT = Path(__file__).parents[2]
@@ -232,11 +231,6 @@ def test_every_setting_is_declared_once_and_explained() -> None:
     keys = [one.key for one in SETTINGS]
     assert len(keys) == len(set(keys))
     assert all(one.help.endswith((".", "`.")) for one in SETTINGS)
-
-
-def test_the_kinds_of_locals_are_those_the_schema_sync_knows() -> None:
-    [locals_] = [one for one in SETTINGS if one.prefix.endswith(".locals")]
-    assert locals_.names == SCHEMA_LOCAL_KINDS
 
 
 def test_the_reference_page_is_that_of_the_settings() -> None:

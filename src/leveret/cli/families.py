@@ -152,7 +152,8 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         "Resources",
         ("memory_breakdown", "set_disk_free_limit", "set_vm_memory_high_watermark"),
     ),
-    "logging": ("Log", ("log_location", "log_tail", "log_tail_stream", "set_log_level")),
+    "logging": ("Log", ("log_location", "log_tail", "log_tail_stream", "rotate_logs", "set_log_level")),
+    "maintenance": ("Maintenance", ("drain", "resume_listeners", "revive", "suspend_listeners")),
     "feature_flags": (
         "Feature flags",
         ("enable_feature_flag", "list_deprecated_features", "list_feature_flags"),

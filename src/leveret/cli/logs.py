@@ -17,21 +17,10 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from leveret.cli.log_lines import JsonLine, KeyValueLine
-from leveret.config.logging import FileLog, Log
+from leveret.config.logging import LEVELS, FileLog, Log
 from leveret.config.rotation import Rotation
 from leveret.model.errors import ConfigError
 
-_NUMBERS: Final = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "notice": logging.INFO + 5,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-    "critical": logging.CRITICAL,
-    "alert": logging.CRITICAL + 1,
-    "emergency": logging.CRITICAL + 2,
-    "none": logging.CRITICAL + 3,
-}
 _DEFAULT: Final = "default"
 _FORMATTERS: Final = {"plaintext": KeyValueLine, "json": JsonLine}
 _CATEGORIES: Final = {
@@ -48,10 +37,10 @@ class Threshold(logging.Filter):
     def __init__(self, output_level: str, log: Log) -> None:
         """`output_level` is what the output's own setting says."""
         super().__init__()
-        own = None if output_level == _DEFAULT else _NUMBERS[output_level]
-        self._otherwise = _NUMBERS[log.levels.default] if own is None else own
+        own = None if output_level == _DEFAULT else LEVELS[output_level]
+        self._otherwise = LEVELS[log.levels.default] if own is None else own
         self._categories = [
-            (beginnings, max(_NUMBERS[level], own or 0))
+            (beginnings, max(LEVELS[level], own or 0))
             for category, beginnings in _CATEGORIES.items()
             if (level := str(getattr(log.levels, category))) != _DEFAULT
         ]
@@ -173,7 +162,7 @@ class Logs:
         if log.file.name is not None:
             self._file = LogFile((log.directory or data_dir / "log") / log.file.name, log.file)
             outputs.append((self._file, log.file.level, log.file.formatter))
-        least = _NUMBERS["none"]
+        least = LEVELS["none"]
         for handler, level, formatter in outputs:
             threshold = Threshold(level, log)
             handler.setFormatter(_FORMATTERS[formatter]())

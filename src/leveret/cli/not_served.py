@@ -57,13 +57,7 @@ _REASONS: Final = {
         "shrink",
         "sync_queue",
     ),
-    "stop the node; it takes no client while it stops, and keeps all that it confirmed": (
-        "drain",
-        "resume_listeners",
-        "revive",
-        "suspend_listeners",
-    ),
-    "logins are counted by address and user all the time": (
+    "logins are counted by protocol, not by address and user": (
         "disable_auth_attempt_source_tracking",
         "enable_auth_attempt_source_tracking",
     ),
@@ -80,7 +74,6 @@ _REASONS: Final = {
         "resolve_hostname",
     ),
     "use check_running, check_local_alarms and check_port_connectivity": ("node_health_check",),
-    "log.file.rotation.* say when the log file is put aside, and SIGHUP opens it anew": ("rotate_logs",),
 }
 
 NOT_SERVED: Final[dict[str, str]] = {name: reason for reason, names in _REASONS.items() for name in names}

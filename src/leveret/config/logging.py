@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -10,19 +11,20 @@ from leveret.config.kinds import Bytes, Choice, FileName, Flag, Integer, LocalPa
 from leveret.config.rotation import OptionalRotation, Rotation
 from leveret.config.settings import setting
 
-_LEVELS: Final = (
-    "debug",
-    "info",
-    "notice",
-    "warning",
-    "error",
-    "critical",
-    "alert",
-    "emergency",
-    "none",
-)
-_LEVEL: Final = Choice(_LEVELS)
-_LEVEL_OR_DEFAULT: Final = Choice((*_LEVELS, "default"))
+LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "notice": logging.INFO + 5,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+    "alert": logging.CRITICAL + 1,
+    "emergency": logging.CRITICAL + 2,
+    "none": logging.CRITICAL + 3,
+}
+"""RabbitMQ's names of severities, and Python's numbers; nothing is as severe as `none`."""
+_LEVEL: Final = Choice(tuple(LEVELS))
+_LEVEL_OR_DEFAULT: Final = Choice((*LEVELS, "default"))
 _FORMATTER: Final = Choice(("plaintext", "json"))
 _FORMATTER_HELP: Final = "`plaintext` is `key=value`, `json` an object a line."
 
@@ -105,7 +107,7 @@ class Log:
     """What the node tells about itself, and where; `directory` None is `log` in the data directory."""
 
     directory: Path | None = setting(
-        "log.dir", LocalPath(), "none", "LocalPath of the log file; none for `log` in the data directory."
+        "log.dir", LocalPath(), "none", "Directory of the log file; none for `log` in the data directory."
     )
     levels: LogLevels = field(default_factory=LogLevels)
     console: ConsoleLog = field(default_factory=ConsoleLog)

@@ -9,20 +9,9 @@ from typing import Final
 from leveret.config.collect import by_name
 from leveret.config.kinds import Bytes, Choice, Duration, LocalPath, OptionalDuration, Regex
 from leveret.config.settings import family, setting
+from leveret.model.definitions import LOCAL_KINDS
 
 _MODES: Final = Choice(("upstream", "downstream"))
-LOCAL_KINDS: Final = (
-    "users",
-    "vhosts",
-    "policies",
-    "global_parameters",
-    "parameters",
-    "queues",
-    "exchanges",
-    "bindings",
-    "permissions",
-    "operator_policies",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

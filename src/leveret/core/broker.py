@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from leveret.core.access import check_patterns
+from leveret.core.attempts import Logins
 from leveret.core.churn import Churn
 from leveret.core.counters import Counters
 from leveret.core.direct_reply import DirectReply
@@ -24,7 +25,6 @@ from leveret.core.queue import Queue, Reader
 from leveret.core.queue_arguments import ARGUMENTS, check_queue_arguments, with_default_type
 from leveret.core.queue_types import make_queue
 from leveret.core.routing import ROUTERS, Headers
-from leveret.core.schema import OPERATOR_POLICY
 from leveret.core.topology import PREDECLARED, ExchangeState, Topology
 from leveret.core.validation import (
     ALTERNATE_EXCHANGE,
@@ -57,9 +57,11 @@ class Broker:
         counters: messages of the whole node.
         direct_replies: by routing key, who takes replies without a queue.
         connections: who is connected now.
+        logins: how often clients tried to log in.
         churn: how often connections, channels and queues came and went.
         departed: what queues counted that are deleted, by queue type.
         dead_lettered: how many messages were, by queue type and reason.
+        traced_vhosts: where messages are copied to amq.rabbitmq.trace; not kept over a restart.
     """
 
     def __init__(
@@ -78,11 +80,13 @@ class Broker:
         self._owned: dict[object, dict[Queue, None]] = {}
         self.replication_changes: list[Queue] = []
         self.connections = Connections()
+        self.logins = Logins()
         self.churn = Churn()
         self.counters = Counters()
         self.direct_replies: dict[str, DirectReply] = {}
         self.departed: dict[str, Counters] = {}
         self.dead_lettered: Counter[tuple[str, str]] = Counter()
+        self.traced_vhosts: set[str] = set()
         self.version = 0
         self.last_epoch = 0
         self._read = read
@@ -133,7 +137,7 @@ class Broker:
             case d.Parameter():
                 self.topology(entity.vhost)
                 check_parameter(entity)
-                if entity.component == OPERATOR_POLICY:
+                if entity.component == d.OPERATOR_POLICY:
                     self._put_policy(entity)
                 else:
                     self._record(d.Put(entity))
@@ -158,7 +162,7 @@ class Broker:
                 self.unbind(entity)
             case d.Policy():
                 self._delete_policy(entity)
-            case d.Parameter(component=component) if component == OPERATOR_POLICY:
+            case d.Parameter(component=component) if component == d.OPERATOR_POLICY:
                 self._delete_policy(entity)
             case d.User(name=name):
                 for other in ("permissions", "topic_permissions"):
@@ -209,6 +213,7 @@ class Broker:
                 for key in [k for k in self.definitions.by_kind[kind] if k[0] == name]:
                     self._record(d.Delete(kind, key))
         del self.topologies[name]
+        self.traced_vhosts.discard(name)
         self._record(d.Delete("vhosts", (name,)))
 
     # -- exchanges ----------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def carbon_copies(headers: dict[bytes, bytes]) -> list[bytes]:
 
 def goes_round(head: Head, queue: str) -> bool:
     """Whether these dead died in `queue` before, and nobody rejected them since."""
-    for value in _deaths(_headers(head)):
+    for value in _deaths(header_entries(head)):
         entry = _table(tables.table_of(value) or b"")
         if tables.text_of(entry.get(b"reason", b"")) == b"rejected":
             return False
@@ -133,14 +133,15 @@ def _targets(broker: Broker, vhost: str, exchange: str, head: Head) -> dict[Queu
     return {
         target: None
         # No binding has a key that is no text, but some match any key.
-        for key in [head.routing_key, *carbon_copies(_headers(head))]
+        for key in [head.routing_key, *carbon_copies(header_entries(head))]
         for target in broker.route(
             vhost, exchange, key.decode(errors="surrogateescape"), lambda: _readable_headers(head.header)
         )
     }
 
 
-def _headers(head: Head) -> dict[bytes, bytes]:
+def header_entries(head: Head) -> dict[bytes, bytes]:
+    """The headers by octets, as tables.split gives them; none of what is no table."""
     return _table(props.split(head.header).get(props.HEADERS, b""))
 
 

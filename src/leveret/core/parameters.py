@@ -13,8 +13,7 @@ from typing import Final
 from leveret.core.erlang_terms import pairs, term
 from leveret.core.limits import LIMITS_NAME, MAX_CHANNELS, MAX_CONNECTIONS, MAX_QUEUES, VHOST_LIMITS
 from leveret.core.policy_validation import check_policy_term, validation_failed
-from leveret.core.schema import OPERATOR_POLICY
-from leveret.model.definitions import Parameter
+from leveret.model.definitions import OPERATOR_POLICY, Parameter
 from leveret.model.errors import InvalidCommand
 
 _USER_LIMITS: Final = "user-limits"

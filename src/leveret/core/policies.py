@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from leveret.core.patterns import Pattern
 from leveret.core.validation import ALTERNATE_EXCHANGE, CLASSIC, QUORUM, STREAM
-from leveret.model.definitions import Parameter, Policy
+from leveret.model.definitions import Parameter, Policy, operator_policy
 
 _EVERYWHERE: Final = "all"
 _EXCHANGES: Final = "exchanges"
@@ -63,17 +63,17 @@ class _Rule:
 
     __slots__ = ("definition", "kinds", "name", "pattern", "rank")
 
-    def __init__(self, name: str, pattern: str, apply_to: str, definition: Any, priority: float) -> None:
-        self.name = name
-        self.pattern = Pattern(pattern)
-        self.definition: Mapping[str, Any] = definition
-        self.rank = (-priority, name)
+    def __init__(self, policy: Policy) -> None:
+        self.name = policy.name
+        self.pattern = Pattern(policy.pattern)
+        self.definition: Mapping[str, Any] = policy.definition
+        self.rank = (-policy.priority, policy.name)
         self.kinds = {
             kind
             for kind, covered in _QUEUES.items()
-            if apply_to in covered and _NOT_FOR[kind].isdisjoint(definition)
+            if policy.apply_to in covered and _NOT_FOR[kind].isdisjoint(policy.definition)
         }
-        if apply_to in (_EVERYWHERE, _EXCHANGES):
+        if policy.apply_to in (_EVERYWHERE, _EXCHANGES):
             self.kinds.add(_EXCHANGES)
 
 
@@ -89,14 +89,8 @@ class VhostPolicies:
     def put(self, entity: Policy | Parameter) -> None:
         """Take a policy, or an operator policy as the runtime parameter that it is; it is valid."""
         self.remove(entity)
-        if isinstance(entity, Policy):
-            rule = _Rule(entity.name, entity.pattern, entity.apply_to, entity.definition, entity.priority)
-        else:
-            value = entity.value
-            apply_to = value.get("apply-to", _EVERYWHERE)
-            rule = _Rule(entity.name, value["pattern"], apply_to, value["definition"], value["priority"])
         rules = self._rules(entity)
-        rules.append(rule)
+        rules.append(_Rule(entity if isinstance(entity, Policy) else operator_policy(entity)))
         rules.sort(key=lambda each: each.rank)
 
     def remove(self, entity: Policy | Parameter) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from leveret.core.priority_queue import PriorityQueue
+from functools import partial
+
+from leveret.core.priority_backlog import PriorityBacklog
 from leveret.core.queue import Queue, Reader
 from leveret.core.quorum_queue import QuorumQueue
 from leveret.core.stream import Stream
@@ -16,6 +18,6 @@ def make_queue(definition: QueueDefinition, read: Reader) -> Queue:
         return Stream(definition, read)
     if arguments.get("x-queue-type") == "quorum":
         return QuorumQueue(definition, read)
-    if arguments.get("x-max-priority"):
-        return PriorityQueue(definition, read)
+    if priority_max := arguments.get("x-max-priority"):
+        return Queue(definition, read, partial(PriorityBacklog, priority_max=int(priority_max)))
     return Queue(definition, read)

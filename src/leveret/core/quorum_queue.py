@@ -55,8 +55,9 @@ class QuorumQueue(Queue):
         else:
             self._condemn(offset, offset + 1, "delivery_limit")
 
-    def _take_front(self, limit: int) -> tuple[list[Run], bool]:
-        runs, redelivered = super()._take_front(limit)
+    def take(self, limit: int) -> tuple[list[Run], bool]:
+        """See Queue; every message with its count."""
+        runs, redelivered = super().take(limit)
         if not redelivered:
             for run in runs:
                 run.head = with_delivery_count(run.head, 0)

@@ -7,12 +7,10 @@ words for topic, plain lists for fanout and headers (AMQP 0-9-1 section 3.1.3).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
-from decimal import Decimal
 from typing import Any, Protocol, TypeAlias
 
 from leveret.core.validation import same_value
-from leveret.model.definitions import Binding
+from leveret.model.definitions import Binding, as_argument
 
 Headers = Callable[[], dict[str, Any]]
 """Decodes a message's headers when somebody asks; most exchanges never do."""
@@ -182,23 +180,11 @@ def headers_match(arguments: dict[str, Any], headers: dict[str, Any]) -> bool:
     mode = arguments.get("x-match", "all")
     with_x = mode in ("all-with-x", "any-with-x")
     found = (
-        key in headers and (value is None or same_value(_as_defined(headers[key]), value))
+        key in headers and (value is None or same_value(as_argument(headers[key]), value))
         for key, value in arguments.items()
         if key != "x-match" and (with_x or not key.startswith("x-"))
     )
     return any(found) if mode in ("any", "any-with-x") else all(found)
-
-
-def _as_defined(value: Any) -> Any:
-    """A header as the arguments of a definition would hold it."""
-    match value:
-        case bytes() | bytearray():
-            return bytes(value).decode("utf-8", "replace")
-        case datetime():
-            return int(value.timestamp())
-        case Decimal():
-            return float(value)
-    return value
 
 
 ROUTERS: dict[str, type[Direct] | type[Fanout] | type[Topic] | type[HeadersMatch]] = {

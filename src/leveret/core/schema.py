@@ -25,6 +25,8 @@ import msgspec
 from leveret.core.patterns import Pattern, PatternError
 from leveret.model.definitions import (
     KINDS,
+    LOCAL_KINDS,
+    OPERATOR_POLICY,
     AnyEntity,
     Binding,
     Change,
@@ -49,20 +51,6 @@ NODE_PARAMETERS: Final = frozenset(
     {UPSTREAM_PARAMETER, "standby_replication_upstream", "cluster_name", "internal_cluster_id"}
 )
 """Global parameters that say who a node is or whom it follows: each side has its own."""
-LOCAL_KINDS: Final = (
-    "users",
-    "vhosts",
-    "policies",
-    "global_parameters",
-    "parameters",
-    "queues",
-    "exchanges",
-    "bindings",
-    "permissions",
-    "operator_policies",
-)
-"""The keys below `schema_definition_sync.downstream.locals`."""
-OPERATOR_POLICY: Final = "operator_policy"
 _HOLDERS: Final = ("exchanges", "policies", "parameters", "queues")
 
 Key: TypeAlias = tuple[str, ...]

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, Protocol, cast
 
+from leveret.core.consumers import Consumer
 from leveret.core.head import Head, Run, count_of
-from leveret.core.queue import Consumer, Queue, Reader
+from leveret.core.queue import Queue, Reader
 from leveret.core.queue_settings import QueueSettings
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import LeveretError, PreconditionFailed, Unsupported
@@ -157,6 +158,7 @@ class Stream(Queue):
     def __init__(self, definition: QueueDefinition, read: Reader) -> None:
         """An empty stream; the store gives it the bounds of its log, and the books it found there."""
         super().__init__(definition, read)
+        self._read = read
         self.log: LogBounds = EmptyLog()
         self.offsets: dict[bytes, int] = {}
         self.unlogged_offsets: dict[bytes, int] = {}

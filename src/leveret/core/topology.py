@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from leveret.core.queue import Queue
 
 DEFAULT_EXCHANGE: Final = ""
+TRACE_EXCHANGE: Final = "amq.rabbitmq.trace"
 PREDECLARED: Final = {
     "": "direct",
     "amq.direct": "direct",
     "amq.fanout": "fanout",
     "amq.headers": "headers",
     "amq.match": "headers",
-    "amq.rabbitmq.trace": "topic",
+    TRACE_EXCHANGE: "topic",
     "amq.topic": "topic",
 }
 
@@ -62,7 +63,7 @@ class Topology:
         self.queue_policies: dict[str, Applied] = {}
         self._into: dict[tuple[str, str], dict[tuple[str, ...], Binding]] = {}
         for name, kind in PREDECLARED.items():
-            internal = name == "amq.rabbitmq.trace"
+            internal = name == TRACE_EXCHANGE
             self.exchanges[name] = ExchangeState(
                 Exchange(name=name, vhost=vhost, type=kind, internal=internal)
             )

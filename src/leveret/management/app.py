@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leveret.management import metrics
-from leveret.management.auth import OPERATOR_SCOPE, Attempts
+from leveret.management.auth import OPERATOR_SCOPE
 from leveret.management.call import internal_error, not_found
 from leveret.management.node import ManagedNode
 from leveret.management.rates_ticker import rates_of
@@ -31,7 +31,6 @@ from leveret.management.resources import (
     messages,
     nodes,
     operations,
-    operator_policies,
     overview,
     parameters,
     permissions,
@@ -60,7 +59,6 @@ RESOURCES: Final = (
     messages,
     bindings,
     policies,
-    operator_policies,
     parameters,
     global_parameters,
     limits,
@@ -115,7 +113,6 @@ def build_app(node: ManagedNode) -> Starlette:
     app.router.redirect_slashes = False
     app.state.node = node
     app.state.rates = rates_of(node)
-    app.state.attempts = Attempts()
     app.state.imports = asyncio.Lock()
     return app
 

@@ -24,6 +24,8 @@ from leveret.model.errors import AccessRefused, AuthenticationFailed, NotFound
 from leveret.runtime.addresses import is_loopback
 from leveret.session.host import Access
 
+PROTOCOL: Final = "http"
+"""By which logins are counted."""
 OPERATOR_SCOPE: Final = "leveret.operator"
 """Set in the ASGI scope by the door of the node's own socket, and by nothing else."""
 
@@ -124,17 +126,6 @@ class Caller:
         return permission_of(self.node.broker.definitions, self.name, vhost)
 
 
-class Attempts:
-    """How often callers logged in over TCP, and were refused."""
-
-    def __init__(self) -> None:
-        self.succeeded = self.failed = 0
-
-    def forget(self) -> None:
-        """Count anew."""
-        self.succeeded = self.failed = 0
-
-
 def identify(node: ManagedNode, connection: HTTPConnection) -> Caller:
     """Tell who calls.
 
@@ -153,13 +144,12 @@ def log_in(node: ManagedNode, connection: HTTPConnection, username: str, passwor
         Unauthorised: nobody, or not from here.
     """
     client = connection.client
-    attempts: Attempts = connection.app.state.attempts
     try:
         name = node.authenticate(username, password, client is not None and is_loopback(client.host))
     except AuthenticationFailed as error:
-        attempts.failed += 1
+        node.broker.logins.count(PROTOCOL, succeeded=False)
         raise Unauthorised(_challenge("Login failed", str(error))) from None
-    attempts.succeeded += 1
+    node.broker.logins.count(PROTOCOL, succeeded=True)
     user = node.broker.definitions.by_kind["users"].get((name,))
     return Caller(node, name, user.tags if isinstance(user, User) else ())
 

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from leveret.core.broker import Broker
-from leveret.management.auth import Attempts, Caller, Need, Unauthorised, identify
+from leveret.management.auth import Caller, Need, Unauthorised, identify
 from leveret.management.listing import (
     Listing,
     Row,
@@ -56,7 +56,6 @@ class Call:
         self.node: ManagedNode = request.app.state.node
         self.broker: Broker = self.node.broker
         self.rates: Rates = request.app.state.rates
-        self.attempts: Attempts = request.app.state.attempts
         self.imports: asyncio.Lock = request.app.state.imports
         self._ranges: Ranges | None = None
         self.definitions: dict[str, dict[tuple[str, ...], AnyEntity]] = self.broker.definitions.by_kind

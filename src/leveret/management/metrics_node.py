@@ -54,6 +54,11 @@ _IO_METRICS: Final = (
     Metric("io_sync_ops_total", "counter", "How often the disk was waited for"),
     Metric("io_sync_time_seconds_total", "counter", "How long the disk was waited for"),
 )
+_LOGIN_METRICS: Final = (
+    Metric("auth_attempts_total", "counter", "Logins that were tried"),
+    Metric("auth_attempts_succeeded_total", "counter", "Logins that were let in"),
+    Metric("auth_attempts_failed_total", "counter", "Logins that were refused"),
+)
 _ALARM_METRICS: Final = (
     Metric("alarms_file_descriptor_limit", "untyped", "1 while file descriptors are exhausted"),
     Metric("alarms_free_disk_space_watermark", "untyped", "1 while publishers are blocked for want of disk"),
@@ -127,6 +132,10 @@ class NodeMetrics:
             Family("node_persister_metrics", _IO_METRICS, self._transferred),
         )
 
+    def logins(self) -> Family:
+        """A row for each protocol, or sums."""
+        return Family("auth_attempt_metrics", _LOGIN_METRICS, self._logins)
+
     def alarms(self) -> Family:
         """Those of `/metrics` alone."""
         return Family("alarms", _ALARM_METRICS, self._alarms)
@@ -180,6 +189,11 @@ class NodeMetrics:
         done, commits = node_stats.transferred(), self._node.commits
         moved = (done["syscr"], done["read_bytes"], done["syscw"], done["write_bytes"])
         return [Row((), (*moved, commits.rounds, commits.waited_s))]
+
+    def _logins(self, vhosts: object) -> Iterator[Row]:
+        for protocol, attempts in list(self._broker.logins.by_protocol.items()):
+            values = (attempts.total, attempts.succeeded, attempts.failed)
+            yield Row((("protocol", protocol),), values)
 
     def _alarms(self, vhosts: object) -> Iterable[Row]:
         alarms = self._node.alarms

@@ -92,6 +92,24 @@ class StreamDoor(Protocol):
         """Who is connected."""
 
 
+class MaintenanceOperations(Protocol):
+    """Taking the node out of service for clients, and back."""
+
+    is_draining: bool
+
+    def suspend_listeners(self) -> None:
+        """Let no client in any more."""
+
+    async def resume_listeners(self) -> None:
+        """Let clients in again."""
+
+    def drain(self) -> None:
+        """Let no client in, and end the connections there are."""
+
+    async def revive(self) -> None:
+        """Serve clients again."""
+
+
 class ManagedNode(Protocol):
     """A node that is operated over HTTP."""
 
@@ -115,6 +133,10 @@ class ManagedNode(Protocol):
     @property
     def standby(self) -> StandbyOperations:
         """Message replication, downstream."""
+
+    @property
+    def maintenance(self) -> MaintenanceOperations:
+        """Whether clients are served."""
 
     @property
     def streams(self) -> StreamDoor:

@@ -87,7 +87,7 @@ def channel_json(node: ManagedNode, channel: Channel) -> Json:
 def consumer_json(node: ManagedNode, consumer: Consumer) -> Json:
     """A consumer of AMQP 0-9-1."""
     vhost, name = consumer.queue.key
-    is_active = consumer.queue.is_active(consumer)
+    is_active = consumer.queue.consumers.is_active(consumer)
     return {
         "queue": {"name": name, "vhost": vhost},
         "consumer_tag": consumer.tag.decode("utf-8", "replace"),
@@ -197,7 +197,7 @@ def unsettled(channel: Channel) -> Json:
 
 
 def _activity(queue: Queue, is_active: bool) -> str:
-    return _turn(is_active) if queue.is_single_active else "up"
+    return _turn(is_active) if queue.consumers.single_active else "up"
 
 
 def _turn(is_active: bool) -> str:

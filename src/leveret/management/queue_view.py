@@ -32,7 +32,7 @@ def queue_json(call: Call, queue: Queue) -> Json:
         **_consumers(queue),
         **sizes(queue),
         **idle_since(call.rates.queue_idle_since_ms(queue)),
-        "head_message_timestamp": _timestamp(queue.front_head),
+        "head_message_timestamp": _timestamp(queue.backlog.head_in_memory()),
         "consumer_capacity": utilisation,
         "consumer_utilisation": utilisation,
     }
@@ -106,7 +106,7 @@ def _totals(queue: Queue) -> Json:
 
 def _consumers(queue: Queue) -> Json:
     exclusive = next((each for each in queue.consumers if each.exclusive), None)
-    single = queue.active_consumer if queue.is_single_active else None
+    single = queue.consumers.active if queue.consumers.single_active else None
     return {
         "consumers": queue.consumer_count,
         "exclusive_consumer_tag": _tag(exclusive),

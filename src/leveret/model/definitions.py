@@ -11,11 +11,28 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import Any, ClassVar, TypeAlias
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, ClassVar, Final, TypeAlias
 
 import msgspec
 
 Arguments: TypeAlias = dict[str, Any]
+OPERATOR_POLICY: Final = "operator_policy"
+"""The component of the runtime parameters that are operator policies."""
+LOCAL_KINDS: Final = (
+    "users",
+    "vhosts",
+    "policies",
+    "global_parameters",
+    "parameters",
+    "queues",
+    "exchanges",
+    "bindings",
+    "permissions",
+    "operator_policies",
+)
+"""What a downstream may have of its own: the keys below `schema_definition_sync.downstream.locals`."""
 
 
 class Entity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
@@ -124,6 +141,19 @@ class Parameter(Entity, frozen=True, kw_only=True):
     value: Any
 
 
+def operator_policy(parameter: Parameter) -> Policy:
+    """A valid runtime parameter of the component `operator_policy` as the policy that it is."""
+    value = parameter.value
+    return Policy(
+        vhost=parameter.vhost,
+        name=parameter.name,
+        pattern=value["pattern"],
+        apply_to=value.get("apply-to", "all"),
+        definition=value["definition"],
+        priority=value["priority"],
+    )
+
+
 class Queue(Entity, frozen=True, kw_only=True):
     """A queue. `epoch` tells one life of a name from the next; it is this node's own and never travels."""
 
@@ -162,6 +192,18 @@ class Binding(Entity, frozen=True, kw_only=True):
         packed = msgspec.json.encode(self.arguments, order="deterministic")
         digest = base64.urlsafe_b64encode(hashlib.md5(packed, usedforsecurity=False).digest())
         return f"{self.routing_key}~{digest.decode().rstrip('=')}"
+
+
+def as_argument(value: Any) -> Any:
+    """A value of a field table as arguments of definitions hold it, in JSON's types; not what is inside of it."""
+    match value:
+        case bytes() | bytearray():
+            return bytes(value).decode("utf-8", "replace")
+        case datetime():
+            return int(value.timestamp())
+        case Decimal():
+            return float(value)
+    return value
 
 
 AnyEntity: TypeAlias = (

@@ -29,6 +29,8 @@ MESSAGE: Final = 0
 SETTLEMENT: Final = 1
 NO_MESSAGE: Final = 255
 """Reason under which a settlement record's own offset counts as settled: it is not a message."""
+POSITION_MAX: Final = (1 << 62) - 1
+"""Of an epoch or offset: columns have 63 bits, and what a chunk holds is counted on from there."""
 
 _NAMES: Final = pa.dictionary(pa.int32(), pa.string())
 RECORDS: Final = pa.schema(
@@ -126,14 +128,23 @@ def _identity(chunk: Chunk) -> tuple[str, int, int]:
     epoch = offset = -1
     for kind, name, value in decode_trailer(chunk.trailer):
         if kind == Attribute.QUEUE_EPOCH:
-            queue, epoch = name.decode(), value
+            queue, epoch = _queue_name(chunk, name), value
         elif kind == Attribute.QUEUE_OFFSET:
             offset = value
     if queue is None or offset < 0:
         raise ChunkError(
             f"chunk {chunk.header.chunk_id}: its trailer does not say which queue it was copied from"
         )
+    if max(epoch, offset, chunk.header.chunk_id) > POSITION_MAX:
+        raise ChunkError(f"chunk {chunk.header.chunk_id}: its position in queue '{queue}' cannot be")
     return queue, epoch, offset
+
+
+def _queue_name(chunk: Chunk, name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        raise ChunkError(f"chunk {chunk.header.chunk_id}: its queue's name is not UTF-8") from None
 
 
 class _Run:

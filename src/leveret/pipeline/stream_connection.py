@@ -193,7 +193,7 @@ class StreamConnection:
         except (OSError, PeerError) as error:
             self.lose(str(error))
 
-    def send(self, octets: bytes) -> None:
+    def send(self, octets: bytes | memoryview) -> None:
         """Send whole frames.
 
         Raises:

@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 from leveret.config.kinds import Address
 from leveret.config.listeners import Listeners
-from leveret.model.errors import LeveretError
 from leveret.runtime.amqp_peer import AmqpPeer
 from leveret.runtime.engine import Engine
-from leveret.runtime.greeter import Greeter
+from leveret.runtime.listening import Listening
 from leveret.session.amqp10 import Amqp10Host
 from leveret.session.host import Host
 
 TICK_S: Final = 0.5
-
-
-class _Server(Protocol):
-    """What listens on one address."""
-
-    @property
-    def sockets(self) -> Sequence[socket.socket]:
-        """Where it listens."""
-
-    def close(self) -> None:
-        """Accept no more."""
+STOPPING: Final = "broker forced connection closure with reason 'shutdown'"
 
 
 class AmqpListener:
     """All sockets of the AMQP port.
 
     Attributes:
-        addresses: where it listens, in the order of `start` calls.
-        tls_addresses: those of them that speak TLS.
+        listening: its sockets.
+        peers: who is connected.
     """
 
     def __init__(
@@ -49,8 +37,6 @@ class AmqpListener:
         options: Listeners,
     ) -> None:
         """Listen nowhere yet."""
-        self.addresses: list[Address] = []
-        self.tls_addresses: list[Address] = []
         self.options = options
         self.host = host
         self.amqp10_host = amqp10_host
@@ -59,8 +45,24 @@ class AmqpListener:
         self.peers: set[AmqpPeer] = set()
         self.is_stopping = False
         self._empty = asyncio.Event()
-        self._servers: list[_Server] = []
+        self.listening = Listening(
+            lambda told: AmqpPeer(self, told),
+            purpose="AMQP",
+            backlog=options.backlog,
+            greeting_timeout_s=host.limits.handshake_timeout_ms / 1000,
+            proxied=options.proxy_protocol,
+        )
         self._ticker: asyncio.Task[None] | None = None
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Where it listens, in the order of `start` calls."""
+        return self.listening.addresses
+
+    @property
+    def tls_addresses(self) -> list[Address]:
+        """Those of them that speak TLS."""
+        return self.listening.tls_addresses
 
     async def start(self, address: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen on one more address, port 0 takes a free one; with TLS if there is a context for it.
@@ -68,36 +70,9 @@ class AmqpListener:
         Raises:
             LeveretError: the address cannot be had.
         """
-        try:
-            server = await self._listen(address, port, tls)
-        except OSError as error:
-            raise LeveretError(
-                f"cannot listen on {address}:{port} for AMQP: {error.strerror or error}"
-            ) from error
-        self._servers.append(server)
-        found = Address(address, server.sockets[0].getsockname()[1])
-        self.addresses.append(found)
-        if tls is not None:
-            self.tls_addresses.append(found)
+        await self.listening.start(address, port, tls)
         if self._ticker is None:
             self._ticker = asyncio.get_running_loop().create_task(self._tick())
-
-    async def _listen(self, address: str, port: int, tls: ssl.SSLContext | None) -> _Server:
-        backlog, proxied = self.options.backlog, self.options.proxy_protocol
-        if tls is None and not proxied:
-            return await asyncio.get_running_loop().create_server(
-                lambda: AmqpPeer(self), address, port, backlog=backlog
-            )
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        listening = socket.create_server((address, port), family=family, backlog=backlog)
-        listening.setblocking(False)
-        return Greeter(
-            listening,
-            lambda told: AmqpPeer(self, told),
-            tls=tls,
-            proxied=proxied,
-            timeout_s=self.host.limits.handshake_timeout_ms / 1000,
-        )
 
     def alarms_changed(self) -> None:
         """Other alarms are in effect: blocked publishers may go on."""
@@ -115,8 +90,7 @@ class AmqpListener:
     def stop_reading(self) -> None:
         """Take no more connections, and nothing more from those there are."""
         self.is_stopping = True
-        for server in self._servers:
-            server.close()
+        self.listening.close()
         for peer in self.peers:
             peer.pause_reading()
 
@@ -126,7 +100,7 @@ class AmqpListener:
         if self._ticker is not None:
             self._ticker.cancel()
         for peer in list(self.peers):
-            peer.say_goodbye()
+            peer.say_goodbye(STOPPING)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s if self.peers else 0):
                 await self._empty.wait()

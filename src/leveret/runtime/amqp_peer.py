@@ -313,8 +313,8 @@ class AmqpPeer(asyncio.Protocol):
         self._has_read_last = True
         self._pace()
 
-    def say_goodbye(self) -> None:
-        """Tell the client that the node stops, and read on until it has said the same.
+    def say_goodbye(self, reason: str) -> None:
+        """Tell the client why it must go, and read on until it has said the same.
 
         A socket that is closed with octets unread resets the connection, and the client may lose what it was
         sent last: its confirms.
@@ -322,7 +322,7 @@ class AmqpPeer(asyncio.Protocol):
         if self._session is None or self._transport is None:
             self.end()
             return
-        self._session.force_close("broker forced connection closure with reason 'shutdown'")
+        self._session.force_close(reason)
         self._engine.flush()
         if self._session.state is State.CLOSED:
             self.end()

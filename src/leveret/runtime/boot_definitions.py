@@ -1,6 +1,7 @@
 """The definitions files that are imported when a node starts, before anybody is let in.
 
-All or nothing: the first entity that can not be put stops the start, and nothing of the import is logged.
+All or nothing: entities that can not be put stop the start, all of them named, and nothing of the import is
+logged.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from leveret.config.definitions import Definitions as Settings
 from leveret.core.broker import Broker
 from leveret.model.definitions import AnyEntity, Put
 from leveret.model.errors import ConfigError, Refusal
-from leveret.runtime.definitions_import import entities_of, is_passed_over
+from leveret.runtime.definitions_import import entities_of, is_passed_over, without_loose_bindings
 from leveret.storage.state_file import StateFile
 
 logger = logging.getLogger(__name__)
@@ -108,8 +109,10 @@ def _documents_at(path: Path) -> list[Document]:
 
 def _put_all(document: Document, broker: Broker) -> None:
     held = broker.definitions
+    entities = without_loose_bindings(document.entities(broker.default_queue_type), held)
     put = passed = 0
-    for entity in document.entities(broker.default_queue_type):
+    refused: list[str] = []
+    for entity in entities:
         # What is there already is not logged again: a start must not need room on a full disk.
         if is_passed_over(entity, held) or held.by_kind[entity.kind].get(entity.key) == entity:
             passed += 1
@@ -118,6 +121,9 @@ def _put_all(document: Document, broker: Broker) -> None:
             broker.apply(Put(entity))
         except Refusal as error:
             where = f"{entity.kind} '{' '.join(part for part in entity.key if part)}'"
-            raise ConfigError(f"{document.file}: {where}: {error}") from None
+            refused.append(f"{where}: {' '.join(str(error).split())}")
+            continue
         put += 1
+    if refused:
+        raise ConfigError(f"{document.file}: {'; '.join(refused)}; nothing was imported")
     logger.info("definitions_imported file=%s entities=%d passed_over=%d", document.file, put, passed)

@@ -19,6 +19,7 @@ from typing import Final
 
 from leveret.model.errors import StorageError
 from leveret.storage.log import Log, sync_descriptors
+from leveret.storage.summary import summarise
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class GroupCommit:
         self._began_s = 0.0
         self._failed = False
         self._executor = ThreadPoolExecutor(max_workers=SYNCS_AT_ONCE, thread_name_prefix="fdatasync")
+        self._summaries = ThreadPoolExecutor(max_workers=1, thread_name_prefix="summary")
 
     def appended(self, log: Log) -> None:
         """The log must be synced by the next round."""
@@ -59,13 +61,17 @@ class GroupCommit:
 
     def begin(self) -> None:
         """Start a round unless one is under way (then its end starts the next)."""
+        if not self._fsync and not self._failed:
+            self._keep(self._take_promises())
         if self._running or self._failed or not (self._promises or self._dirty):
             return
-        promises, self._promises = self._promises, []
+        promises = self._take_promises()
         dirty, self._dirty = self._dirty, {}
-        if not self._fsync or not dirty:
-            for promise in promises:
-                promise()
+        if not self._fsync:
+            # A segment counts, and lets older ones go, once what came before it is synced: nobody waits for that.
+            dirty = {log: None for log in dirty if log.is_rolling}
+        if not dirty:
+            self._keep(promises)
             return
         try:
             descriptors = [fd for log in dirty for fd in log.unsynced()]
@@ -102,9 +108,18 @@ class GroupCommit:
             return
         for log in logs:
             log.synced()
+            for segment in log.take_sealed():
+                self._summaries.submit(summarise, segment)
+        self._keep(promises)
+        self.begin()
+
+    def _take_promises(self) -> list[Promise]:
+        promises, self._promises = self._promises, []
+        return promises
+
+    def _keep(self, promises: list[Promise]) -> None:
         for promise in promises:
             promise()
-        self.begin()
 
     async def settle(self) -> None:
         """Wait until everything appended so far is durable and its promises are kept."""
@@ -114,5 +129,6 @@ class GroupCommit:
         await kept
 
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self._executor.shutdown(wait=True)
+        self._summaries.shutdown(wait=True, cancel_futures=True)

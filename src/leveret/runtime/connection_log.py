@@ -3,14 +3,19 @@
     connection_accepted name="127.0.0.1:40312 -> 127.0.0.1:5672" protocol=amqp
     login_refused user=app reason="invalid credentials"
     connection_authenticated name=... user=app vhost=/
+    channel_closed name=... user=app channel=1 operation=queue.declare reason="PRECONDITION_FAILED - ..."
     connection_closed name=... user=app vhost=/ reason=client_closed
 
-The setting `log.connection.level` is for these.
+What a client does in order is told as `info`, what goes wrong as `warning`. The setting
+`log.connection.level` is for these.
 """
 
 from __future__ import annotations
 
 import logging
+from typing import Final
+
+CLIENT_CLOSED: Final = "client_closed"
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +35,22 @@ def login_refused(user: str, reason: str) -> None:
     logger.warning("login_refused user=%s reason=%s", user, reason)
 
 
+def channel_failed(name: str, user: str, number: int, operation: str, text: str) -> None:
+    """A channel of the connection was closed for what its client did."""
+    logger.warning(
+        "channel_closed name=%s user=%s channel=%d operation=%s reason=%s",
+        name,
+        user,
+        number,
+        operation,
+        text,
+    )
+
+
 def closed(name: str, user: str, vhost: str, reason: str) -> None:
     """A connection ended; `user` is empty of one that had not been authenticated."""
     if user:
-        logger.info("connection_closed name=%s user=%s vhost=%s reason=%s", name, user, vhost, reason)
+        level = logging.INFO if reason == CLIENT_CLOSED else logging.WARNING
+        logger.log(level, "connection_closed name=%s user=%s vhost=%s reason=%s", name, user, vhost, reason)
     else:
         logger.info("connection_closed name=%s reason=%s", name, reason or "not_authenticated")

@@ -1,22 +1,29 @@
 """A definitions document -> the entities to put, under RabbitMQ's rules of import.
 
 Upsert only, nothing is deleted; an exchange or queue that exists is passed over whatever its arguments;
-`amq.*` exchanges are passed over. Sections come in an order in which no reference is missing.
+`amq.*` exchanges are passed over, and bindings that bind nothing. Sections come in an order in which no
+reference is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from leveret.core.topology import PREDECLARED
 from leveret.core.validation import CLASSIC
-from leveret.model.definitions import KINDS, AnyEntity, Definitions, Vhost
+from leveret.model.definitions import KINDS, OPERATOR_POLICY, AnyEntity, Binding, Definitions, Vhost
 from leveret.model.errors import InvalidCommand
 from leveret.model.tags import tags_of
 from leveret.runtime.accounts import WantedUser, user_of
+
+logger = logging.getLogger(__name__)
+
+_NAMED_AT_MOST: Final = 5
+"""How many of the bindings that were left out a line of the log names."""
 
 _CLUSTER_WIDE: Final = ("users", "vhosts", "permissions", "topic_permissions", "global_parameters")
 
@@ -64,6 +71,37 @@ def is_passed_over(entity: AnyEntity, held: Definitions) -> bool:
     return entity.kind in ("exchanges", "queues", "bindings") and entity.key in held.by_kind[entity.kind]
 
 
+def without_loose_bindings(entities: Sequence[AnyEntity], held: Definitions) -> list[AnyEntity]:
+    """The entities but for bindings whose exchange or queue is neither there nor among them; the log tells.
+
+    `rabbitmqctl export_definitions` writes the bindings of exclusive queues and of internal exchanges, and
+    leaves out the queues and exchanges themselves.
+    """
+    coming = {(one.kind, one.key) for one in entities if one.kind in ("queues", "exchanges")}
+
+    def is_there(kind: str, vhost: str, name: str) -> bool:
+        if kind == "exchanges" and name in PREDECLARED:
+            return True
+        return (kind, (vhost, name)) in coming or (vhost, name) in held.by_kind.get(kind, {})
+
+    kept: list[AnyEntity] = []
+    loose: list[AnyEntity] = []
+    for one in entities:
+        is_bound = not isinstance(one, Binding) or (
+            is_there("exchanges", one.vhost, one.source)
+            and is_there(f"{one.destination_type}s", one.vhost, one.destination)
+        )
+        (kept if is_bound else loose).append(one)
+    if loose:
+        names = "; ".join(" ".join(one.key) for one in loose[:_NAMED_AT_MOST])
+        logger.warning(
+            "definitions_passed_over kind=bindings count=%d reason=no_queue_or_exchange first=%s",
+            len(loose),
+            names,
+        )
+    return kept
+
+
 def _section(document: dict[str, Any], kind: str) -> list[Any]:
     entries = document.get(kind, [])
     if not isinstance(entries, list):
@@ -71,13 +109,13 @@ def _section(document: dict[str, Any], kind: str) -> list[Any]:
     return entries
 
 
-def _entity(
-    kind: str, index: int, entry: object, vhost: str | None, default_queue_type: str
-) -> AnyEntity:
+def _entity(kind: str, index: int, entry: object, vhost: str | None, default_queue_type: str) -> AnyEntity:
     if not isinstance(entry, dict):
         raise InvalidCommand(f"{kind}[{index}]: expected an object")
     if vhost is not None:
         entry = {**entry, "vhost": vhost}
+    if kind == "parameters" and entry.get("component") == OPERATOR_POLICY:
+        entry = {**entry, "value": _operator_policy(entry.get("value"))}
     try:
         if kind == "users":
             wanted = msgspec.convert(entry, WantedUser, strict=False)
@@ -89,6 +127,17 @@ def _entity(
         )
     except (msgspec.ValidationError, InvalidCommand) as error:
         raise InvalidCommand(f"{kind}[{index}]: {error}") from None
+
+
+def _operator_policy(value: object) -> object:
+    """An operator policy's value; RabbitMQ 3.10's `rabbitmqctl` writes its settings as a list of pairs."""
+    if not isinstance(value, dict):
+        return value
+    settings = value.get("definition")
+    is_pairs = isinstance(settings, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in settings
+    )
+    return {**value, "definition": dict(settings)} if settings and is_pairs else value
 
 
 def _vhost(wanted: _WantedVhost, default_queue_type: str) -> Vhost:

@@ -56,6 +56,10 @@ class Authority:
             raise AuthenticationFailed(f"user '{username}' - invalid credentials")
         return self._from_here(username, from_loopback)
 
+    def over(self, protocol: str) -> Login:
+        """Logins over one protocol, by RabbitMQ's name of it."""
+        return Login(self, protocol)
+
     def _from_here(self, username: str, from_loopback: bool) -> str:
         if username in self._loopback_users and not from_loopback:
             connection_log.login_refused(username, "can only connect via localhost")
@@ -89,6 +93,36 @@ class Authority:
             del self.internal[name]
 
 
+class Login:
+    """How clients of one protocol log in; their attempts are counted, those of the node's own jobs are not."""
+
+    def __init__(self, authority: Authority, protocol: str) -> None:
+        """Ask the authority."""
+        self._authority = authority
+        self._protocol = protocol
+
+    def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
+        """See Authority."""
+        with self._counted(username):
+            return self._authority.authenticate(username, password, from_loopback)
+
+    def authenticate_external(self, username: str, from_loopback: bool) -> str:
+        """See Authority."""
+        with self._counted(username):
+            return self._authority.authenticate_external(username, from_loopback)
+
+    @contextmanager
+    def _counted(self, username: str) -> Iterator[None]:
+        logins = self._authority.broker.logins
+        try:
+            yield
+        except AuthenticationFailed:
+            logins.count(self._protocol, succeeded=False)
+            raise
+        if username not in self._authority.internal:
+            logins.count(self._protocol, succeeded=True)
+
+
 class AmqpHost:
     """session.host.Host for AMQP 0-9-1."""
 
@@ -114,11 +148,13 @@ class AmqpHost:
         self.limits = limits
         self.certificate_login = certificate_login
         self.alarms = alarms
-        self.authenticate = authority.authenticate
-        self.authenticate_external = authority.authenticate_external
+        login = authority.over("amqp091")
+        self.authenticate = login.authenticate
+        self.authenticate_external = login.authenticate_external
         self.open_vhost = authority.open_vhost
         self.unique_id = unique_id
         self.append_now = append_now
+        self.channel_failed = connection_log.channel_failed
 
 
 class SchemaHost:
@@ -127,7 +163,7 @@ class SchemaHost:
     def __init__(self, authority: Authority, container_id: str, serve: Callable[[str, bytes], bytes]) -> None:
         """`serve` answers (user, request) with a reply."""
         self.container_id = container_id
-        self.authenticate = authority.authenticate
+        self.authenticate = authority.over("amqp10").authenticate
         self.open_vhost = authority.open_vhost
         self.schema_request = serve
 

@@ -33,6 +33,7 @@ from leveret.runtime.commit import GroupCommit
 from leveret.runtime.definitions_store import DefinitionsStore
 from leveret.runtime.engine import Engine
 from leveret.runtime.hosts import AmqpHost, Authority, SchemaHost
+from leveret.runtime.maintenance import Maintenance
 from leveret.runtime.outgoing import Collector
 from leveret.runtime.schema_sync import SchemaSync
 from leveret.runtime.standby import StandbyDownstream
@@ -55,6 +56,7 @@ class Node:
         broker: what exists; change it with `broker.apply`, then `await commit()`.
         schema_sync: schema replication, both sides.
         standby: the downstream side of message replication.
+        maintenance: takes the node out of service for clients.
         failed: set when the disk failed for good; the process must end.
     """
 
@@ -74,6 +76,7 @@ class Node:
         self.commits = GroupCommit(fsync=storage.durability == "fsync", on_failure=self._disk_failed)
         self._definitions = DefinitionsStore(data_dir / "definitions", self.commits, clock_ms)
         self._stores = Stores(data_dir, self.commits, clock_ms, storage.segment_bytes_max)
+        self._stores.use_marks(self._definitions.has_log, self._definitions.mark_log)
         self._queues = self._stores.queues
         self.broker = Broker(
             self._stores.read,
@@ -142,6 +145,7 @@ class Node:
             heartbeat_s=config.streams.heartbeat_s,
         )
         self.alarms.on_change.append(self.streams.alarms_changed)
+        self.maintenance = Maintenance(self.amqp, self.streams)
         self.standby = StandbyDownstream(self)
 
     # -- life ---------------------------------------------------------------------------------
@@ -190,6 +194,12 @@ class Node:
     async def _restore(self) -> None:
         broker = self.broker
         stored = self._definitions.definitions
+        if not self._definitions.next_offset and self._stores.has_logs():
+            # Were this taken for a first start, the logs would be removed as nobody's.
+            raise StorageError(
+                f"{self.data_dir / 'definitions'} is missing or empty, and yet there are logs of queues: restore "
+                f"it from a copy, or move {self.data_dir} aside to start anew; nothing was changed"
+            )
         epochs = [queue.epoch for queue in stored.by_kind["queues"].values() if isinstance(queue, d.Queue)]
         broker.last_epoch = self._definitions.last_epoch
         for entity in stored.entities():

@@ -16,7 +16,6 @@ was taken away. So a queue that is replicated again comes whole, under an identi
 from __future__ import annotations
 
 import asyncio
-import builtins
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable
@@ -27,8 +26,9 @@ from typing import Final
 from urllib.parse import quote
 
 from leveret.core.queue import Queue
-from leveret.model.errors import NotFound, StorageError
+from leveret.model.errors import StorageError
 from leveret.model.reasons import Reason
+from leveret.runtime.committed_log import CommittedLog
 from leveret.storage.log import Log, sync_descriptors
 from leveret.storage.state_file import StateFile
 from leveret.wire.chunk import (
@@ -48,11 +48,12 @@ logger = logging.getLogger(__name__)
 FLUSH_INTERVAL_S: Final = 0.05
 LIFE_BITS: Final = 40
 _COPY_BYTES: Final = 1024 * 1024
+_GONE: Final = "the outgoing log is closed: its vhost is gone or is not tagged standby_replication"
 _Key = tuple[bytes, int]
 
 
-class OutgoingLog:
-    """One vhost's outgoing log, and what runtime.stream_host serves of it."""
+class OutgoingLog(CommittedLog):
+    """One vhost's outgoing log."""
 
     def __init__(self, directory: Path, *, epoch: int, segment_bytes_max: int) -> None:
         """Recover the log and the position of every queue in it.
@@ -64,16 +65,18 @@ class OutgoingLog:
         self._lives_file = StateFile(directory / "lives.json")
         self._lives: dict[str, int] = self._lives_file.load()
         self._lives_saved = True
-        self._last_chunk_id = -1
-        self.log = Log(directory, epoch=epoch, segment_bytes_max=segment_bytes_max).open(self._recovered)
         self.offsets: dict[str, int] = {}
-        self.committed_offset = self.log.next_offset
-        self.last_chunk_id = self._last_chunk_id
-        self.is_closed = False
-        self._listeners: list[Callable[[], None]] = []
+        last_chunk_id = -1
+
+        def on_chunk(chunk: Chunk) -> None:
+            nonlocal last_chunk_id
+            last_chunk_id = chunk.header.chunk_id
+            self._recovered(chunk)
+
+        log = Log(directory, epoch=epoch, segment_bytes_max=segment_bytes_max).open(on_chunk)
+        super().__init__(log, last_chunk_id, gone=_GONE)
 
     def _recovered(self, chunk: Chunk) -> None:
-        self._last_chunk_id = chunk.header.chunk_id
         key, offset = b"", 0
         epoch = 0
         for kind, name, value in decode_trailer(chunk.trailer):
@@ -110,53 +113,9 @@ class OutgoingLog:
             self._lives_saved = True
         self.settle_below(key, offset, timestamp_ms, at=offset)
 
-    # -- what a downstream is served ----------------------------------------------------------
-
-    @property
-    def first_offset(self) -> int:
-        """The oldest offset retained."""
-        return self.log.first_offset
-
-    @property
-    def last_timestamp_ms(self) -> int:
-        """Timestamp of the newest chunk."""
-        return self.log.last_timestamp_ms
-
-    @property
-    def bytes(self) -> int:
-        """Octets retained."""
-        return self.log.size_bytes
-
-    def read(self, offset: int, bytes_max: int) -> list[builtins.bytes]:
-        """Whole raw chunks from the one that holds `offset`, below the committed end.
-
-        Raises:
-            NotFound: the log was closed, its vhost is gone or not tagged any more.
-        """
-        if self.is_closed:
-            raise NotFound(
-                "the outgoing log is closed: its vhost is gone or is not tagged standby_replication"
-            )
-        chunks: list[builtins.bytes] = []
-        if offset < self.committed_offset:
-            for header, octets in self.log.read_raw(offset, bytes_max):
-                if header.next_offset > self.committed_offset:
-                    break
-                chunks.append(octets)
-        return chunks
-
-    def offset_at(self, timestamp_ms: int) -> int:
-        """An offset at or before the first chunk of that time."""
-        return min(self.log.offset_at(timestamp_ms), self.committed_offset)
-
-    def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back whenever the committed end rose; returns how to stop that."""
-        self._listeners.append(callback)
-        return lambda: self._listeners.remove(callback) if callback in self._listeners else None
-
     # -- what the collector appends -----------------------------------------------------------
 
-    def copy(self, queue: Queue, header: Header, data: builtins.bytes) -> None:
+    def copy(self, queue: Queue, header: Header, data: bytes) -> None:
         """Append a chunk of the queue's log unless it is here already."""
         key = self.key_of(queue)
         if header.chunk_id < self.positions.get(key, 0):
@@ -188,7 +147,7 @@ class OutgoingLog:
         kind: int,
         entries: int,
         records: int,
-        data: builtins.bytes,
+        data: bytes,
         timestamp_ms: int,
         offset: int,
         crc: int | None,
@@ -197,23 +156,15 @@ class OutgoingLog:
             encode_attribute(Attribute.QUEUE_EPOCH, *key),
             encode_attribute(Attribute.QUEUE_OFFSET, b"", offset),
         )
-        self._last_chunk_id = self.log.append(
-            kind, entries, records, data, timestamp_ms, trailer, crc
-        ).chunk_id
+        header = self.log.append(kind, entries, records, data, timestamp_ms, trailer, crc)
+        self.last_appended_id = header.chunk_id
 
     def begin_commit(self) -> tuple[list[int], int, int]:
         """Descriptors to sync, and the end and last chunk that are committed once that is done."""
-        return self.log.unsynced(), self.log.next_offset, self._last_chunk_id
-
-    def committed(self, end: int, last_chunk_id: int) -> None:
-        """Everything below `end` is durable: serve it."""
-        if end > self.committed_offset:
-            self.committed_offset, self.last_chunk_id = end, last_chunk_id
-            self._tell()
+        return self.log.unsynced(), self.log.next_offset, self.last_appended_id
 
     def close(self, *, delete: bool) -> None:
-        """Serve nothing more, and say so to who is being served."""
-        self.is_closed = True
+        """Serve nothing more; with `delete` nothing is left of the log."""
         if delete:
             try:
                 self._lives_file.path.unlink(missing_ok=True)
@@ -222,11 +173,7 @@ class OutgoingLog:
                 logger.error("outgoing_log_not_removed error=%s", error)
         else:
             self.log.close()
-        self._tell()
-
-    def _tell(self) -> None:
-        for listener in list(self._listeners):
-            listener()
+        self.stop_serving()
 
 
 def _closes(chunk: Chunk, offset: int) -> bool:
@@ -350,7 +297,7 @@ class Collector:
             for chunk in log.read(position, _COPY_BYTES, check=True):
                 if chunk.header.next_offset > end:
                     break
-                outgoing.copy(queue, chunk.header, builtins.bytes(chunk.data))
+                outgoing.copy(queue, chunk.header, bytes(chunk.data))
                 position = chunk.header.next_offset
             await asyncio.sleep(0)
         if not outgoing.is_closed:
@@ -440,7 +387,7 @@ class Collector:
                     return
                 for log, _, end, last in pending:
                     log.log.synced()
-                    log.committed(end, last)
+                    log.commit(end, last)
 
     def retain(self) -> None:
         """Drop what is beyond the configured size or age."""

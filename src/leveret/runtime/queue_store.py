@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from leveret.core.head import Head, Run
 from leveret.core.offsets import OffsetSet
-from leveret.core.queue import Head, Queue, Run
+from leveret.core.queue import Queue
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.session.stored import Heads
@@ -51,6 +52,8 @@ class QueueStore:
         """Durable queues live in `directory`/queues, others in `directory`/transient, emptied at start."""
         self.on_append: OnAppend = _ignore
         self.keep_from: Callable[[Queue], int] = _keep_nothing
+        self.has_log: Callable[[int], bool] = _unmarked
+        self.mark_log: Callable[[int], None] = _do_not_mark
         self._durable = directory / "queues"
         self._transient = directory / "transient"
         self._commit = commit
@@ -81,29 +84,25 @@ class QueueStore:
     def recover(self, queue: Queue) -> None:
         """Give the queue what its log holds; a damaged log takes the queue down, and nothing else."""
         log = self._describe(queue)
-        if not log.directory.exists():
+        marked = self.has_log(queue.epoch)
+        if not marked and not log.directory.exists():
             return
         settled = OffsetSet()
-        message_bytes = record_count = 0
 
         def on_chunk(chunk: Chunk) -> None:
-            nonlocal message_bytes, record_count
             header = chunk.header
             for kind, name, value in decode_trailer(chunk.trailer):
                 if kind == Attribute.SEQUENCE:
                     queue.sequences[name] = value
                 elif kind == Attribute.EXPIRES:
                     queue.may_expire = True
-            if header.type == ChunkType.USER:
-                message_bytes += header.data_bytes
-                record_count += header.records
             if header.type == ChunkType.TRACKING:
                 settled.add(header.chunk_id, header.next_offset)
                 for _, first, count in decode_settlements(chunk.data[4:]):
                     settled.add(first, first + count)
 
         try:
-            log.open(on_chunk)
+            log.open(on_chunk, must_exist=marked, with_messages=False)
         except (StorageError, ChunkError) as error:
             self._down(queue, error)
             return
@@ -115,10 +114,12 @@ class QueueStore:
                 log.torn_bytes,
             )
         self._logs[queue] = log
+        if log.size_bytes:
+            self.mark_log(queue.epoch)
         left = settled.count_missing(log.next_offset)
         try:
             queue.restore(
-                log.first_offset, log.next_offset, settled, message_bytes * left // max(1, record_count)
+                log.first_offset, log.next_offset, settled, log.user_bytes * left // max(1, log.user_records)
             )
         except StorageError as error:
             self._down(queue, error)
@@ -201,6 +202,8 @@ class QueueStore:
         header = log.append(kind, records, records, data, self._clock_ms(), trailer)
         if queue.definition.durable:
             self._commit.appended(log)
+            if not header.chunk_id:
+                self.mark_log(queue.epoch)
         self.on_append(queue, header, data)
         return header
 
@@ -271,6 +274,15 @@ def _split(gathered: list[tuple[Head, list[bytes]]]) -> list[list[tuple[Head, li
 
 def _ignore(queue: Queue, header: Header, data: bytes) -> None:
     """Nobody collects."""
+
+
+def _unmarked(epoch: int) -> bool:
+    """Nobody knows which queues had a log."""
+    return False
+
+
+def _do_not_mark(epoch: int) -> None:
+    """Nobody wants to know it."""
 
 
 def _keep_nothing(queue: Queue) -> int:

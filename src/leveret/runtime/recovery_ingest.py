@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from leveret.core.broker import Broker
-from leveret.core.queue import Head, Queue
+from leveret.core.head import Head
+from leveret.core.queue import Queue
 from leveret.model.errors import StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.engine import Engine

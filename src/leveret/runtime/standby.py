@@ -48,7 +48,9 @@ Progress = Callable[[Event], None]
 class Ports(Protocol):
     """What is needed of a listener: its ports, in the order of the configuration."""
 
-    ports: list[int]
+    @property
+    def ports(self) -> list[int]:
+        """All of them."""
 
 
 class Schema(Protocol):

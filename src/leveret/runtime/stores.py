@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from leveret.core.queue import Queue, Run
+from leveret.core.head import Run
+from leveret.core.queue import Queue
 from leveret.core.stream import Stream
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.queue_store import OnAppend, QueueStore
@@ -40,8 +41,14 @@ class Stores:
         self, directory: Path, commit: GroupCommit, clock_ms: Callable[[], int], segment_bytes_max: int
     ) -> None:
         """See QueueStore and StreamStore."""
+        self._homes = (directory / "queues", directory / "streams")
         self.queues = QueueStore(directory, commit, clock_ms, segment_bytes_max)
         self.streams = StreamStore(directory, commit, clock_ms, segment_bytes_max)
+
+    def use_marks(self, has_log: Callable[[int], bool], mark_log: Callable[[int], None]) -> None:
+        """Ask and tell who keeps the epochs of queues that have a log, so that a missing one is noticed."""
+        self.queues.has_log = self.streams.has_log = has_log
+        self.queues.mark_log = self.streams.mark_log = mark_log
 
     @property
     def on_append(self) -> OnAppend:
@@ -85,6 +92,10 @@ class Stores:
             self.streams.delete(queue)
         else:
             self.queues.delete(queue)
+
+    def has_logs(self) -> bool:
+        """Whether there is a log of any durable queue."""
+        return any(home.exists() and any(home.iterdir()) for home in self._homes)
 
     def remove_orphans(self, epochs: set[int]) -> None:
         """Delete logs whose queue is none of these."""

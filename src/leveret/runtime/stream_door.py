@@ -16,11 +16,12 @@ from leveret.core.stream_groups import ConsumerGroups
 from leveret.model import definitions as d
 from leveret.model.errors import AccessRefused, AuthenticationFailed, NotFound, PreconditionFailed
 from leveret.runtime.commit import GroupCommit
+from leveret.runtime.committed_log import CommittedLog
 from leveret.runtime.engine import Engine
 from leveret.runtime.hosts import Authority
 from leveret.runtime.outgoing import Collector, OutgoingLog
 from leveret.runtime.recovery_ingest import RecoveryIngest
-from leveret.runtime.stream_store import StreamLog, StreamStore
+from leveret.runtime.stream_store import StreamStore
 from leveret.session.certificate import LoginRule, TlsPeer
 from leveret.session.stream_types import Operation
 from leveret.wire.record import OUTGOING_STREAM
@@ -72,7 +73,8 @@ class StreamDoor:
         self._streams = streams
         self._engine = engine
         self._commit = commit
-        self.authenticate = authority.authenticate
+        self._login = authority.over("stream")
+        self.authenticate = self._login.authenticate
         self.open_vhost = authority.open_vhost
 
     @property
@@ -97,7 +99,7 @@ class StreamDoor:
         name = tls.login_name(self._certificate_login)
         if name is None:
             raise AuthenticationFailed("the connection presented no certificate that names a user")
-        return self._authority.authenticate_external(name, from_loopback)
+        return self._login.authenticate_external(name, from_loopback)
 
     # -- streams ------------------------------------------------------------------------------
 
@@ -247,47 +249,18 @@ class StreamDoor:
 
 
 class OpenStream:
-    """runtime.stream_host.StreamHandle: one stream, for one connection."""
+    """runtime.stream_host.StreamHandle: one stream, for one connection.
 
-    def __init__(self, stream: Stream, log: StreamLog, broker: Broker, engine: Engine) -> None:
+    Attributes:
+        log: what is served of it.
+    """
+
+    def __init__(self, stream: Stream, log: CommittedLog, broker: Broker, engine: Engine) -> None:
         """Of `stream` with its `log`."""
+        self.log = log
         self._stream = stream
-        self._log = log
         self._broker = broker
         self._engine = engine
-        self.read = log.read
-        self.on_commit = log.on_commit
-        self.offset_at = log.offset_at
-
-    @property
-    def is_closed(self) -> bool:
-        """See ServedLog."""
-        return self._log.is_closed
-
-    @property
-    def first_offset(self) -> int:
-        """See LogBounds."""
-        return self._log.first_offset
-
-    @property
-    def committed_offset(self) -> int:
-        """See LogBounds."""
-        return self._log.committed_offset
-
-    @property
-    def last_chunk_id(self) -> int:
-        """See LogBounds."""
-        return self._log.last_chunk_id
-
-    @property
-    def last_timestamp_ms(self) -> int:
-        """See LogBounds."""
-        return self._log.last_timestamp_ms
-
-    @property
-    def bytes(self) -> int:
-        """See LogBounds."""
-        return self._log.bytes
 
     def last_sequence(self, reference: str) -> int:
         """See SequenceBook."""

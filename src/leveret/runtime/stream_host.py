@@ -38,8 +38,12 @@ class ServedLog(LogBounds, Protocol):
         """
 
 
-class StreamHandle(StreamBook, ServedLog, Protocol):
+class StreamHandle(StreamBook, Protocol):
     """A stream of applications: read, published to, offsets stored."""
+
+    @property
+    def log(self) -> ServedLog:
+        """What is served of it."""
 
     def publish(self, batch: Batch) -> None:
         """Store a batch; its `done` is called when that is durable, or why it is not, in the order of the calls."""

@@ -6,23 +6,24 @@ the last publishing id of each publisher in it, and offsets that readers stored 
 chunk of type TRACKING with one empty record if there is no message to ride on). The first chunk of a
 segment repeats all of both, so that the newest segment, which retention never takes, knows everything.
 
-Readers are served up to the committed end, which rises when the fdatasync that covers a chunk has ended.
+Readers are served up to the committed end, see `runtime.committed_log`.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-from builtins import bytes as octets_type
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from leveret.core.queue import Queue, Run
+from leveret.core.head import Run
+from leveret.core.queue import Queue
 from leveret.core.stream import Batch, Stream, records_of, retained_before_ms
-from leveret.model.errors import Corrupt, NotFound, StorageError
+from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.commit import GroupCommit
+from leveret.runtime.committed_log import CommittedLog
 from leveret.session.stream_messages import entries_of, runs_of
 from leveret.storage.log import Log
 from leveret.wire.chunk import (
@@ -49,72 +50,6 @@ FILTERS_MAX: Final = 128
 OnAppend = Callable[[Queue, Header, bytes], None]
 
 
-class StreamLog:
-    """One stream's log and its committed end: what runtime.stream_host serves of it.
-
-    Attributes:
-        committed_offset: the offset after the last one that is durable.
-        last_chunk_id: first offset of the last durable chunk of messages, -1 for none.
-        is_closed: the stream was deleted.
-    """
-
-    def __init__(self, log: Log) -> None:
-        """Everything in `log`, which is open, is durable."""
-        self.log = log
-        self.committed_offset = log.next_offset
-        self.last_chunk_id = -1
-        self.last_appended_id = -1
-        self.is_closed = False
-        self._listeners: list[Callable[[], None]] = []
-
-    @property
-    def first_offset(self) -> int:
-        """The oldest offset retained."""
-        return self.log.first_offset
-
-    @property
-    def last_timestamp_ms(self) -> int:
-        """Timestamp of the newest chunk."""
-        return self.log.last_timestamp_ms
-
-    @property
-    def bytes(self) -> int:
-        """Octets retained."""
-        return self.log.size_bytes
-
-    def read(self, offset: int, bytes_max: int) -> list[octets_type]:
-        """See runtime.stream_host.ServedLog."""
-        if self.is_closed:
-            raise NotFound("the stream was deleted")
-        chunks: list[octets_type] = []
-        if offset < self.committed_offset:
-            for header, octets in self.log.read_raw(offset, bytes_max):
-                if header.next_offset > self.committed_offset:
-                    break
-                chunks.append(octets)
-        return chunks
-
-    def offset_at(self, timestamp_ms: int) -> int:
-        """First offset of the first durable chunk that is not older."""
-        return min(self.log.offset_at(timestamp_ms), self.committed_offset)
-
-    def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back whenever the committed end rose, and when the stream is deleted; returns what ends that."""
-        self._listeners.append(callback)
-        return lambda: self._listeners.remove(callback) if callback in self._listeners else None
-
-    def commit(self, next_offset: int, last_chunk_id: int) -> None:
-        """Everything before `next_offset` is durable."""
-        self.committed_offset = next_offset
-        self.last_chunk_id = last_chunk_id
-        self.tell()
-
-    def tell(self) -> None:
-        """Call the listeners."""
-        for callback in list(self._listeners):
-            callback()
-
-
 class StreamStore:
     """One log a stream, in a directory named after its epoch.
 
@@ -128,16 +63,18 @@ class StreamStore:
     ) -> None:
         """Streams live in `directory`/streams; `segment_bytes_max` holds unless a stream has its own."""
         self.on_append: OnAppend = _ignore
+        self.has_log: Callable[[int], bool] = _unmarked
+        self.mark_log: Callable[[int], None] = _do_not_mark
         self.on_commit: Callable[[Stream], None] = _unheard
         self._directory = directory / "streams"
         self._commit = commit
         self._clock_ms = clock_ms
         self._segment_bytes_max = segment_bytes_max
-        self._logs: dict[Stream, StreamLog] = {}
+        self._logs: dict[Stream, CommittedLog] = {}
 
     # -- life of a log ------------------------------------------------------------------------
 
-    def log(self, stream: Stream) -> StreamLog:
+    def log(self, stream: Stream) -> CommittedLog:
         """The stream's log, made on first use.
 
         Raises:
@@ -157,15 +94,16 @@ class StreamStore:
             segment_bytes_max=stream.settings.segment_bytes_max or self._segment_bytes_max,
         )
 
-    def _keep(self, stream: Stream, log: Log, last_chunk_id: int) -> StreamLog:
-        kept = self._logs[stream] = stream.log = StreamLog(log)
-        kept.last_chunk_id = kept.last_appended_id = last_chunk_id
+    def _keep(self, stream: Stream, log: Log, last_chunk_id: int) -> CommittedLog:
+        kept = CommittedLog(log, last_chunk_id, gone="the stream was deleted")
+        self._logs[stream] = stream.log = kept
         return kept
 
     def recover(self, stream: Stream) -> None:
         """Give the stream what its log holds; a damaged log takes the stream down, and nothing else."""
         log = self._describe(stream)
-        if not log.directory.exists():
+        marked = self.has_log(stream.epoch)
+        if not marked and not log.directory.exists():
             return
         last_chunk_id = -1
 
@@ -176,7 +114,7 @@ class StreamStore:
             _remember(stream, chunk)
 
         try:
-            log.open(on_chunk)
+            log.open(on_chunk, must_exist=marked, with_messages=False)
         except (StorageError, ChunkError) as error:
             logger.error("queue_down vhost=%s queue=%s error=%s", *stream.key, error)
             stream.damage = str(error)
@@ -189,6 +127,8 @@ class StreamStore:
                 log.torn_bytes,
             )
         self._keep(stream, log, last_chunk_id)
+        if log.size_bytes:
+            self.mark_log(stream.epoch)
 
     def delete(self, stream: Stream) -> None:
         """Remove a deleted stream's log, and tell its readers.
@@ -198,8 +138,7 @@ class StreamStore:
         """
         held = self._logs.pop(stream, None)
         if held is not None:
-            held.is_closed = True
-            held.tell()
+            held.stop_serving()
             held.log.delete()
         elif stream.damage is None:
             self._describe(stream).delete()
@@ -245,11 +184,11 @@ class StreamStore:
         count = sum(batch.records for batch in batches)
         stream.published_total += count
         stream.counters.publish += count
-        stream.next_offset = kept.log.next_offset
+        stream.backlog.next_offset = kept.log.next_offset
         self._promise(stream, kept, [batch for batch in batches if batch.ids])
 
     def _append_batches(
-        self, stream: Stream, kept: StreamLog, batches: list[Batch], sequences: dict[bytes, int]
+        self, stream: Stream, kept: CommittedLog, batches: list[Batch], sequences: dict[bytes, int]
     ) -> None:
         filters = _filters_of(batches)
         offsets = stream.unlogged_offsets
@@ -278,11 +217,17 @@ class StreamStore:
             self._append(stream, kept, ChunkType.TRACKING, [encode_entry(b"")], 1, trailer)
             stream.offsets.update(stream.unlogged_offsets)
             stream.unlogged_offsets = {}
-            stream.next_offset = kept.log.next_offset
+            stream.backlog.next_offset = kept.log.next_offset
             self._promise(stream, kept, [])
 
     def _append(
-        self, stream: Stream, kept: StreamLog, kind: int, entries: list[bytes], records: int, trailer: bytes
+        self,
+        stream: Stream,
+        kept: CommittedLog,
+        kind: int,
+        entries: list[bytes],
+        records: int,
+        trailer: bytes,
     ) -> Header:
         log = kept.log
         log.segment_bytes_max = stream.settings.segment_bytes_max or self._segment_bytes_max
@@ -292,6 +237,8 @@ class StreamStore:
         now_ms = max(self._clock_ms(), log.last_timestamp_ms)
         header = log.append(kind, len(entries), records, data, now_ms, trailer)
         self._commit.appended(log)
+        if not header.chunk_id:
+            self.mark_log(stream.epoch)
         self.on_append(stream, header, data)
         if starts_segment:
             self._retain(stream, kept)
@@ -317,12 +264,12 @@ class StreamStore:
             found += [encode_attribute(Attribute.FILTER, name, many) for name in ({b""} if many else filters)]
         return encode_trailer(*found)
 
-    def _promise(self, stream: Stream, kept: StreamLog, batches: list[Batch]) -> None:
+    def _promise(self, stream: Stream, kept: CommittedLog, batches: list[Batch]) -> None:
         end, last = kept.log.next_offset, kept.last_appended_id
         self._commit.when_durable(partial(self._committed, stream, kept, end, last, batches))
 
     def _committed(
-        self, stream: Stream, kept: StreamLog, end: int, last_chunk_id: int, batches: list[Batch]
+        self, stream: Stream, kept: CommittedLog, end: int, last_chunk_id: int, batches: list[Batch]
     ) -> None:
         for batch in batches:
             batch.done(None)
@@ -339,7 +286,7 @@ class StreamStore:
             except StorageError as error:
                 logger.error("retention_failed vhost=%s queue=%s error=%s", *stream.key, error)
 
-    def _retain(self, stream: Stream, kept: StreamLog) -> None:
+    def _retain(self, stream: Stream, kept: CommittedLog) -> None:
         settings = stream.settings
         before_ms = retained_before_ms(settings, self._clock_ms())
         if settings.max_length_bytes is not None or before_ms is not None:
@@ -377,7 +324,16 @@ def _remember(stream: Stream, chunk: Chunk) -> None:
             stream.logged_sequences({name: value})
         elif kind == Attribute.OFFSET:
             stream.offsets[name] = value
-    stream.next_offset = chunk.header.next_offset
+    stream.backlog.next_offset = chunk.header.next_offset
+
+
+def _unmarked(epoch: int) -> bool:
+    """Nobody knows which streams had a log."""
+    return False
+
+
+def _do_not_mark(epoch: int) -> None:
+    """Nobody wants to know it."""
 
 
 def _filters_of(batches: list[Batch]) -> set[bytes] | None:

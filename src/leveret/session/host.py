@@ -96,6 +96,13 @@ class Host(Protocol):
     def open_vhost(self, user: str, vhost: str) -> None:
         """Check that the vhost exists and the user may enter it, or raise a Refusal."""
 
+    def channel_failed(self, name: str, user: str, number: int, operation: str, text: str) -> None:
+        """Tell the operator that the node closed channel `number` of a connection, and why.
+
+        `name` is both ends of the connection, `operation` the method that was refused, such as
+        `queue.declare`, empty if it was none; `text` is what the client is told.
+        """
+
     def append_now(self, queue: Queue) -> None:
         """Append what the queue gathered, so that it counts and can be taken."""
 

@@ -340,7 +340,7 @@ class StreamSession:
         """What may be read under this name. Raises AccessRefused, NotFound, StorageError."""
         if stream == OUTGOING_STREAM:
             return self.authority.outgoing_log(self.user, self.vhost)
-        return self.stream(stream, "read")
+        return self.stream(stream, "read").log
 
     def allow_frames(self, bytes_max: int) -> None:
         """Frames may be that large from now on."""

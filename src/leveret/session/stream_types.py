@@ -52,8 +52,12 @@ class SequenceBook(Protocol):
         """The last publishing id stored under `reference`, 0 when there is none."""
 
 
-class StreamBook(SequenceBook, LogBounds, Protocol):
+class StreamBook(SequenceBook, Protocol):
     """What a stream knows of its log, its publishers and its readers."""
+
+    @property
+    def log(self) -> LogBounds:
+        """What is served of it."""
 
     def stored_offset(self, reference: str) -> int | None:
         """The offset that a reader stored last."""

@@ -10,7 +10,8 @@ garbage.
 A new segment may reach the disk before the end of the one before it has. Until that one is synced the
 new file is *provisional*: its name ends in `.new`, and nothing in it has been promised to anybody. So
 when the segment before it turns out to be torn, it goes with the torn tail; a segment with its final
-name never does, there a torn predecessor is damage.
+name never does, there a torn predecessor is damage. Once the new segment counts, the one before it
+is *sealed*, by its name again: so a newest segment that went missing is told from one that never was.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from isal.isal_zlib import crc32
 
 from leveret.model.errors import Corrupt, StorageError
-from leveret.storage.segment import PROVISIONAL, SUFFIX, OnChunk, Segment
+from leveret.storage.segment import OnChunk, Segment, State
+from leveret.storage.summary import Notable, Summary, is_summary, summary_path
 from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, Header, decode_header, encode_header, verify
 
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 256 * 1024
-_NAME: Final = re.compile(rf"(\d{{20}}){re.escape(SUFFIX)}({re.escape(PROVISIONAL)})?")
+_NAME: Final = re.compile(rf"(\d{{20}})({'|'.join(map(re.escape, State))})")
 
 
 class Log:
@@ -65,23 +68,42 @@ class Log:
         self._unsynced: list[Segment] = []
         self._syncing: list[Segment] = []
         self._has_overhang = False
+        self._with_messages = True
+        self._sealed: list[Path] = []
 
-    def open(self, on_chunk: OnChunk | None = None, *, first_offset: int = 0) -> Log:
+    def open(
+        self,
+        on_chunk: OnChunk | None = None,
+        *,
+        first_offset: int = 0,
+        must_exist: bool = False,
+        with_messages: bool = True,
+    ) -> Log:
         """Make the directory or recover what is in it, handing every whole chunk to `on_chunk`.
 
+        Not `with_messages`: of segments that have a summary `on_chunk` gets only chunks that are notable
+        (see storage.summary), messages without their data. With `must_exist` nothing is made.
         What was recovered is durable afterwards, also what a killed process had not synced.
 
         Raises:
             Corrupt: damage that no torn write explains; the files are left as they are.
-            StorageError: the disk refused it.
+            StorageError: the disk refused it, or the log is missing and must not be.
         """
+        self._with_messages = with_messages
         try:
+            if must_exist and not self._has_segments():
+                raise StorageError(
+                    f"log {self.directory} is missing, with all that was in it; stop the node and restore the "
+                    "directory from a copy, or accept the loss with leveretctl delete_queue"
+                )
             self._make_directory()
-            found = sorted(match for path in self.directory.iterdir() if (match := _segment_of(path)))
+            names = list(self.directory.iterdir())
+            found = sorted(match for path in names if (match := _segment_of(path)))
             if found:
                 self._recover(found, on_chunk or _ignore)
             else:
                 self._segments.append(Segment(self.directory, first_offset))
+            self._remove_summaries(names)
         except OSError as error:
             raise StorageError(f"log {self.directory}: cannot be opened: {error}") from error
         return self
@@ -93,31 +115,65 @@ class Log:
             if self._durable:
                 _fsync_directory(each.parent)
 
-    def _recover(self, found: list[tuple[int, bool]], on_chunk: OnChunk) -> None:
-        for index, (start, provisional) in enumerate(found):
+    def _has_segments(self) -> bool:
+        return self.directory.exists() and any(_segment_of(path) for path in self.directory.iterdir())
+
+    def _recover(self, found: list[tuple[int, State]], on_chunk: OnChunk) -> None:
+        for index, (start, state) in enumerate(found):
             end = self.next_offset if self._segments else start
-            if start != end and all(provisional for _, provisional in found[index:]):
+            if start != end and _all_provisional(found[index:]):
                 break
-            segment = Segment(self.directory, start, provisional=provisional)
+            segment = Segment(self.directory, start, state)
             if start != end:
                 raise Corrupt(
                     str(self.directory), segment.path.name, end, 0,
                     f"segment starts at offset {start}, the one before it ends at {end}",
                 )  # fmt: skip
             self._segments.append(segment)
-            last = all(provisional for _, provisional in found[index + 1 :])
-            self.torn_bytes += segment.scan(on_chunk, last=last)
-            if not last:
+            if state is State.SEALED:
+                self._recover_sealed(segment, on_chunk)
                 segment.close()
+            else:
+                last = _all_provisional(found[index + 1 :])
+                self.torn_bytes += segment.scan(on_chunk, last=last)
+                if not last:
+                    segment.close()
+        if self._segments[-1].state is State.SEALED:
+            raise Corrupt(
+                str(self.directory), f"{self.next_offset:020d}{State.NEWEST}", self.next_offset, 0,
+                "the segment is missing: the one before it was sealed when this one was there",
+            )  # fmt: skip
         self._settle_tail(found[len(self._segments) :])
 
-    def _settle_tail(self, gone: list[tuple[int, bool]]) -> None:
+    def _recover_sealed(self, segment: Segment, on_chunk: OnChunk) -> None:
+        summary = None if self._with_messages else Summary.load(segment)
+        if summary is not None:
+            summary.give(segment, on_chunk)
+            return
+        notable = Notable()
+
+        def noted(chunk: Chunk) -> None:
+            notable.add(chunk)
+            on_chunk(chunk)
+
+        segment.scan(on_chunk if self._with_messages else noted, last=False)
+        if not self._with_messages:
+            notable.save(segment)
+
+    def _remove_summaries(self, names: list[Path]) -> None:
+        """Of segments that were deleted while their summary was being written."""
+        held = {summary_path(segment.path) for segment in self._segments}
+        for path in names:
+            if is_summary(path) and path not in held:
+                path.unlink(missing_ok=True)
+
+    def _settle_tail(self, gone: list[tuple[int, State]]) -> None:
         """Cut what is torn, remove what never counted, make durable what a killed process had not synced."""
-        for start, provisional in gone:
-            segment = Segment(self.directory, start, provisional=provisional)
+        for start, state in gone:
+            segment = Segment(self.directory, start, state)
             self.torn_bytes += segment.path.stat().st_size
             segment.path.unlink()
-        finals = [segment for segment in self._segments if not segment.provisional]
+        finals = [segment for segment in self._segments if segment.state is not State.PROVISIONAL]
         tail = self._segments[max(0, len(finals) - 1) :]
         for segment in tail:
             os.ftruncate(segment.fd(), segment.size)
@@ -125,6 +181,7 @@ class Log:
                 os.fdatasync(segment.fd())
         self._syncing, self._syncing_end = tail, self.next_offset
         self.synced()
+        self._seal()
 
     @property
     def first_offset(self) -> int:
@@ -146,6 +203,21 @@ class Log:
     def size_bytes(self) -> int:
         """Octets of all segments."""
         return sum(segment.size for segment in self._segments)
+
+    @property
+    def user_records(self) -> int:
+        """How many messages are held, settled or not."""
+        return sum(segment.user_records for segment in self._segments)
+
+    @property
+    def user_bytes(self) -> int:
+        """Octets of those messages."""
+        return sum(segment.user_bytes for segment in self._segments)
+
+    @property
+    def is_rolling(self) -> bool:
+        """Whether the newest segment does not count yet, for want of a sync."""
+        return self._segments[-1].state is State.PROVISIONAL
 
     @property
     def last_timestamp_ms(self) -> int:
@@ -205,7 +277,8 @@ class Log:
         """Let the next chunk be the first of a new segment, and return that."""
         segment = self._segments[-1]
         if segment.size:
-            segment = Segment(self.directory, self.next_offset, provisional=self._durable)
+            state = State.PROVISIONAL if self._durable else State.NEWEST
+            segment = Segment(self.directory, self.next_offset, state)
             self._segments.append(segment)
         return segment
 
@@ -238,11 +311,26 @@ class Log:
         """What the last `unsynced` gave is durable: segments in it count from now on."""
         syncing, self._syncing = self._syncing, []
         self.synced_offset = self._syncing_end
-        for segment in syncing:
-            if segment.provisional:
-                # Should the name not change, the segment stays provisional until the next start: no harm.
-                with suppress(OSError):
-                    segment.take_final_name()
+        provisional = [segment for segment in syncing if segment.state is State.PROVISIONAL]
+        # Should a name not change, the segment is not told of before the next start: no harm.
+        with suppress(OSError):
+            for segment in provisional:
+                segment.enter(State.NEWEST)
+        if provisional:
+            self._seal()
+
+    def _seal(self) -> None:
+        """Seal every segment that one which counts follows."""
+        with suppress(OSError):
+            for segment, after in pairwise(self._segments):
+                if segment.state is State.NEWEST and after.state is not State.PROVISIONAL:
+                    segment.enter(State.SEALED)
+                    self._sealed.append(segment.path)
+
+    def take_sealed(self) -> list[Path]:
+        """Segments that were sealed since the last call and want a summary; see storage.summary.summarise."""
+        sealed, self._sealed = self._sealed, []
+        return [] if self._with_messages else sealed
 
     def sync(self) -> None:
         """Make all appended chunks durable, here and now."""
@@ -361,20 +449,23 @@ class Log:
 
     def _may_drop_oldest(self) -> bool:
         """Whether there is a newer segment that counts: a provisional one needs the one before it."""
-        return len(self._segments) > 1 and not self._segments[1].provisional
+        return len(self._segments) > 1 and self._segments[1].state is not State.PROVISIONAL
 
     def _drop_oldest(self) -> None:
         segment = self._segments[0]
         try:
             segment.path.unlink(missing_ok=True)
+            if segment.state is State.SEALED:
+                summary_path(segment.path).unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(
                 f"log {self.directory}: segment {segment.path.name} cannot be deleted: {error}"
             ) from error
         segment.close()
         del self._segments[0]
-        if segment in self._unsynced:
-            self._unsynced.remove(segment)
+        for pending in (self._unsynced, self._syncing):
+            if segment in pending:
+                pending.remove(segment)
 
     def offset_at(self, timestamp_ms: int) -> int:
         """First offset of the first chunk that is not older; the end of the log if all are.
@@ -395,19 +486,22 @@ class Log:
             segment.close()
 
     def delete(self) -> None:
-        """Close the log and remove its directory, in which nothing but segments may be.
+        """Close the log and remove its directory, in which nothing but segments and summaries may be.
 
         Raises:
             StorageError: the disk refused it, or something else is there.
         """
         self.close()
         self._unsynced.clear()
+        self._syncing.clear()
         try:
-            if self.directory.exists():
+            while self.directory.exists():
                 for path in self.directory.iterdir():
-                    if _segment_of(path):
-                        path.unlink()
-                self.directory.rmdir()
+                    if _segment_of(path) or is_summary(path):
+                        path.unlink(missing_ok=True)
+                # A summary may come from its thread between the two: then once more.
+                if not any(map(is_summary, self.directory.iterdir())):
+                    self.directory.rmdir()
         except OSError as error:
             raise StorageError(f"log {self.directory}: cannot be removed: {error}") from error
 
@@ -441,10 +535,14 @@ def _fsync_directory(path: Path) -> None:
         os.close(directory)
 
 
-def _segment_of(path: Path) -> tuple[int, bool] | None:
-    """First offset of a segment file and whether it is provisional; None for any other file."""
+def _segment_of(path: Path) -> tuple[int, State] | None:
+    """First offset of a segment file and its state; None for any other file."""
     match = _NAME.fullmatch(path.name)
-    return (int(match[1]), match[2] is not None) if match else None
+    return (int(match[1]), State(match[2])) if match else None
+
+
+def _all_provisional(found: list[tuple[int, State]]) -> bool:
+    return all(state is State.PROVISIONAL for _, state in found)
 
 
 def _ignore(chunk: Chunk) -> None:

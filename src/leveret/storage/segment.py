@@ -1,13 +1,14 @@
 """One segment file of a log: a run of chunks and nothing else.
 
-The file's name is the offset of its first record, 20 digits, `.segment`. A sparse index (one entry
-per 64 KiB) is kept in memory and rebuilt by the scan at start.
+The file's name is the offset of its first record, 20 digits, and the state it is in. A sparse index (one
+entry per 64 KiB) is kept in memory and rebuilt by the scan at start, or taken from a summary.
 
 **What counts as torn.** An append is one `writev`, so power loss leaves a prefix of it, possibly
 followed by zeros (the file grew, the data did not arrive). The tail of the *last* segment is torn, and
 is cut, when its last chunk has a good header and the file ends before the chunk does, when less than a
-header is left, or when all is zero from somewhere inside that chunk to the end of the file. Anything
-else that fails a check is damage: it is reported with its place, and nothing is changed.
+header is left, or when all is zero from somewhere inside that chunk to the end of the file; or when it
+has a hole, see storage.hole. Anything else that fails a check is damage: it is reported with its place,
+and nothing is changed.
 """
 
 from __future__ import annotations
@@ -16,15 +17,14 @@ import os
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from leveret.model.errors import Corrupt
-from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, Header, decode_chunk, decode_header
+from leveret.storage.hole import is_hole
+from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, ChunkType, Header, decode_chunk, decode_header
 
-SUFFIX: Final = ".segment"
-PROVISIONAL: Final = ".new"
-"""Appended to the name while the end of the segment before may not be on disk; see storage.log."""
 INDEX_EVERY_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 1024 * 1024
 _ZERO_TAIL_BYTES: Final = 64
@@ -33,8 +33,24 @@ _ZERO_TAIL_BYTES: Final = 64
 OnChunk = Callable[[Chunk], None]
 
 
+class State(StrEnum):
+    """What may be relied on; the value is how the file's name ends. See storage.log."""
+
+    PROVISIONAL = ".segment.new"
+    """The end of the segment before it may not be on disk yet."""
+    NEWEST = ".segment"
+    """All before it is on disk."""
+    SEALED = ".sealed.segment"
+    """It is whole, on disk, and another one follows it."""
+
+
 class Segment:
-    """Where chunks are in one file; knows nothing of what they mean."""
+    """Where chunks are in one file; knows nothing of what they mean.
+
+    Attributes:
+        user_records: how many messages it holds.
+        user_bytes: octets of them, as data of chunks.
+    """
 
     __slots__ = (
         "_fd",
@@ -46,14 +62,18 @@ class Segment:
         "last_timestamp_ms",
         "next_offset",
         "path",
-        "provisional",
         "size",
+        "state",
+        "user_bytes",
+        "user_records",
     )
 
-    def __init__(self, directory: Path, first_offset: int, *, provisional: bool = False) -> None:
+    def __init__(self, directory: Path, first_offset: int, state: State = State.NEWEST) -> None:
         """Describe the file; neither opens nor creates it."""
-        self.path = directory / f"{first_offset:020d}{SUFFIX}{PROVISIONAL if provisional else ''}"
-        self.provisional = provisional
+        self.path = directory / f"{first_offset:020d}{state}"
+        self.state = state
+        self.user_records = 0
+        self.user_bytes = 0
         self.first_offset = first_offset
         self.next_offset = first_offset
         self.size = 0
@@ -66,9 +86,10 @@ class Segment:
         self._top_ms = 0
 
     def fd(self) -> int:
-        """The file, opened for reading and writing and created if need be (mode 0600)."""
+        """The file, opened for reading and writing and created if need be (mode 0600); a sealed one must be there."""
         if self._fd < 0:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            create = 0 if self.state is State.SEALED else os.O_CREAT
+            self._fd = os.open(self.path, os.O_RDWR | create | os.O_CLOEXEC, 0o600)
         return self._fd
 
     def close(self) -> None:
@@ -77,11 +98,11 @@ class Segment:
             os.close(self._fd)
             self._fd = -1
 
-    def take_final_name(self) -> None:
-        """All before this segment is durable: it is provisional no longer."""
-        final = self.path.with_suffix("")
-        self.path.rename(final)
-        self.path, self.provisional = final, False
+    def enter(self, state: State) -> None:
+        """Say in the file's name that it is in this state from now on."""
+        path = self.path.with_name(f"{self.first_offset:020d}{state}")
+        self.path.rename(path)
+        self.path, self.state = path, state
 
     def note(self, header: Header) -> None:
         """Remember a chunk that stands at the present end."""
@@ -94,6 +115,19 @@ class Segment:
         self.size += header.chunk_bytes
         self.next_offset = header.next_offset
         self.last_timestamp_ms = header.timestamp_ms
+        if header.type == ChunkType.USER:
+            self.user_records += header.records
+            self.user_bytes += header.data_bytes
+
+    def index(self) -> tuple[list[int], list[int], list[int]]:
+        """The sparse index: ids, positions and latest times so far."""
+        return self._index_ids.tolist(), self._index_positions.tolist(), self._index_tops_ms.tolist()
+
+    def take_index(self, ids: list[int], positions: list[int], tops_ms: list[int]) -> None:
+        """As if every chunk that `index` was made from had been noted."""
+        self._index_ids = array("Q", ids)
+        self._index_positions = array("Q", positions)
+        self._index_tops_ms = array("Q", tops_ms)
 
     def place_before(self, offset: int) -> tuple[int, int]:
         """Id and position of a chunk at or before the one with `offset`, at most an index step away."""
@@ -119,7 +153,7 @@ class Segment:
             try:
                 chunk = self._next_chunk(window, length)
             except ChunkError as error:
-                if last and _is_torn(window.load(self.size, length - self.size)):
+                if last and self._is_torn(window.load(self.size, length - self.size)):
                     return length - self.size
                 raise Corrupt(
                     str(self.path.parent), self.path.name, self.next_offset, self.size, str(error)
@@ -127,6 +161,10 @@ class Segment:
             on_chunk(chunk)
             self.note(chunk.header)
         return 0
+
+    def _is_torn(self, tail: memoryview) -> bool:
+        since_ms = self.last_timestamp_ms if self.size else None
+        return _is_torn(tail) or is_hole(bytes(tail), self.size, since_ms)
 
     def _next_chunk(self, window: _Window, length: int) -> Chunk:
         header = decode_header(window.load(self.size, HEADER_BYTES))

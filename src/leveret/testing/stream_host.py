@@ -164,6 +164,11 @@ class FakeStream(FakeServedLog):
         self.sequences: dict[str, int] = {}
         self.offsets: dict[str, int] = {}
 
+    @property
+    def log(self) -> FakeServedLog:
+        """As `StreamHandle` says."""
+        return self
+
     def last_sequence(self, reference: str) -> int:
         """As `SequenceBook` says."""
         return self.sequences.get(reference, 0)

@@ -171,8 +171,7 @@ def _decode(octets: bytes) -> Message091:
 
 
 def _message(sections: dict[int, Any], body: bytes) -> Message091:
-    annotations = dict(sections.get(_ANNOTATIONS) or {})
-    application = dict(sections.get(_APPLICATION) or {})
+    annotations, application = _map(sections.get(_ANNOTATIONS)), _map(sections.get(_APPLICATION))
     exchange, key = annotations.pop("x-exchange", None), annotations.pop("x-routing-key", None)
     fields = _fields(sections.get(_PROPERTIES), 13)
     durable, priority, ttl = _fields(sections.get(_HEADER), 3)
@@ -201,6 +200,11 @@ def _message(sections: dict[int, Any], body: bytes) -> Message091:
         app_id=_short(app_id if fields[10] is None else fields[10]),
     )
     return Message091(_short(exchange), _short(key), properties, body)
+
+
+def _map(section: Any) -> dict[str, Any]:
+    """A section that has to be a map; what is none says nothing."""
+    return dict(section) if isinstance(section, dict) else {}
 
 
 def _fields(section: Any, count: int) -> list[Any]:

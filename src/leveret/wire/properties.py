@@ -109,6 +109,23 @@ def split(header: bytes) -> dict[int, bytes]:
     Raises:
         SyntaxFault: the header ends inside its properties.
     """
+    return _split(header)[0]
+
+
+def split_whole(header: bytes) -> dict[int, bytes]:
+    """As `split`, of a header that has to end where its properties do.
+
+    Raises:
+        SyntaxFault: the header ends inside its properties, or goes on after them.
+    """
+    found, end = _split(header)
+    if end != len(header):
+        raise SyntaxFault(f"content header goes on for {len(header) - end} octets after its properties")
+    return found
+
+
+def _split(header: bytes) -> tuple[dict[int, bytes], int]:
+    """The properties, and where they end."""
     flags = property_flags(header)
     found: dict[int, bytes] = {}
     position = 14
@@ -120,7 +137,7 @@ def split(header: bytes) -> dict[int, bytes]:
             raise SyntaxFault("content header ends inside its properties")
         found[flag] = header[start : start + size]
         position = start + size
-    return found
+    return found, position
 
 
 def _extent(header: bytes, position: int, kind: str | int) -> tuple[int, int]:

@@ -47,6 +47,21 @@ def split(table: bytes) -> dict[bytes, bytes]:
     return entries
 
 
+def check(table: bytes) -> None:
+    """Read a table with all that is in it, however deep.
+
+    Raises:
+        SyntaxFault: not a table, or one of its values, or one in those, is not what it says.
+    """
+    waiting = list(split(table).values())
+    while waiting:
+        value = waiting.pop()
+        if value[:1] == b"F":
+            waiting += split(value[5:]).values()
+        elif value[:1] == b"A":
+            waiting += split_array(value)
+
+
 def join(entries: Mapping[bytes, bytes]) -> bytes:
     """A table's octets from what `split` gave."""
     return b"".join([shortstr(key) + value for key, value in entries.items()])
@@ -106,6 +121,13 @@ def long_string(octets: bytes) -> bytes:
     return b"S" + len(octets).to_bytes(4, "big") + octets
 
 
+def integer(number: int) -> bytes:
+    """A signed integer value, of 32 bits if it fits into them, else of 64."""
+    if -(2**31) <= number < 2**31:
+        return b"I" + number.to_bytes(4, "big", signed=True)
+    return long_integer(number)
+
+
 def long_integer(number: int) -> bytes:
     """A 64-bit signed integer value."""
     return b"l" + number.to_bytes(8, "big", signed=True)
@@ -124,5 +146,9 @@ def array(values: Iterable[bytes]) -> bytes:
 
 def table(entries: Mapping[bytes, bytes]) -> bytes:
     """A table value."""
-    octets = join(entries)
+    return table_value(join(entries))
+
+
+def table_value(octets: bytes) -> bytes:
+    """A table value of a table's octets."""
     return b"F" + len(octets).to_bytes(4, "big") + octets

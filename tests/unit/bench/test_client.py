@@ -7,7 +7,11 @@ import pytest
 from pamqp import body, commands, frame, header
 
 from bench.client import CHANNEL, Connection, LoadError, Message, describe, ring
+from bench.load import PublishJob
 from bench.selftest import SinkNode
+from bench.workers import Worker
+from leveret.testing.broker import LeveretProcess
+from leveret.testing.ports import wait_until
 
 MESSAGE = Message("logs", "eu.1", 100, True)
 
@@ -73,3 +77,18 @@ def test_a_connection_declares_and_asks() -> None:
         connection.confirm_select()
         assert connection.ready_messages("q") == 0
         connection.close()
+
+
+def test_to_peek_at_a_queue_leaves_its_first_message_there(leveret: LeveretProcess) -> None:
+    with Worker(PublishJob(leveret.amqp_port, "peeked", count=3)) as publisher:
+        asking = Connection(leveret.amqp_port)
+        asking.declare_queue("peeked")
+        publisher.ready().go()
+        publisher.result()
+    assert len(asking.peek("peeked")) == PublishJob.body_bytes
+    assert asking.ready_messages("peeked") == 2
+    asking.close()
+    again = Connection(leveret.amqp_port)
+    wait_until(lambda: again.ready_messages("peeked") == 3, "the message to be back", 5)
+    again.delete_queue("peeked")
+    again.close()

@@ -15,6 +15,7 @@ def test_without_arguments_everything_is_measured_on_both() -> None:
     assert told.rows == ROW_NAMES
     assert told.brokers == ["leveret", "rabbitmq"]
     assert settings_of(told).backlog == 1_000_000
+    assert settings_of(told).large_backlog == 5_000_000
 
 
 def test_what_is_given_wins_over_quick() -> None:

@@ -9,6 +9,7 @@ from bench import report
 from bench.rows import Reading, Row, Target
 
 FASTER = Row("fast", "how fast", "msg/s", True, Target("ratio", 4.0))
+HALF = Row("half", "half as fast", "msg/s", True, Target("share", 0.5, of_row="fast"))
 SMALLER = Row("small", "how small", "MB", False, Target("value", 200.0))
 
 
@@ -54,6 +55,20 @@ def test_where_less_is_better_the_target_is_a_ceiling(value: float, met: bool) -
 def test_without_the_other_broker_there_is_no_ratio_and_no_verdict() -> None:
     row = report.row_record(FASTER, {"leveret": rounds(60.0), "rabbitmq": []})
     assert (row["ratio"], row["met"], row["target"]) == (None, None, ">= 4x")
+
+
+@pytest.mark.parametrize(("value", "met"), [(50.0, True), (49.0, False)])
+def test_a_share_is_of_leverets_own_median_in_another_row_of_the_run(value: float, met: bool) -> None:
+    whole = report.row_record(FASTER, {"leveret": rounds(90.0, 100.0, 120.0), "rabbitmq": rounds(20.0)})
+    other = report.row_record(SMALLER, {"leveret": rounds(1.0)})
+    row = report.row_record(HALF, {"leveret": rounds(value), "rabbitmq": rounds(200.0)}, [other, whole])
+    assert (row["met"], row["target"]) == (met, ">= 0.5 of `fast`")
+
+
+@pytest.mark.parametrize("before", [[], [report.row_record(FASTER, {"rabbitmq": rounds(20.0)})]])
+def test_a_share_of_a_row_that_was_not_measured_has_no_verdict(before: list[report.RowRecord]) -> None:
+    row = report.row_record(HALF, {"leveret": rounds(50.0)}, before)
+    assert (row["met"], row["target"]) == (None, ">= 0.5 of `fast`")
 
 
 @pytest.mark.parametrize(

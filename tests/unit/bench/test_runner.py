@@ -8,7 +8,7 @@ import pytest
 from bench import contenders, runner
 from bench.client import LoadError
 from bench.contenders import Node
-from bench.rows import Reading, Row, Scenario, Settings
+from bench.rows import Reading, Row, Scenario, Settings, Target
 from bench.runner import run
 from bench.selftest import SinkNode
 
@@ -77,3 +77,11 @@ def test_a_broker_that_is_not_there_is_left_out_with_the_reason(
     record = runner.run([scenario], ["leveret", "rabbitmq"], settings, lambda row: True, lambda text: None)
     assert record["errors"] == {"rabbitmq": "no RabbitMQ: install it"}
     assert "rabbitmq" not in record["rows"][0]
+
+
+def test_a_row_can_have_a_target_that_is_a_share_of_one_before_it(settings: Settings) -> None:
+    half = Row("half", "half of it", "x", True, Target("share", 0.5, of_row="row"))
+    whole = Scenario((ROW,), lambda node, settings: {"row": Reading(10.0)})
+    part = Scenario((half,), lambda node, settings: {"half": Reading(4.0)})
+    record = run([whole, part], ["leveret"], settings, lambda row: True, lambda text: None)
+    assert [row["met"] for row in record["rows"]] == [None, False]

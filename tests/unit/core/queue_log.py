@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
+from leveret.core import backlog, priority_backlog
+from leveret.core import queue as queue_module
 from leveret.core.head import Head, Run
 from leveret.core.offsets import OffsetSet
 from leveret.core.queue import Queue
@@ -27,6 +31,14 @@ def numbers(runs: Sequence[Run]) -> list[int]:
 
 def offsets(runs: Sequence[Run]) -> list[int]:
     return [run.first + i for run in runs for i in range(len(run.bodies))]
+
+
+def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for a few messages only, so that a test meets every limit."""
+    for module in (backlog, priority_backlog, queue_module):
+        for name, value in SMALL.items():
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, value)
 
 
 class Log:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.core.broker import Broker
-from leveret.core.queue import Head, Queue, Run
+from leveret.core.head import Head, Run
+from leveret.core.queue import Queue
 from leveret.core.topology import PREDECLARED
 from leveret.model import definitions as d
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed, Refusal

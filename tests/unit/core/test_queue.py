@@ -17,11 +17,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from leveret.core import queue as queue_module
 from leveret.core.head import Head
 from leveret.core.queue import Queue
 from leveret.model.errors import StorageError
-from tests.unit.core.queue_log import HEADS, PURGED, SMALL, Log, Sink, body, numbers, offsets
+from tests.unit.core.queue_log import HEADS, PURGED, SMALL, Log, Sink, body, numbers, offsets, shrink
 
 
 class Model:
@@ -128,7 +127,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule()
     def a_consumer_comes_or_goes(self) -> None:
         if self.queue.consumers:
-            self.queue.remove_consumer(self.queue.consumers[0])
+            self.queue.remove_consumer(next(iter(self.queue.consumers)))
         else:
             self.queue.add_consumer(Sink(0))
 
@@ -151,8 +150,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in SMALL.items():
-        monkeypatch.setattr(queue_module, name, value)
+    shrink(monkeypatch)
 
 
 def take_all(queue: Queue, got: list[int]) -> None:
@@ -241,7 +239,7 @@ def test_a_backlog_is_not_kept_in_memory() -> None:
     for number in range(200):
         queue.gather(HEADS[1], [body(number, HEADS[1])])
         log.flush(queue)
-    held = sum(len(run.bodies) for run in queue._window)
+    held = sum(len(run.bodies) for run in queue.backlog._window)
     assert 0 < held * (20 + 64) <= SMALL["WINDOW_IDLE_BYTES_MAX"] + 84
     got: list[int] = []
     take_all(queue, got)

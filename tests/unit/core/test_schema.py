@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from leveret.core.broker import Broker
 from leveret.core.queue import Reader
 from leveret.core.schema import (
-    LOCAL_KINDS,
     NODE_PARAMETERS,
     SCHEMA_VHOST,
     Delta,
@@ -24,6 +23,7 @@ from leveret.core.schema import (
 )
 from leveret.model.definitions import (
     KINDS,
+    LOCAL_KINDS,
     AnyEntity,
     Binding,
     Definitions,

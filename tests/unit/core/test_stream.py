@@ -202,7 +202,7 @@ def test_what_is_not_durable_is_not_handed_out() -> None:
     stream = make(committed_offset=2)
     taker = Taker(100)
     stream.add_consumer(taker)
-    stream.next_offset = 50
+    stream.backlog.next_offset = 50
     stream.dispatch(1)
     assert taker.got == []
     assert isinstance(stream.log, Bounds)
@@ -219,7 +219,7 @@ def test_a_consumer_must_acknowledge_and_say_how_many_it_takes() -> None:
         stream.add_consumer(Taker(0))
     with pytest.raises(PreconditionFailed, match="x-stream-offset"):
         stream.add_consumer(Taker(1, offset="nonsense"))
-    assert stream.consumers == []
+    assert not stream.consumers
 
 
 def test_what_a_channel_gives_back_does_not_come_again() -> None:
@@ -230,7 +230,7 @@ def test_what_a_channel_gives_back_does_not_come_again() -> None:
     stream.remove_consumer(taker)
     stream.requeue(0, 2)
     stream.dispatch(2)
-    assert (taker.got, stream.unacked_count, stream.consumers) == ([0, 1], 0, [])
+    assert (taker.got, stream.unacked_count, len(stream.consumers)) == ([0, 1], 0, 0)
 
 
 def test_a_stream_is_not_got_from_purged_or_rejected_to() -> None:

@@ -16,7 +16,8 @@ from starlette.types import ASGIApp
 
 from leveret.config import Config
 from leveret.core.access import SALT_BYTES, check_password, hash_password
-from leveret.core.queue import Head, Queue
+from leveret.core.head import Head
+from leveret.core.queue import Queue
 from leveret.management.app import build_app, operator_door, public_door
 from leveret.model.definitions import Permission, Put, User, Vhost
 from leveret.model.errors import AuthenticationFailed, InvalidCommand, PreconditionFailed
@@ -131,6 +132,26 @@ class FakeStandby:
         self.told.append("delete")
 
 
+class FakeMaintenance:
+    """Does what it is told, without doors."""
+
+    def __init__(self) -> None:
+        self.is_draining = False
+        self.is_suspended = False
+
+    def suspend_listeners(self) -> None:
+        self.is_suspended = True
+
+    async def resume_listeners(self) -> None:
+        self.is_suspended = False
+
+    def drain(self) -> None:
+        self.is_draining = True
+
+    async def revive(self) -> None:
+        self.is_draining = False
+
+
 class FakeStreams:
     """Nobody is connected."""
 
@@ -150,6 +171,7 @@ class FakeNode:
         self.schema_sync = FakeSchemaSync()
         self.standby = FakeStandby()
         self.streams = FakeStreams()
+        self.maintenance = FakeMaintenance()
         self.commits = GroupCommit(fsync=False, on_failure=lambda error: None)
         self.alarms = AlarmWatch(self.config.watermarks, data_dir)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from leveret.config import load
-from leveret.core.head import make_head
-from leveret.core.queue import Head, Queue
+from leveret.core.head import Head, make_head
+from leveret.core.queue import Queue
 from leveret.model import definitions as d
 from leveret.runtime.node import Node
 from leveret.wire.chunk import Attribute, ChunkType, decode_trailer, split_entries

@@ -57,6 +57,17 @@ def test_of_a_failed_import_nothing_is_to_be_logged(tmp_path: Path, broker: Brok
     assert broker.changes == []
 
 
+def test_a_failed_import_names_all_that_is_wrong(tmp_path: Path, broker: Broker) -> None:
+    shovel = {"component": "shovel", "name": "s", "vhost": "shop", "value": {}}
+    federation = {"federation-upstream-set": "all"}
+    policy = {"vhost": "shop", "name": "f", "pattern": "", "definition": federation, "priority": 0}
+    written(tmp_path, SHOP | {"parameters": [shovel], "policies": [policy | {"apply-to": "all"}]})
+    with pytest.raises(
+        ConfigError, match=r"policies 'shop f': .*; parameters 'shop shovel s': .*; nothing was imported"
+    ):
+        boot(tmp_path).into(broker)
+
+
 def test_the_same_files_are_passed_over_only_after_the_import_was_durable(
     tmp_path: Path, broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -203,6 +203,30 @@ def test_without_fsync_promises_are_kept_at_once(disk: Disk) -> None:
     run(scenario)
 
 
+def test_without_fsync_a_segment_counts_once_it_is_synced_beside_and_nobody_waits(
+    disk: Disk, tmp_path: Path
+) -> None:
+    disk.log.segment_bytes_max = 1
+
+    async def scenario() -> None:
+        commit, kept = disk.commit(fsync=False), list[str]()
+        disk.append(commit)
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("a"))
+        commit.begin()
+        await until(lambda: disk.syncing == 2)
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("b"))
+        commit.begin()
+        assert kept == ["a", "b"]
+        disk.let_go(9)
+        await until(lambda: not disk.log.is_rolling)
+        assert disk.log.drop_before(2) == 2
+        commit.close()
+
+    run(scenario)
+
+
 def test_settle_waits_until_everything_so_far_is_durable(disk: Disk) -> None:
     async def scenario() -> None:
         commit = disk.commit()

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.core.access import check_password
-from leveret.model.definitions import KINDS, Exchange, Queue, User, Vhost
+from leveret.model.definitions import KINDS, Binding, Exchange, Parameter, Queue, User, Vhost
 from leveret.model.definitions import Definitions as Held
 from leveret.model.errors import InvalidCommand
-from leveret.runtime.definitions_import import entities_of, is_passed_over
+from leveret.runtime.definitions_import import entities_of, is_passed_over, without_loose_bindings
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -74,3 +74,28 @@ def test_any_document_is_entities_or_an_error_that_names_the_entry(document: dic
     except InvalidCommand as error:
         problem = str(error)
     assert not problem or problem.startswith(tuple(KINDS))
+
+
+def test_bindings_of_what_is_not_in_the_file_are_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    # `rabbitmqctl export_definitions` of 3.10.8, while a client had an exclusive queue.
+    bindings = [
+        {"source": "amq.fanout", "vhost": "/", "destination": "amq.gen-1", "routing_key": "amq.gen-1"},
+        {"source": "amq.fanout", "vhost": "/", "destination": "q", "routing_key": ""},
+        {"source": "t", "vhost": "/", "destination": "held", "destination_type": "exchange"},
+        {"source": "gone", "vhost": "/", "destination": "q"},
+    ]
+    exchanges = [{"name": "t", "vhost": "/", "type": "topic"}]
+    document = {"exchanges": exchanges, "bindings": bindings, "queues": [{"name": "q", "vhost": "/"}]}
+    held = Held()
+    held.by_kind["exchanges"][("/", "held")] = Exchange(name="held", vhost="/", type="topic")
+    kept = without_loose_bindings(entities_of(document, None), held)
+    assert [one.destination for one in kept if isinstance(one, Binding)] == ["q", "held"]
+    assert "count=2 reason=no_queue_or_exchange first=/ amq.fanout queue amq.gen-1" in caplog.text
+
+
+def test_an_operator_policys_settings_may_be_pairs_as_rabbitmqctl_writes_them() -> None:
+    value = {"pattern": ".*", "definition": [["max-length", 10]], "priority": 0, "apply-to": "queues"}
+    given = {"component": "operator_policy", "name": "op", "vhost": "/", "value": value}
+    [parameter] = entities_of({"parameters": [given]}, None)
+    assert isinstance(parameter, Parameter)
+    assert parameter.value["definition"] == {"max-length": 10}

@@ -245,6 +245,7 @@ def test_a_damaged_grave_takes_nothing_and_loses_nothing() -> None:
             await site.touched("two")
         assert site.contents("other") == bodies, "who is not damaged gets it, once"
         assert site.contents("two") == bodies, "it stays where it died until all have it"
+
     on_a_site(play)
 
 
@@ -261,7 +262,7 @@ def test_a_queue_whose_log_turns_out_damaged_takes_nothing_else_down(monkeypatch
         def damaged(first: int) -> Any:
             raise Corrupt("log", "segment", first, 0, "crc")
 
-        monkeypatch.setattr(held, "_find", damaged)
+        monkeypatch.setattr(held.backlog, "find", damaged)
         for run in runs:
             held.reject(run.first, len(run.bodies))
         await site.touched()

@@ -47,14 +47,14 @@ def test_a_stream_is_served_as_the_listener_relies_on() -> None:
             handle.publish(each)
             await site.node.commit()
         assert told == [None] * 4
-        served_log_contract(handle)
+        served_log_contract(handle.log)
         door.delete_stream("v", "s")
         late = batch(b"late")
         late.done = told.append
         handle.publish(late)
         assert isinstance(told[-1], NotFound)
         await site.node.commit()
-        assert handle.is_closed
+        assert handle.log.is_closed
 
     on_a_node(script)
 

@@ -15,7 +15,8 @@ from leveret.model.definitions import Queue as Definition
 from leveret.model.errors import LeveretError, NotFound, StorageError
 from leveret.runtime import stream_store as store_module
 from leveret.runtime.commit import GroupCommit
-from leveret.runtime.stream_store import StreamLog, StreamStore
+from leveret.runtime.committed_log import CommittedLog
+from leveret.runtime.stream_store import StreamStore
 from leveret.wire.chunk import Attribute, ChunkType, Header, decode_chunk, decode_trailer
 from tests.unit.runtime.site import HEAD
 
@@ -49,7 +50,7 @@ class Store:
         self.commit.close()
 
     @property
-    def log(self) -> StreamLog:
+    def log(self) -> CommittedLog:
         return self.store.log(self.stream)
 
     def publish(

@@ -118,7 +118,7 @@ def test_a_segment_whose_predecessor_is_not_synced_is_provisional(tmp_path: Path
     assert len(descriptors) == 1
     sync_descriptors(descriptors)
     log.synced()
-    assert [path.name for path in segments(tmp_path)] == [f"{0:020}.segment", f"{2:020}.segment"]
+    assert [path.name for path in segments(tmp_path)] == [f"{0:020}.sealed.segment", f"{2:020}.segment"]
     assert contents(log)[-1][0] == 3
 
 
@@ -197,7 +197,9 @@ def small_log(directory: Path) -> list[tuple[Path, int, Header]]:
     log.sync()
     places: list[tuple[Path, int, Header]] = []
     for header, _ in log.read_raw(0, 1 << 20):
-        segment = next(path for path in reversed(segments(directory)) if int(path.stem) <= header.chunk_id)
+        segment = next(
+            path for path in reversed(segments(directory)) if int(path.name[:20]) <= header.chunk_id
+        )
         places.append((segment, sum(h.chunk_bytes for s, _, h in places if s == segment), header))
     log.close()
     return places

@@ -56,6 +56,13 @@ def log_tail_stream(
                 time.sleep(_POLL_S)
 
 
+@command("Reopening logs for node {node} ...", "rotate_logs")
+def rotate_logs(ctl: Session) -> None:
+    """Go on in a new log file where the old one was moved away; log.file.rotation.* need no command."""
+    with refused_as(exits.UNAVAILABLE):
+        ctl.api.post("operations", "log", "reopen")
+
+
 @command("", "set_log_level debug")
 def set_log_level(
     ctl: Session, level: Annotated[str, Argument(help=f"One of {', '.join(_LEVELS)}.")]

@@ -60,12 +60,14 @@ def cluster_status(ctl: Session) -> Sections:
     name, product = overview["node"], overview["product_name"]
     alarms, listeners, flags = active_alarms(ctl), listeners_of(ctl), ctl.api.get("feature-flags")
     version = f"{product} {overview['product_version']}"
+    drained = ctl.api.get("nodes", name)["being_drained"]
+    maintenance = "marked for maintenance" if drained else "not under maintenance"
     parts = [
         ("Basics", [f"Cluster name: {overview['cluster_name']}"]),
         ("Disk Nodes", [name]),
         ("Running Nodes", [name]),
         ("Versions", [f"{name}: {version}"]),
-        ("Maintenance status", [f"Node: {name}, status: not under maintenance"]),
+        ("Maintenance status", [f"Node: {name}, status: {maintenance}"]),
         ("Alarms", alarms or ["(none)"]),
         ("Network Partitions", ["(none)"]),
         ("Listeners", [f"Node: {name}, {_lowered(listener_line(each))}" for each in listeners]),
@@ -83,7 +85,7 @@ def cluster_status(ctl: Session) -> Sections:
                 "erlang_version": "",
             }
         },
-        "maintenance_status": {name: "not under maintenance"},
+        "maintenance_status": {name: maintenance},
         "alarms": alarms,
         "partitions": {},
         "listeners": {name: listeners},

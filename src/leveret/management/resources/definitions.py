@@ -19,7 +19,7 @@ from leveret.management.resources.overview import RABBITMQ_VERSION
 from leveret.management.turns import in_turns
 from leveret.model.definitions import KINDS, AnyEntity, Put, Queue, Vhost
 from leveret.model.errors import InvalidCommand, NotFound
-from leveret.runtime.definitions_import import each_entity, is_passed_over
+from leveret.runtime.definitions_import import each_entity, is_passed_over, without_loose_bindings
 
 _OF_A_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
 _JSON: Final = "application/json"
@@ -69,6 +69,7 @@ async def _put(call: Call, vhost: str | None) -> Response:
         wanted = each_entity(content, vhost, default_queue_type=call.broker.default_queue_type)
         entities = [entity async for entity in in_turns(wanted)]
         held = call.broker.definitions
+        entities = without_loose_bindings(entities, held)
         try:
             await call.apply(*(Put(entity) for entity in entities if not is_passed_over(entity, held)))
         except NotFound as missing:

@@ -44,8 +44,15 @@ async def check_alarms(call: Call) -> Response:
     return _ok()
 
 
-async def check_running(call: Call) -> Response:
-    """Ok: a vhost runs as long as its node does, which is in service as long as it answers."""
+async def check_vhosts(call: Call) -> Response:
+    """Ok: a vhost runs as long as its node does."""
+    return _ok()
+
+
+async def check_in_service(call: Call) -> Response:
+    """The node serves clients: it is not drained."""
+    if call.node.maintenance.is_draining:
+        return _failed("this node is not currently available to serve", {})
     return _ok()
 
 
@@ -114,8 +121,8 @@ ROUTES = [
     resource(f"{_CHECKS}/certificate-expiration/{{within}}/{{unit}}", GET=check_certificates),
     resource(f"{_CHECKS}/port-listener/{{port}}", GET=check_port),
     resource(f"{_CHECKS}/protocol-listener/{{protocol}}", GET=check_protocol),
-    resource(f"{_CHECKS}/virtual-hosts", GET=check_running),
-    resource(f"{_CHECKS}/is-in-service", GET=check_running),
+    resource(f"{_CHECKS}/virtual-hosts", GET=check_vhosts),
+    resource(f"{_CHECKS}/is-in-service", GET=check_in_service),
     resource(f"{_CHECKS}/node-is-mirror-sync-critical", GET=check_single_node),
     resource(f"{_CHECKS}/node-is-quorum-critical", GET=check_single_node),
     resource("/api/healthchecks/node", GET=check_node),

@@ -47,16 +47,18 @@ async def check_login(request: Request) -> Response:
 
 
 async def show_attempts(call: Call) -> Response:
-    """Logins over HTTP since the counts began."""
+    """Logins by protocol since the counts began."""
     _check_name(call)
-    attempts = call.attempts
-    row = {
-        "protocol": "http",
-        "auth_attempts": attempts.succeeded + attempts.failed,
-        "auth_attempts_failed": attempts.failed,
-        "auth_attempts_succeeded": attempts.succeeded,
-    }
-    return await call.plain_list([row], "protocol")
+    rows = [
+        {
+            "protocol": protocol,
+            "auth_attempts": attempts.total,
+            "auth_attempts_failed": attempts.failed,
+            "auth_attempts_succeeded": attempts.succeeded,
+        }
+        for protocol, attempts in call.broker.logins.by_protocol.items()
+    ]
+    return await call.plain_list(rows, "protocol")
 
 
 async def show_sources(call: Call) -> Response:
@@ -68,7 +70,7 @@ async def show_sources(call: Call) -> Response:
 async def forget_attempts(call: Call) -> Response:
     """Count anew."""
     _check_name(call)
-    call.attempts.forget()
+    call.broker.logins.forget()
     return done()
 
 

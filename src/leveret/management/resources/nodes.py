@@ -70,7 +70,7 @@ def node_json(call: Call) -> dict[str, Any]:
         "name": node.config.node_name,
         "type": "disc",
         "running": True,
-        "being_drained": False,
+        "being_drained": node.maintenance.is_draining,
         "uptime": clock_ms() - node.started_at_ms,
         "rates_mode": "basic",
         "exchange_types": exchange_types(),

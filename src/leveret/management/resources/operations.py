@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from leveret.config.current import settings_in_force
 from leveret.config.kinds import Bytes
+from leveret.config.logging import LEVELS
 from leveret.core.alarms import Watermark
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
@@ -30,17 +31,6 @@ TAIL_BYTES_MAX: Final = 1 << 20
 _LINES_MAX: Final = 10_000
 _END: Final = "end"
 _SIZE: Final = Bytes(0)
-_LEVELS: Final = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "notice": logging.INFO + 5,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-    "critical": logging.CRITICAL,
-    "alert": logging.CRITICAL + 1,
-    "emergency": logging.CRITICAL + 2,
-    "none": logging.CRITICAL + 3,
-}
 
 
 class WantedLevel(msgspec.Struct):
@@ -73,6 +63,18 @@ class WantedLimit(msgspec.Struct):
             raise InvalidCommand(f"absolute is '{self.absolute}': expected {_SIZE.allowed}") from None
 
 
+class WantedListeners(msgspec.Struct):
+    """The body that closes or opens the doors for clients."""
+
+    suspended: bool
+
+
+class WantedMaintenance(msgspec.Struct):
+    """The body that takes the node out of service, or back."""
+
+    draining: bool
+
+
 async def show_node(call: Call) -> Response:
     """The node's name; what else there is to know of it costs more."""
     return json_reply({"name": call.node.config.node_name})
@@ -96,23 +98,51 @@ async def set_disk_limit(call: Call) -> Response:
     return done()
 
 
+async def set_listeners(call: Call) -> Response:
+    """Let no more clients in, or let them in again, until the node is started again."""
+    if (await call.body(WantedListeners)).suspended:
+        call.node.maintenance.suspend_listeners()
+    else:
+        await call.node.maintenance.resume_listeners()
+    return done()
+
+
+async def set_maintenance(call: Call) -> Response:
+    """Serve clients no more, or again, until the node is started again."""
+    if (await call.body(WantedMaintenance)).draining:
+        call.node.maintenance.drain()
+    else:
+        await call.node.maintenance.revive()
+    return done()
+
+
+async def reopen_log(call: Call) -> Response:
+    """Go on in a new log file where somebody moved the old one away."""
+    _log_file()
+    for handler in logging.getLogger().handlers:
+        reopen = getattr(handler, "reopen", None)
+        if reopen is not None:
+            reopen()
+    return done()
+
+
 async def show_log(call: Call) -> Response:
     """Where the log goes, and its level."""
     level = logging.getLogger().level
-    name = next((name for name, number in _LEVELS.items() if number == level), str(level))
+    name = next((name for name, number in LEVELS.items() if number == level), str(level))
     return json_reply({"places": list(_places()), "level": name})
 
 
 async def set_log_level(call: Call) -> Response:
     """Log from a severity on, in all categories and on all outputs, until the node is started again."""
     name = (await call.body(WantedLevel)).level
-    if name not in _LEVELS:
-        raise InvalidCommand(f"level '{name}' is not one of {', '.join(_LEVELS)}")
+    if name not in LEVELS:
+        raise InvalidCommand(f"level '{name}' is not one of {', '.join(LEVELS)}")
     root = logging.getLogger()
     for handler in root.handlers:
         handler.filters.clear()
-        handler.setLevel(_LEVELS[name])
-    root.setLevel(_LEVELS[name])
+        handler.setLevel(LEVELS[name])
+    root.setLevel(LEVELS[name])
     logger.warning("log_level_set level=%s", name)
     return done()
 
@@ -186,7 +216,10 @@ ROUTES = [
     resource("/api/operations/settings", need=_ADMIN, GET=show_settings),
     resource("/api/operations/memory-limit", need=_ADMIN, PUT=set_memory_limit),
     resource("/api/operations/disk-limit", need=_ADMIN, PUT=set_disk_limit),
+    resource("/api/operations/listeners", need=_ADMIN, PUT=set_listeners),
+    resource("/api/operations/maintenance", need=_ADMIN, PUT=set_maintenance),
     resource("/api/operations/log", need=_ADMIN, GET=show_log),
+    resource("/api/operations/log/reopen", need=_ADMIN, POST=reopen_log),
     resource("/api/operations/log/level", need=_ADMIN, PUT=set_log_level),
     resource("/api/operations/log/lines/{count}", need=_ADMIN, GET=show_lines),
     resource("/api/operations/log/text/{offset}", need=_ADMIN, GET=show_text),

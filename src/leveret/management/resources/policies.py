@@ -1,17 +1,32 @@
-"""`/api/policies`: settings for all queues or exchanges whose name matches."""
+"""`/api/policies` and `/api/operator-policies`: settings for all queues or exchanges whose name matches.
+
+An operator's policy stands over what policies say. It is a runtime parameter of the component
+`operator_policy`; here it looks like any policy.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
+from starlette.routing import Route
 
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.listing import Listing
 from leveret.management.replies import done, put_reply
-from leveret.model.definitions import AnyEntity, Delete, Policy, Put
+from leveret.model.definitions import (
+    OPERATOR_POLICY,
+    AnyEntity,
+    Delete,
+    Parameter,
+    Policy,
+    Put,
+    operator_policy,
+)
 from leveret.model.errors import NotFound
 
 
@@ -24,27 +39,80 @@ class Wanted(msgspec.Struct, rename={"apply_to": "apply-to"}):
     apply_to: str = "all"
 
 
-async def show_all(call: Call) -> Response:
-    """The policies of all vhosts the caller sees."""
-    return await _list(call, [each for each in _all(call) if call.caller.sees(each.key[0])])
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The handlers of one sort of policies.
+
+    Attributes:
+        what: one of them in words.
+        kind: of the entities that hold them.
+        component: what stands between vhost and name in the key of such an entity.
+        entity: makes one of (vhost, name, body).
+    """
+
+    what: str
+    kind: str
+    component: tuple[str, ...]
+    entity: Callable[[str, str, Wanted], AnyEntity]
+
+    def routes(self, path: str, change: Need) -> list[Route]:
+        """All that is below `path`; to change something takes `change`."""
+        return [
+            resource(path, GET=self.show_all),
+            resource(path + "/{vhost}", GET=self.show_vhost),
+            resource(
+                path + "/{vhost}/{name}",
+                change=change,
+                GET=self.show,
+                PUT=self.put,
+                DELETE=self.delete,
+            ),
+        ]
+
+    async def show_all(self, call: Call) -> Response:
+        """Those of all vhosts the caller sees."""
+        return await self._list(call, call.caller.sees)
+
+    async def show_vhost(self, call: Call) -> Response:
+        """Those of one vhost."""
+        vhost = call.vhost()
+        return await self._list(call, lambda each: each == vhost)
+
+    async def show(self, call: Call) -> Response:
+        """One of them."""
+        return call.show(_row(self._held(call)))
+
+    async def put(self, call: Call) -> Response:
+        """Set one; it applies at once."""
+        vhost, name = call.vhost(), call.new_name()
+        entity = self.entity(vhost, name, await call.body(Wanted))
+        existed = entity.key in call.definitions[self.kind]
+        await call.apply(Put(entity))
+        return put_reply(existed=existed)
+
+    async def delete(self, call: Call) -> Response:
+        """Clear one."""
+        await call.apply(Delete(self.kind, self._held(call).key))
+        return done()
+
+    async def _list(self, call: Call, is_shown: Callable[[str], bool]) -> Response:
+        held = [
+            each
+            for each in call.definitions[self.kind].values()
+            if each.key[1:-1] == self.component and is_shown(each.key[0])
+        ]
+        return await call.list(Listing(held, _row, order=lambda each: each.key))
+
+    def _held(self, call: Call) -> AnyEntity:
+        vhost, name = call.vhost(), call.path("name")
+        held = call.definitions[self.kind].get((vhost, *self.component, name))
+        if held is None:
+            raise NotFound(f"{self.what} '{name}' does not exist in vhost '{vhost}'")
+        return held
 
 
-async def show_vhost(call: Call) -> Response:
-    """The policies of one vhost."""
-    vhost = call.vhost()
-    return await _list(call, [each for each in _all(call) if each.key[0] == vhost])
-
-
-async def show(call: Call) -> Response:
-    """One policy."""
-    return call.show(msgspec.to_builtins(_held(call)))
-
-
-async def put(call: Call) -> Response:
-    """Set a policy; it applies at once."""
-    vhost, name = call.vhost(), call.new_name()
-    wanted = await call.body(Wanted)
-    policy = Policy(
+def _policy(vhost: str, name: str, wanted: Wanted) -> Policy:
+    return Policy(
         vhost=vhost,
         name=name,
         pattern=wanted.pattern,
@@ -52,41 +120,21 @@ async def put(call: Call) -> Response:
         definition=wanted.definition,
         priority=wanted.priority,
     )
-    existed = policy.key in call.definitions["policies"]
-    await call.apply(Put(policy))
-    return put_reply(existed=existed)
 
 
-async def delete(call: Call) -> Response:
-    """Clear a policy."""
-    await call.apply(Delete("policies", _held(call).key))
-    return done()
+def _parameter(vhost: str, name: str, wanted: Wanted) -> Parameter:
+    return Parameter(vhost=vhost, component=OPERATOR_POLICY, name=name, value=msgspec.to_builtins(wanted))
 
 
-def _all(call: Call) -> list[AnyEntity]:
-    return list(call.definitions["policies"].values())
-
-
-async def _list(call: Call, held: list[AnyEntity]) -> Response:
-    return await call.list(Listing(held, msgspec.to_builtins, order=lambda each: each.key))
-
-
-def _held(call: Call) -> AnyEntity:
-    key = (call.vhost(), call.path("name"))
-    try:
-        return call.definitions["policies"][key]
-    except KeyError:
-        raise NotFound(f"policy '{key[1]}' does not exist in vhost '{key[0]}'") from None
+def _row(entity: AnyEntity) -> dict[str, Any]:
+    policy = operator_policy(entity) if isinstance(entity, Parameter) else entity
+    row: dict[str, Any] = msgspec.to_builtins(policy)
+    return row
 
 
 ROUTES = [
-    resource("/api/policies", GET=show_all),
-    resource("/api/policies/{vhost}", GET=show_vhost),
-    resource(
-        "/api/policies/{vhost}/{name}",
-        change=Need.POLICYMAKER,
-        GET=show,
-        PUT=put,
-        DELETE=delete,
+    *Policies("policy", "policies", (), _policy).routes("/api/policies", Need.POLICYMAKER),
+    *Policies("operator policy", "parameters", (OPERATOR_POLICY,), _parameter).routes(
+        "/api/operator-policies", Need.ADMINISTRATOR
     ),
 ]

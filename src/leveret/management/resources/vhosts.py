@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, TypeAlias
 
 import msgspec
@@ -15,6 +16,8 @@ from leveret.model.definitions import AnyEntity, Delete, Permission, Put, Vhost
 from leveret.model.errors import InvalidCommand, NotFound
 from leveret.model.tags import tags_of
 
+logger = logging.getLogger(__name__)
+
 Tags: TypeAlias = str | list[str]
 
 
@@ -24,7 +27,7 @@ class Wanted(msgspec.Struct):
     description: str | None = None
     tags: Tags | None = None
     default_queue_type: str | None = None
-    tracing: bool = False
+    tracing: bool | None = None
 
 
 async def show_all(call: Call) -> Response:
@@ -44,8 +47,6 @@ async def put(call: Call) -> Response:
     if not name:
         raise InvalidCommand("a vhost needs a name")
     wanted = await call.body(Wanted)
-    if wanted.tracing:
-        raise InvalidCommand("tracing is not served: declare a queue and bind it instead")
     held = call.definitions["vhosts"].get((name,))
     new = Vhost(name=name, default_queue_type=call.broker.default_queue_type)
     before = held if isinstance(held, Vhost) else new
@@ -60,6 +61,8 @@ async def put(call: Call) -> Response:
         everything = Permission(user=call.caller.name, vhost=name, configure=".*", write=".*", read=".*")
         changes.append(Put(everything))
     await call.apply(*changes)
+    if wanted.tracing is not None:
+        _trace(call, name, on=wanted.tracing)
     return put_reply(existed=held is not None)
 
 
@@ -105,7 +108,7 @@ def vhost_json(call: Call, name: str) -> dict[str, Any]:
         "name": name,
         **shown,
         "metadata": shown,
-        "tracing": False,
+        "tracing": name in call.broker.traced_vhosts,
         "cluster_state": {call.node.config.node_name: "running"},
         **call.rates.vhost(name, call.ranges()),
     }
@@ -115,6 +118,14 @@ async def _list_of(call: Call, kind: str) -> Response:
     vhost = call.vhost()
     held: list[AnyEntity] = [each for each in call.definitions[kind].values() if each.key[0] == vhost]
     return await call.list(Listing(held, msgspec.to_builtins, order=lambda each: each.key))
+
+
+def _trace(call: Call, vhost: str, *, on: bool) -> None:
+    """Have the vhost's messages copied to amq.rabbitmq.trace until the node stops, or no longer."""
+    traced = call.broker.traced_vhosts
+    if on is not (vhost in traced):
+        logger.info("tracing_%s vhost=%s user=%s", "enabled" if on else "disabled", vhost, call.caller.name)
+    (traced.add if on else traced.discard)(vhost)
 
 
 def _chosen_type(wanted: Wanted) -> str | None:

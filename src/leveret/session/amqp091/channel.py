@@ -13,13 +13,15 @@ from pamqp import base, commands
 
 from leveret.core.confirms import Batch, Confirms
 from leveret.core.counters import Counters
-from leveret.core.queue import Head, Queue
+from leveret.core.head import Head
+from leveret.core.queue import Queue
 from leveret.model.errors import AccessRefused, PreconditionFailed
 from leveret.session.amqp091.delivery import Consumer, Unacked, UnackedRuns, content
 from leveret.session.amqp091.direct_reply import REPLY_TO, ReplyConsumer
 from leveret.session.amqp091.publishing import Incoming
 from leveret.session.amqp091.replies import Fault, locked
 from leveret.session.amqp091.topology import TOPOLOGY
+from leveret.session.amqp091.tracing import trace_delivered
 from leveret.session.amqp091.transactions import Transaction
 from leveret.wire import amqp091 as wire
 
@@ -146,7 +148,7 @@ class Channel:
         if queue.gathered:
             # Published before this method, perhaps in the same read: it must be seen by it.
             self.connection.host.append_now(queue)
-            if not queue.has_willing_consumer:
+            if not bool(queue.consumers.willing()):
                 queue.give_way()
         return queue
 
@@ -186,7 +188,7 @@ class Channel:
         vhost, name = queue.key
         self.connection.access.require("read", "queue", name)
         if any(other.exclusive for other in queue.consumers) or (
-            method.exclusive and (queue.consumers or queue.is_single_active)
+            method.exclusive and (queue.consumers or queue.consumers.single_active)
         ):
             raise AccessRefused(f"queue '{name}' in vhost '{vhost}' in exclusive use")
         consumer = Consumer(self, queue, tag, method, self.prefetch)
@@ -253,6 +255,8 @@ class Channel:
         self._count(queue, "get_no_ack" if method.no_ack else "get", 1)
         if redelivered:
             self._count(queue, "redeliver", 1)
+        if self.connection.broker.traced_vhosts:
+            trace_delivered(self, queue, run.head, run.bodies, redelivered)
         tag = self.next_tag
         self.next_tag += 1
         message = content(self, run.head, run.bodies[0], redelivered)

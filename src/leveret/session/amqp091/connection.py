@@ -389,6 +389,7 @@ class ClientConnection:
             self.send(wire.close_method(number, code, text, *ids))
             channel.abandon()
             self.publisher.forget()
+            self.host.channel_failed(self.peer, self.user or "", number, _OPERATIONS.get(method, ""), text)
             return
         if self.state in (State.CLOSING, State.CLOSED):
             return
@@ -463,6 +464,9 @@ class ClientConnection:
             self.end_reason = f"handshake timeout in state {_SHOWN[self.state]}"
             self.state = State.CLOSED
 
+
+_OPERATIONS: Final = {index: method.__qualname__.lower() for index, method in commands.INDEX_MAPPING.items()}
+"""Methods by class and id, as the log names them: `queue.declare`."""
 
 _SHOWN: Final = {
     State.HEADER: "starting",

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pamqp import commands
 
 from leveret.core.counters import Counters
-from leveret.core.queue import Head, Queue, Run
+from leveret.core.head import Head, Run
+from leveret.core.queue import Queue
 from leveret.core.queue_arguments import check_consumer_arguments
+from leveret.session.amqp091.tracing import trace_delivered
 from leveret.wire import amqp091 as wire
 
 if TYPE_CHECKING:
@@ -200,6 +202,8 @@ class Consumer:
             count = len(run.bodies)
             first = channel.next_tag
             channel.next_tag = first + count
+            if channel.connection.broker.traced_vhosts:
+                trace_delivered(channel, queue, run.head, run.bodies, redelivered)
             channel.connection.send(self._frames(run, first, redelivered))
             self._count(channel.counters, count, redelivered)
             self._count(channel.connection.broker.counters, count, redelivered)

@@ -22,6 +22,7 @@ from leveret.core.queue_settings import DROP_HEAD, REJECT_PUBLISH_DLX
 from leveret.model.errors import PreconditionFailed, Refusal
 from leveret.session.amqp091.direct_reply import with_reply_name
 from leveret.session.amqp091.replies import Fault
+from leveret.session.amqp091.tracing import trace_published
 from leveret.wire import amqp091 as wire
 from leveret.wire import properties as props
 from leveret.wire import tables
@@ -190,8 +191,7 @@ def resolve(channel: Channel, exchange: bytes, routing_key: bytes, header: bytes
     if name and definition.type == "topic":
         connection.access.require_topic("write", name, _text(routing_key))
     flags = props.property_flags(header)
-    if flags & (props.USER_ID | props.EXPIRATION):
-        _check_properties(props.split(header), connection.user or "")
+    _check_properties(props.split_whole(header), connection.user or "")
     if flags & props.REPLY_TO:
         header = with_reply_name(channel, header)
     keys = [routing_key]
@@ -207,6 +207,8 @@ def resolve(channel: Channel, exchange: bytes, routing_key: bytes, header: bytes
 
 
 def _check_properties(properties: dict[int, bytes], user: str) -> None:
+    """What is malformed would be the consumers' trouble: their clients take it for a broken connection."""
+    tables.check(properties.get(props.HEADERS, b""))
     claimed = properties.get(props.USER_ID)
     if claimed is not None and claimed != user.encode():
         raise PreconditionFailed(
@@ -305,6 +307,8 @@ class Publisher:
         if transaction is not None and transaction.committing is None:
             transaction.publishes.append((shape, bodies))
             return
+        if self._connection.broker.traced_vhosts:
+            trace_published(channel, target.queues, target.head, bodies)
         if target.guarded:
             self._publish_guarded(shape, bodies)
             return

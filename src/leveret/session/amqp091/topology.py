@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import base, commands
@@ -35,17 +33,11 @@ def _plain(value: Any, depth: int) -> Any:
     if depth > _NESTING_MAX:
         raise PreconditionFailed(f"arguments are nested more than {_NESTING_MAX} levels deep")
     match value:
-        case bytes() | bytearray():
-            return bytes(value).decode("utf-8", "replace")
-        case datetime():
-            return int(value.timestamp())
-        case Decimal():
-            return float(value)
         case dict():
             return _arguments(value, depth + 1)
         case list():
             return [_plain(item, depth + 1) for item in value]
-    return value
+    return d.as_argument(value)
 
 
 def _vhost(channel: Channel) -> str:

@@ -114,3 +114,21 @@ def test_a_log_that_is_no_file_can_not_be_read(admin: Client) -> None:
     with logging_to(logging.NullHandler()):
         reply = admin.get("/api/operations/log/lines/5")
     assert (reply.status_code, "not to a file" in reply.json()["reason"]) == (400, True)
+
+
+def test_listeners_are_suspended_and_resumed(admin: Client, node: FakeNode) -> None:
+    for suspended in (True, False):
+        assert admin.put("/api/operations/listeners", suspended=suspended).status_code == 204
+        assert node.maintenance.is_suspended is suspended
+
+
+def test_a_node_in_maintenance_is_not_in_service_and_says_so(admin: Client, node: FakeNode) -> None:
+    for draining, status in ((True, 503), (False, 200)):
+        assert admin.put("/api/operations/maintenance", draining=draining).status_code == 204
+        assert admin.get("/api/nodes/leveret@test").json()["being_drained"] is draining
+        assert admin.get("/api/health/checks/is-in-service").status_code == status
+
+
+def test_a_log_without_a_file_can_not_be_reopened(admin: Client) -> None:
+    with logging_to(logging.NullHandler()):
+        assert admin.post("/api/operations/log/reopen").status_code == 400

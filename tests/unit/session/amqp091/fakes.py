@@ -12,7 +12,8 @@ from leveret.config.limits import Amqp
 from leveret.config.tls import CertificateLogin
 from leveret.core.alarms import Alarms, Watermark
 from leveret.core.broker import Broker
-from leveret.core.queue import Head, Queue, Run
+from leveret.core.head import Head, Run
+from leveret.core.queue import Queue
 from leveret.model import definitions as d
 from leveret.model.errors import AuthenticationFailed
 from leveret.session.amqp091.connection import ClientConnection, State
@@ -40,6 +41,7 @@ class FakeNode:
         self.logs: dict[Queue, list[tuple[Head, bytes] | None]] = {}
         self.settled: dict[Queue, list[tuple[int, int, int]]] = {}
         self.ids = 0
+        self.failed_channels: list[tuple[str, str, int, str, str]] = []
         for entity in (
             d.Vhost(name="/"),
             d.User(name="guest", password_hash=""),
@@ -59,6 +61,9 @@ class FakeNode:
 
     def open_vhost(self, user: str, vhost: str) -> None:
         self.broker.topology(vhost)
+
+    def channel_failed(self, name: str, user: str, number: int, operation: str, text: str) -> None:
+        self.failed_channels.append((name, user, number, operation, text))
 
     def unique_id(self) -> str:
         self.ids += 1

@@ -1,4 +1,4 @@
-"""core.priority_queue: as many queues as priorities, served from the highest, whatever is in memory."""
+"""core.priority_backlog: as many queues as priorities, served from the highest, whatever is in memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from leveret.core import priority_queue as priority_queue_module
-from leveret.core import queue as queue_module
 from leveret.core.head import Head
 from leveret.core.queue import Queue
-from tests.unit.core.queue_log import PURGED, SMALL, Log, Sink, body, numbers, offsets
+from tests.unit.core.queue_log import PURGED, Log, Sink, body, numbers, offsets, shrink
 
 TOP = 2
 HEADS = [Head(b"", b"", b"", size, True, priority=priority) for size in (4, 60) for priority in range(4)]
@@ -102,7 +100,7 @@ class PriorityMachine(RuleBasedStateMachine):
     @rule()
     def a_consumer_comes_or_goes(self) -> None:
         if self.queue.consumers:
-            self.queue.remove_consumer(self.queue.consumers[0])
+            self.queue.remove_consumer(next(iter(self.queue.consumers)))
         else:
             self.queue.add_consumer(Sink(0))
 
@@ -123,7 +121,5 @@ class PriorityMachine(RuleBasedStateMachine):
 
 
 def test_a_queue_with_priorities_is_a_list_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in SMALL.items():
-        monkeypatch.setattr(queue_module, name, value)
-        monkeypatch.setattr(priority_queue_module, name, value)
+    shrink(monkeypatch)
     run_state_machine_as_test(PriorityMachine, settings=settings(max_examples=250, stateful_step_count=40))

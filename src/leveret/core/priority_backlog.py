@@ -1,4 +1,4 @@
-"""A queue with `x-max-priority`: one log, and for each priority the offsets that wait.
+"""The backlog of a queue with `x-max-priority`: one log, and for each priority the offsets that wait.
 
 Messages of a higher priority are taken first, those of one priority oldest first, returned ones before
 others. The log knows no priorities, so the offsets are kept in memory (16 octets for each stretch of
@@ -9,21 +9,12 @@ RabbitMQ: a message behind one of higher priority does not expire before its tur
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 
+from leveret.core.backlog import DELIVERY_BYTES_MAX, RUN_OVERHEAD_BYTES, Backlog, Batch
 from leveret.core.head import Head, Run
 from leveret.core.offsets import OffsetSet
-from leveret.core.queue import (
-    DELIVERY_BYTES_MAX,
-    RUN_OVERHEAD_BYTES,
-    WINDOW_BYTES_MAX,
-    WINDOW_IDLE_BYTES_MAX,
-    Queue,
-    Reader,
-)
 from leveret.core.ranges import Ranges
-from leveret.model.definitions import Queue as QueueDefinition
-from leveret.model.reasons import Reason
 
 
 class _Level:
@@ -37,48 +28,49 @@ class _Level:
         self.waiting = Ranges()
 
 
-class PriorityQueue(Queue):
+class PriorityBacklog(Backlog):
     """See the module."""
 
-    def __init__(self, definition: QueueDefinition, read: Reader) -> None:
-        """An empty queue with `x-max-priority` + 1 levels, the highest first."""
-        super().__init__(definition, read)
-        self._top = int(definition.arguments["x-max-priority"])
-        self._levels = [_Level() for _ in range(self._top + 1)]
+    def __init__(
+        self, read: Callable[[int], list[Run]], has_expired: Callable[[Run], bool], *, priority_max: int
+    ) -> None:
+        """A level for each priority up to `priority_max`; what is above counts as that."""
+        super().__init__(read, has_expired)
+        self._top = priority_max
+        self._levels = [_Level() for _ in range(priority_max + 1)]
         self._unsorted: list[tuple[int, int]] = []
 
     def _level_of(self, head: Head) -> _Level:
         return self._levels[self._top - min(head.priority, self._top)]
 
-    def restore(self, first_offset: int, next_offset: int, settled: OffsetSet, body_bytes: int = 0) -> None:
-        """See Queue; reads the backlog to learn its priorities."""
-        super().restore(first_offset, next_offset, settled, body_bytes)
+    def restore(self, first_offset: int, next_offset: int, settled: OffsetSet) -> None:
+        """See Backlog; reads all of it to learn its priorities."""
+        super().restore(first_offset, next_offset, settled)
         at = next(self.settled.gaps(self.cursor, next_offset), None)
         while at is not None:
-            runs = self._read(self, at[0])
+            runs = self._read(at[0])
             for run in runs:
                 for first, end in self.settled.gaps(run.first, run.end):
                     self._level_of(run.head).waiting.add(first, end)
             at = next(self.settled.gaps(runs[-1].end, next_offset), None)
         self.cursor = next_offset
 
-    def appended(self, first: int, batch: Sequence[tuple[Head, list[bytes]]], now_ms: int = 0) -> None:
-        """See Queue."""
-        limit = WINDOW_BYTES_MAX if self.consumers else WINDOW_IDLE_BYTES_MAX
+    def append(self, first: int, batch: Batch, now_ms: int, window_bytes_max: int) -> None:
+        """See Backlog."""
         offset = first
         for head, bodies in batch:
             level = self._level_of(head)
             end = offset + len(bodies)
-            if level.waiting.count or self._window_bytes >= limit:
+            if level.waiting.count or self.window_bytes >= window_bytes_max:
                 level.waiting.add(offset, end)
             else:
                 level.recent.append(Run(offset, head, bodies, now_ms))
-                self._window_bytes += len(bodies) * (head.body_bytes + RUN_OVERHEAD_BYTES)
+                self.window_bytes += len(bodies) * (head.body_bytes + RUN_OVERHEAD_BYTES)
             offset = end
-        self._note_appended(first, offset, batch)
-        self.cursor = offset
+        self.next_offset = self.cursor = offset
 
-    def _ready_ranges(self) -> Iterator[tuple[int, int]]:
+    def ready_ranges(self) -> Iterator[tuple[int, int]]:
+        """See Backlog; by priority."""
         self._sort()
         for level in self._levels:
             yield from level.returned
@@ -86,20 +78,22 @@ class PriorityQueue(Queue):
                 yield run.first, run.end
             yield from level.waiting
 
-    def _forget_ready(self) -> None:
+    def clear(self) -> None:
+        """See Backlog."""
         self._levels = [_Level() for _ in self._levels]
         self._unsorted.clear()
         self.cursor = self.next_offset
-        self._window_bytes = 0
+        self.window_bytes = 0
 
-    def _return(self, first: int, end: int) -> None:
+    def put_back(self, first: int, end: int) -> None:
+        """See Backlog."""
         self._unsorted.append((first, end))
 
     def _sort(self) -> None:
         """Put what came back on its level; not when it came, for that may need the log, and reading may fail."""
         while self._unsorted:
             first, end = self._unsorted[-1]
-            run = self._find(first)
+            run = self.find(first)
             stop = min(end, run.end)
             self._level_of(run.head).returned.add(first, stop)
             if stop == end:
@@ -107,7 +101,8 @@ class PriorityQueue(Queue):
             else:
                 self._unsorted[-1] = (stop, end)
 
-    def _take_front(self, limit: int) -> tuple[list[Run], bool]:
+    def take(self, limit: int) -> tuple[list[Run], bool]:
+        """See Backlog; of one priority at a time."""
         self._sort()
         for level in self._levels:
             if level.returned.count:
@@ -122,13 +117,14 @@ class PriorityQueue(Queue):
         run = level.recent[0]
         room = max(1, DELIVERY_BYTES_MAX // (run.head.body_bytes + 1))
         count = min(limit, room, len(run.bodies))
-        self._window_bytes -= count * (run.head.body_bytes + RUN_OVERHEAD_BYTES)
+        self.window_bytes -= count * (run.head.body_bytes + RUN_OVERHEAD_BYTES)
         if count == len(run.bodies):
             return [level.recent.popleft()]
         level.recent[0] = run.cut(run.first + count, run.end)
         return [run.cut(run.first, run.first + count)]
 
-    def _head(self) -> tuple[Run, int] | None:
+    def head(self) -> tuple[Run, int] | None:
+        """See Backlog."""
         self._sort()
         for level in self._levels:
             front = level.returned.first()
@@ -139,9 +135,16 @@ class PriorityQueue(Queue):
                 return self._at_front(front)
         return None
 
-    def _skip(self, count: int) -> None:
-        while count > 0:
-            runs, _ = self.take(count)
+    def head_in_memory(self) -> Head | None:
+        """See Backlog."""
+        for level in self._levels:
+            if level.returned.count or level.recent or level.waiting.count:
+                return level.recent[0].head if level.recent and not level.returned.count else None
+        return None
+
+    def skip(self, count: int) -> Iterator[tuple[int, int]]:
+        """See Backlog."""
+        while count > 0 and (runs := self.take(count)[0]):
             for run in runs:
-                self.settle(run.first, len(run.bodies), Reason.DROPPED)
                 count -= len(run.bodies)
+                yield run.first, run.end

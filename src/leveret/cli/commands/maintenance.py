@@ -1,0 +1,42 @@
+"""Taking the node out of service for clients, and back."""
+
+from __future__ import annotations
+
+from leveret.cli.command import Session, command
+
+
+@command(
+    "Will suspend client connection listeners on node {node}. "
+    "The node will no longer accept client connections!",
+    "suspend_listeners",
+)
+def suspend_listeners(ctl: Session) -> None:
+    """Let no AMQP or stream client in any more; those who are connected stay, and the HTTP API is open."""
+    ctl.api.put("operations", "listeners", body={"suspended": True})
+
+
+@command(
+    "Will resume client connection listeners on node {node}. The node will now accept client connections",
+    "resume_listeners",
+)
+def resume_listeners(ctl: Session) -> None:
+    """Let clients in again."""
+    ctl.api.put("operations", "listeners", body={"suspended": False})
+
+
+@command(
+    "Will put node {node} into maintenance mode. The node will no longer serve any client traffic!",
+    "drain",
+)
+def drain(ctl: Session) -> None:
+    """Let no client in, and close the connections there are; until revive, or a restart."""
+    ctl.api.put("operations", "maintenance", body={"draining": True})
+
+
+@command(
+    "Will put node {node} back into regular operating mode. The node will again serve client traffic.",
+    "revive",
+)
+def revive(ctl: Session) -> None:
+    """Serve clients again after drain."""
+    ctl.api.put("operations", "maintenance", body={"draining": False})

@@ -1,0 +1,38 @@
+"""How often clients tried to log in, by protocol, since the node started or somebody counted anew."""
+
+from __future__ import annotations
+
+
+class Attempts:
+    """Logins over one protocol."""
+
+    __slots__ = ("failed", "succeeded")
+
+    def __init__(self) -> None:
+        """None yet."""
+        self.succeeded = self.failed = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.succeeded + self.failed
+
+
+class Logins:
+    """The attempts of all protocols over which there were any, by RabbitMQ's names of them."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        self.by_protocol: dict[str, Attempts] = {}
+
+    def count(self, protocol: str, *, succeeded: bool) -> None:
+        """Somebody tried."""
+        attempts = self.by_protocol.setdefault(protocol, Attempts())
+        if succeeded:
+            attempts.succeeded += 1
+        else:
+            attempts.failed += 1
+
+    def forget(self) -> None:
+        """Count anew."""
+        self.by_protocol.clear()

@@ -1,0 +1,105 @@
+"""A queue's consumers: who is served, and in what order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from leveret.core.head import Run
+
+if TYPE_CHECKING:
+    from leveret.core.queue import Queue
+
+
+class Consumer(Protocol):
+    """Who takes messages; the session's side of a `basic.consume`."""
+
+    no_ack: bool
+    exclusive: bool
+    priority: int
+
+    def capacity(self) -> int:
+        """How many more messages it may be sent now."""
+
+    def queue_deleted(self) -> None:
+        """The queue is gone; tell the client if it wants to know."""
+
+    def deliver(self, queue: Queue, runs: Sequence[Run], redelivered: bool) -> None:
+        """Take these runs; they are unacked from now on, or settled if `no_ack`."""
+
+
+class Consumers:
+    """Consumers by priority, the highest first, those of one priority in the order they came.
+
+    Attributes:
+        single_active: whether only one is served at a time (`x-single-active-consumer`).
+        active: the one that is served then; the next in line when it goes.
+        ever: whether there was one at all.
+    """
+
+    def __init__(self, *, single_active: bool) -> None:
+        """Nobody yet."""
+        self.single_active = single_active
+        self.active: Consumer | None = None
+        self.ever = False
+        self._all: list[Consumer] = []
+        self._turn = 0
+
+    def __iter__(self) -> Iterator[Consumer]:
+        """All of them, in order."""
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._all)
+
+    def add(self, consumer: Consumer) -> None:
+        """Take one in, behind those of its priority."""
+        place = len(self._all)
+        while place and self._all[place - 1].priority < consumer.priority:
+            place -= 1
+        self._all.insert(place, consumer)
+        self.ever = True
+        if self.active is None:
+            self.active = consumer
+
+    def remove(self, consumer: Consumer) -> bool:
+        """Let one go; tell whether it was there."""
+        if consumer not in self._all:
+            return False
+        self._all.remove(consumer)
+        if consumer is self.active:
+            self.active = self._all[0] if self._all else None
+        return True
+
+    def clear(self) -> None:
+        """Let all go."""
+        self._all.clear()
+        self.active = None
+
+    def is_active(self, consumer: Consumer) -> bool:
+        """Whether it is served: any, or the one of a queue with a single active consumer."""
+        return not self.single_active or consumer is self.active
+
+    def willing(self) -> list[Consumer]:
+        """Those of the highest priority that may take something now."""
+        willing: list[Consumer] = []
+        for consumer in self._all:
+            if willing and consumer.priority < willing[0].priority:
+                break
+            if consumer.capacity() > 0 and self.is_active(consumer):
+                willing.append(consumer)
+        return willing
+
+    def turns(self) -> Iterator[tuple[Consumer, int, int]]:
+        """Whose turn it is until nobody may take more: (consumer, its capacity, how many are willing)."""
+        willing = self.willing()
+        while willing:
+            place = self._turn % len(willing)
+            capacity = willing[place].capacity()
+            if capacity > 0:
+                self._turn = place + 1
+                yield willing[place], capacity, len(willing)
+            else:
+                del willing[place]
+                willing = willing or self.willing()

@@ -1,0 +1,125 @@
+"""The sockets of one protocol: where it listens, plain or with TLS, by itself or behind a proxy, or not for now."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from leveret.config.kinds import Address
+from leveret.model.errors import LeveretError
+from leveret.runtime.greeter import Greeter
+from leveret.wire.proxy_protocol import Proxied
+
+
+class _Server(Protocol):
+    """What listens on one address."""
+
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
+        """Where it listens."""
+
+    def close(self) -> None:
+        """Accept no more."""
+
+
+class _Place(NamedTuple):
+    address: Address
+    tls: ssl.SSLContext | None
+
+
+class Listening:
+    """See the module.
+
+    Attributes:
+        is_suspended: whether nobody is let in for now.
+    """
+
+    def __init__(
+        self,
+        protocol: Callable[[Proxied | None], asyncio.Protocol],
+        *,
+        purpose: str,
+        backlog: int,
+        greeting_timeout_s: float,
+        proxied: bool = False,
+    ) -> None:
+        """Listen nowhere yet; `protocol` makes what serves a peer, `purpose` names it in errors."""
+        self.is_suspended = False
+        self._protocol = protocol
+        self._purpose = purpose
+        self._backlog = backlog
+        self._timeout_s = greeting_timeout_s
+        self._proxied = proxied
+        self._places: list[_Place] = []
+        self._servers: list[_Server] = []
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Where it listens, in the order of `start` calls; suspended ones too."""
+        return [place.address for place in self._places]
+
+    @property
+    def tls_addresses(self) -> list[Address]:
+        """Those of them that speak TLS."""
+        return [place.address for place in self._places if place.tls is not None]
+
+    async def start(self, address: str, port: int, tls: ssl.SSLContext | None = None) -> Address:
+        """Listen on one more address, with TLS if there is a context for it; port 0 takes a free one.
+
+        Raises:
+            LeveretError: the address cannot be had.
+        """
+        server = await self._open(_Place(Address(address, port), tls))
+        found = Address(address, server.sockets[0].getsockname()[1])
+        self._places.append(_Place(found, tls))
+        return found
+
+    def suspend(self) -> None:
+        """Let nobody in, and no sockets open for it, until `resume`; who is in stays."""
+        self.is_suspended = True
+        self.close()
+
+    async def resume(self) -> None:
+        """Let clients in again, at the same addresses.
+
+        Raises:
+            LeveretError: somebody else has taken an address; then all stay as they were.
+        """
+        if not self.is_suspended:
+            return
+        try:
+            for place in self._places:
+                await self._open(place)
+        except LeveretError:
+            self.close()
+            raise
+        self.is_suspended = False
+
+    def close(self) -> None:
+        """Listen nowhere."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+    async def _open(self, place: _Place) -> _Server:
+        (ip, port), tls = place
+        try:
+            server = await self._listen(ip, port, tls)
+        except OSError as error:
+            where = f"cannot listen on {ip}:{port} for {self._purpose}"
+            raise LeveretError(f"{where}: {error.strerror or error}") from error
+        self._servers.append(server)
+        return server
+
+    async def _listen(self, ip: str, port: int, tls: ssl.SSLContext | None) -> _Server:
+        if tls is None and not self._proxied:
+            return await asyncio.get_running_loop().create_server(
+                lambda: self._protocol(None), ip, port, backlog=self._backlog
+            )
+        family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+        listening = socket.create_server((ip, port), family=family, backlog=self._backlog)
+        listening.setblocking(False)
+        return Greeter(listening, self._protocol, tls=tls, proxied=self._proxied, timeout_s=self._timeout_s)

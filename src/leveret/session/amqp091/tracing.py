@@ -1,0 +1,103 @@
+"""Tracing, RabbitMQ's firehose: copies of what is published and delivered in a vhost, for whoever looks into it.
+
+A copy goes to the vhost's exchange amq.rabbitmq.trace, with the key `publish.EXCHANGE` or `deliver.QUEUE`.
+Its headers tell the rest: the message's own properties, who sent or got it, and where it went. Copies are
+sent at most once, and not copied themselves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from leveret.core.dead_letters import carbon_copies, header_entries
+from leveret.core.head import Head, make_head
+from leveret.core.queue import Queue
+from leveret.core.topology import TRACE_EXCHANGE
+from leveret.wire import properties as props
+from leveret.wire import tables
+
+if TYPE_CHECKING:
+    from leveret.session.amqp091.channel import Channel
+
+_NAMES: Final = {
+    props.CONTENT_TYPE: b"content_type",
+    props.CONTENT_ENCODING: b"content_encoding",
+    props.HEADERS: b"headers",
+    props.DELIVERY_MODE: b"delivery_mode",
+    props.PRIORITY: b"priority",
+    props.CORRELATION_ID: b"correlation_id",
+    props.REPLY_TO: b"reply_to",
+    props.EXPIRATION: b"expiration",
+    props.MESSAGE_ID: b"message_id",
+    props.TIMESTAMP: b"timestamp",
+    props.TYPE: b"type",
+    props.USER_ID: b"user_id",
+    props.APP_ID: b"app_id",
+    props.CLUSTER_ID: b"cluster_id",
+}
+_NUMBERS: Final = props.DELIVERY_MODE | props.PRIORITY | props.TIMESTAMP
+_KEY_BYTES_MAX: Final = 255
+
+
+def trace_published(channel: Channel, queues: list[Queue], head: Head, bodies: list[bytes]) -> None:
+    """Copy messages that came in, if their vhost is traced; `queues` is where they are routed."""
+    routed = tables.array(tables.long_string(queue.key[1].encode()) for queue in queues)
+    _trace(channel, b"publish." + head.exchange, head, bodies, {b"routed_queues": routed})
+
+
+def trace_delivered(
+    channel: Channel, queue: Queue, head: Head, bodies: list[bytes], redelivered: bool
+) -> None:
+    """Copy messages that go out, to a consumer or a get, if their vhost is traced."""
+    told = {b"redelivered": tables.integer(redelivered)}
+    _trace(channel, b"deliver." + queue.key[1].encode(), head, bodies, told)
+
+
+def _trace(channel: Channel, key: bytes, head: Head, bodies: list[bytes], told: dict[bytes, bytes]) -> None:
+    connection = channel.connection
+    broker, vhost = connection.broker, connection.vhost or ""
+    if vhost not in broker.traced_vhosts or head.exchange == TRACE_EXCHANGE.encode():
+        return
+    queues = broker.route(vhost, TRACE_EXCHANGE, key.decode(errors="surrogateescape"), dict)
+    if not queues:
+        return
+    headers = _of_message(head) | told | _of_channel(channel)
+    header = props.join({props.HEADERS: tables.join(headers)}, head.body_bytes)
+    copy = make_head(TRACE_EXCHANGE.encode(), key[:_KEY_BYTES_MAX], header)
+    for queue in queues:
+        taken = bodies[: queue.room(head.body_bytes)]
+        if taken:
+            queue.gather(copy, taken)
+            broker.dirty[queue] = None
+
+
+def _of_message(head: Head) -> dict[bytes, bytes]:
+    """What the message itself says."""
+    properties = props.split(head.header)
+    keys = [head.routing_key, *carbon_copies(header_entries(head))]
+    return {
+        b"exchange_name": tables.long_string(head.exchange),
+        b"routing_keys": tables.array(map(tables.long_string, keys)),
+        b"properties": tables.table({_NAMES[flag]: _value(flag, each) for flag, each in properties.items()}),
+    }
+
+
+def _of_channel(channel: Channel) -> dict[bytes, bytes]:
+    """By whom it came or to whom it goes."""
+    connection = channel.connection
+    return {
+        b"node": tables.long_string(connection.host.node_name.encode()),
+        b"vhost": tables.long_string((connection.vhost or "").encode()),
+        b"connection": tables.long_string(connection.peer.encode()),
+        b"channel": tables.integer(channel.number),
+        b"user": tables.long_string((connection.user or "").encode()),
+    }
+
+
+def _value(flag: int, octets: bytes) -> bytes:
+    """A property as a value of a table."""
+    if flag == props.HEADERS:
+        return tables.table_value(octets)
+    if flag & _NUMBERS:
+        return tables.integer(int.from_bytes(octets, "big"))
+    return tables.long_string(octets)

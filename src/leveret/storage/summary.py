@@ -1,0 +1,145 @@
+"""What a start needs to know of a sealed segment, so that it need not read the messages in it.
+
+Beside a sealed segment of some size stands a file of the same number, `.summary`: the segment's sparse
+index and its totals, and those of its chunks that are **notable**: all that are no messages, all that have
+a trailer, and the last one of messages; messages without their data. It is written in a thread once the
+segment is sealed, never synced, and only a help: one that is missing, torn or of another size is ignored,
+and the segment is read instead. The CRC of a message that a start did not read is checked when it is read.
+
+    crc-32 of the rest, 4 octets, big endian | msgpack of `Summary`
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from isal.isal_zlib import crc32
+
+from leveret.model.errors import StorageError
+from leveret.storage.segment import OnChunk, Segment, State
+from leveret.wire.chunk import Chunk, ChunkType, decode_header, encode_header
+
+SUMMARY_BYTES_MIN: Final = 4 * 1024 * 1024
+"""A smaller segment is read as fast as it is summarised."""
+NOTABLE_SHARE: Final = 4
+"""A segment of which more than one part in so many is notable has no summary: it is read."""
+_SUFFIX: Final = ".summary"
+
+
+class Summary(msgspec.Struct, frozen=True, array_like=True):
+    """See the module; `chunks` are headers, data and trailers."""
+
+    size: int
+    next_offset: int
+    last_timestamp_ms: int
+    user_records: int
+    user_bytes: int
+    index: tuple[list[int], list[int], list[int]]
+    chunks: list[tuple[bytes, bytes, bytes]]
+
+    @classmethod
+    def load(cls, segment: Segment) -> Summary | None:
+        """The segment's summary; None if there is none that fits it."""
+        try:
+            octets = summary_path(segment.path).read_bytes()
+            size = segment.path.stat().st_size
+        except OSError:
+            return None
+        if int.from_bytes(octets[:4], "big") != crc32(octets[4:]):
+            return None
+        try:
+            summary = msgspec.msgpack.decode(octets[4:], type=cls)
+        except msgspec.DecodeError:
+            return None
+        return summary if summary.size == size else None
+
+    def give(self, segment: Segment, on_chunk: OnChunk) -> None:
+        """Tell the segment what a scan would have told it, and `on_chunk` of the notable chunks."""
+        segment.size = self.size
+        segment.next_offset = self.next_offset
+        segment.last_timestamp_ms = self.last_timestamp_ms
+        segment.user_records = self.user_records
+        segment.user_bytes = self.user_bytes
+        segment.take_index(*self.index)
+        for head, data, trailer in self.chunks:
+            on_chunk(Chunk(decode_header(head), data, trailer))
+
+
+class Notable:
+    """Collects from a scan what a summary holds."""
+
+    def __init__(self) -> None:
+        """Nothing was seen yet."""
+        self._chunks: list[tuple[bytes, bytes, bytes]] = []
+        self._last: Chunk | None = None
+        self._bytes = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """The next chunk of the segment."""
+        is_user = chunk.header.type == ChunkType.USER
+        if is_user and not chunk.trailer:
+            self._last = Chunk(chunk.header, b"", b"")
+            return
+        if is_user:
+            self._last = None
+        self._keep(chunk, b"" if is_user else bytes(chunk.data))
+
+    def _keep(self, chunk: Chunk, data: bytes) -> None:
+        kept = encode_header(*chunk.header), data, bytes(chunk.trailer)
+        self._bytes += sum(map(len, kept))
+        self._chunks.append(kept)
+
+    def save(self, segment: Segment) -> None:
+        """Write the summary of a segment that was scanned, if it is worth one and the disk lets us."""
+        if segment.size < SUMMARY_BYTES_MIN or self._bytes * NOTABLE_SHARE > segment.size:
+            return
+        if self._last is not None:
+            self._keep(self._last, b"")
+            self._chunks.sort(key=_chunk_id)
+        summary = Summary(
+            segment.size,
+            segment.next_offset,
+            segment.last_timestamp_ms,
+            segment.user_records,
+            segment.user_bytes,
+            segment.index(),
+            self._chunks,
+        )
+        octets = msgspec.msgpack.encode(summary)
+        path = summary_path(segment.path)
+        beside = path.with_name(f"{path.name}.new")
+        with suppress(OSError):
+            beside.write_bytes(crc32(octets).to_bytes(4, "big") + octets)
+            beside.rename(path)
+
+
+def _chunk_id(kept: tuple[bytes, bytes, bytes]) -> int:
+    return decode_header(kept[0]).chunk_id
+
+
+def summarise(path: Path) -> None:
+    """Write the summary of the sealed segment at `path`; for a thread. It does no harm if the segment goes meanwhile."""
+    segment = Segment(path.parent, int(path.name[:20]), State.SEALED)
+    notable = Notable()
+    try:
+        if path.stat().st_size >= SUMMARY_BYTES_MIN:
+            segment.scan(notable.add, last=False)
+            notable.save(segment)
+    except (OSError, StorageError):
+        # It is gone, or damaged: then the next start reads it, and tells.
+        return
+    finally:
+        segment.close()
+
+
+def summary_path(segment: Path) -> Path:
+    """Where the summary of a segment is."""
+    return segment.with_name(f"{segment.name[:20]}{_SUFFIX}")
+
+
+def is_summary(path: Path) -> bool:
+    """Whether the file is a summary, finished or not."""
+    return path.name.endswith((_SUFFIX, f"{_SUFFIX}.new"))
