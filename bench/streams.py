@@ -32,6 +32,7 @@ from leveret.pipeline.stream_connection import StreamConnection, is_deliver
 from leveret.wire.chunk import HEADER, HEADER_BYTES, MAGIC, ChunkType
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Key
+from leveret.wire.stream.publish import encode_publish
 
 MODULE: Final = "bench.streams"
 STREAM: Final = "bench-stream"
@@ -72,7 +73,7 @@ def encode_ring(job: StreamJob) -> bytes:
     """Encode `RING_FRAMES` Publish frames of one size with different bodies."""
     source = random.Random(1)
     return b"".join(
-        wire.encode_publish(
+        encode_publish(
             0, [(number, source.randbytes(job.body_bytes)) for number in range(at, at + job.batch)]
         )
         for at in range(0, RING_FRAMES * job.batch, job.batch)

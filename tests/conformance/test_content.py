@@ -14,7 +14,7 @@ import pytest
 from pamqp import body, commands, header
 
 from tests.conformance.brokers import Broker
-from tests.conformance.rawclient import FRAME_HEADER, HEADER_BYTES, Peer, raw_frame
+from tests.conformance.rawclient import FRAME_BODY, FRAME_HEADER, HEADER_BYTES, Peer, raw_frame
 from tests.conformance.verbs import Consumer, publish, take
 
 MEGABYTE = 1_000_000
@@ -200,3 +200,23 @@ def test_a_header_table_without_meaning_is_left_alone(
 ) -> None:
     channel.basic_publish("", queue, b"x", pika.BasicProperties(headers=headers))
     assert (take(channel, queue).properties.headers or {}) == headers
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        pytest.param(b"\x80\x00", id="ends where a property is due"),
+        pytest.param(b"\x80\x00\x01agarbage", id="goes on after its properties"),
+        pytest.param(b"\x20\x00\x00\x00\x00\x02\x05a", id="a key longer than its table"),
+        pytest.param(b"\x20\x00\x00\x00\x00\x03\x01aZ", id="a value of no type"),
+        pytest.param(b"\x20\x00\x00\x00\x00\x09\x01aF\x00\x00\x00\x02\x05b", id="a table in the table"),
+    ],
+)
+def test_a_content_header_that_cannot_be_read_ends_its_publishers_connection_and_reaches_nobody(
+    peer: Peer, channel: Any, queue: str, properties: bytes
+) -> None:
+    peer.send(1, commands.Basic.Publish(routing_key=queue))
+    peer.send_octets(raw_frame(FRAME_HEADER, 1, struct.pack(">HHQ", 60, 0, 1) + properties))
+    peer.send_octets(raw_frame(FRAME_BODY, 1, b"x"))
+    assert peer.expect_connection_close()[0] in (501, 541)
+    assert channel.queue_declare(queue, passive=True).method.message_count == 0

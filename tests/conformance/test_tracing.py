@@ -63,7 +63,7 @@ def traced(broker: Broker, vhost: str, *, on: bool = True) -> None:
 def copies(channel: Any, count: int) -> list[tuple[str, dict[str, Any], bytes]]:
     """Key, headers and body of the copies, of which there must be as many; without what is another each time."""
     wait_ready(channel, "traces", count)
-    found = []
+    found: list[tuple[str, dict[str, Any], bytes]] = []
     while True:
         method, properties, body = channel.basic_get("traces", auto_ack=True)
         if method is None:

@@ -97,3 +97,31 @@ def test_a_mandatory_message_comes_back_at_the_commit(channel: Any, name: str) -
         return bool(returned)
 
     wait_until(came, "the return", PATIENCE_S)
+
+
+def test_a_queue_that_went_before_the_commit_gets_nothing_and_who_has_its_name_now_does(
+    connect: Any, channel: Any, name: str
+) -> None:
+    channel.queue_declare(name)
+    channel.queue_declare(f"{name}-gone")
+    channel.tx_select()
+    publish(channel, name, b"1")
+    publish(channel, f"{name}-gone", b"2")
+    other = connect().channel()
+    for queue in (name, f"{name}-gone"):
+        other.queue_delete(queue)
+    other.queue_declare(name)
+    channel.tx_commit()
+    assert drain(other, name) == [b"1"]
+    other.queue_delete(name)
+
+
+def test_a_commit_that_a_full_queue_refuses_a_part_of_gets_406(connect: Any, channel: Any, name: str) -> None:
+    channel.queue_declare(name, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    channel.tx_select()
+    publish(channel, name, b"1", b"2")
+    with channel_refuses(406, "PRECONDITION_FAILED - partial tx completion"):
+        channel.tx_commit()
+    other = connect().channel()
+    assert drain(other, name) == [b"1"]
+    other.queue_delete(name)

@@ -73,7 +73,7 @@ def conversations(node: LeveretProcess) -> list[tuple[int, list[bytes]]]:
 def _http_request(seed: bytes) -> bytes:
     head, _, body = seed.replace(b"%2F", b"fuzz").partition(b"\n\n")
     lines = [
-        head + b" HTTP/1.1",
+        head.partition(b"\n")[0] + b" HTTP/1.1",
         b"host: node",
         b"authorization: Basic " + base64.b64encode(b"fuzz:secret"),
         b"content-type: application/json",

@@ -13,7 +13,7 @@ import pytest
 from leveret.pipeline.stream_connection import ConnectionLost, StreamConnection
 from leveret.testing.broker import LeveretProcess
 from leveret.testing.ports import accepts, wait_until
-from leveret.wire.stream.commands import Command
+from leveret.wire.stream.codec import Command
 
 PATIENCE_S = 20.0
 
@@ -32,8 +32,9 @@ def in_service(node: LeveretProcess) -> int:
 def test_a_drained_node_ends_stream_connections_fails_its_check_and_serves_again_after_a_restart(
     node: LeveretProcess,
 ) -> None:
-    login = {"vhost": "/", "username": "guest", "password": "guest"}
-    stream = StreamConnection("127.0.0.1", node.stream_port, **login, timeout_s=PATIENCE_S)
+    stream = StreamConnection(
+        "127.0.0.1", node.stream_port, vhost="/", username="guest", password="guest", timeout_s=PATIENCE_S
+    )
     assert in_service(node) == 200
     node.ctl("drain")
     assert in_service(node) == 503

@@ -403,5 +403,8 @@ def test_rstream_connects_with_tls_and_is_told_the_tls_port() -> None:
             assert (leader.host, leader.port) == ("localhost", tls_port)
             await client.close()
 
-        with LeveretProcess(config=config):
+        with LeveretProcess(config=config) as node:
             run(script())
+            with socket.create_connection((LOOPBACK, tls_port), timeout=10) as stranger:
+                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                wait_until(lambda: "tls_refused" in node.log_text(), "a word in the log", 10)

@@ -124,10 +124,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="targets at a time")
     arguments = parser.parse_args()
     if importlib.util.find_spec("atheris") is None:
-        print(
-            "tests.fuzz: no atheris: `tools/setup fuzz` installs it (Linux on x86-64 only)", file=sys.stderr
-        )
-        return 2
+        print("tests.fuzz: skipped: no atheris; `tools/setup fuzz` installs it, on Linux and x86-64 only")
+        return 0
     targets = [TARGETS[name] for name in arguments.target or TARGETS]
     seconds = max(1, arguments.seconds * arguments.jobs // max(len(targets), arguments.jobs))
     print(f"tests.fuzz: {len(targets)} targets, {seconds} s each, --seed {arguments.seed}", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 import logging
 import shlex
@@ -26,7 +27,7 @@ from leveret.config.sources import build, render
 from leveret.config.syntax import parse_lines
 from leveret.config.tree import SETTINGS
 from leveret.core.broker import Broker
-from leveret.management.app import build_app, operator_door
+from leveret.management.app import build_app, operator_door, public_door
 from leveret.management.rates_ticker import rates_of
 from leveret.model.definitions import Put, Queue, Vhost, decode_change, encode_change
 from leveret.model.errors import ConfigError
@@ -209,17 +210,21 @@ async def _ask(app: Starlette, request: httpx.Request) -> httpx.Response:
     async def send(message: MutableMapping[str, Any]) -> None:
         said.append(message)
 
-    await operator_door(app)(scope, receive, send)
+    door = public_door(app) if "authorization" in request.headers else operator_door(app)
+    await door(scope, receive, send)
     octets = b"".join(message.get("body", b"") for message in said)
     return httpx.Response(said[0]["status"], headers=said[0]["headers"], content=octets)
 
 
 def http(octets: bytes) -> None:
-    """`METHOD target`, an empty line, the body: whatever they are, the answer is none of a server's fault."""
+    """`METHOD target` and header lines, an empty line, the body: never is the answer of a server's fault."""
     head, _, body = octets.partition(b"\n\n")
-    method, _, target = head.decode("latin-1").partition(" ")
+    start, *lines = head.split(b"\n")
+    method, _, target = start.decode("latin-1").partition(" ")
+    headers = [(name, value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
     with declared(httpx.InvalidURL):
         request = httpx.Request(method, "http://node/" + target.lstrip("/"), content=body)
+        request.headers = httpx.Headers([*request.headers.raw, *headers])
         with _fresh_node() as answer:
             status = answer(request).status_code
             expect(200 <= status < 500 or status == 503, f"status {status}")
@@ -227,6 +232,9 @@ def http(octets: bytes) -> None:
 
 def http_seeds() -> Iterator[bytes]:
     app, *_ = _served()
+    credentials = base64.b64encode(b"guest:secret").decode()
+    yield f"GET /api/whoami\nauthorization: Basic {credentials}\norigin: http://node\n\n".encode()
+    yield b"DELETE /api/connections/q\nx-reason: because\ncontent-type: application/json\n\n"
     for route in app.routes:
         path: str = getattr(route, "path", "")
         for place in (part.strip("{}") for part in path.split("/") if part.startswith("{")):

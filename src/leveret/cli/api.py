@@ -212,6 +212,9 @@ def _short_path(data_dir: Path) -> Iterator[str]:
 
 
 def _path(parts: tuple[str, ...]) -> str:
+    if "" in parts:
+        # In a path it would leave what is above it: of no user, all of them.
+        raise NotThere(exits.DATA, "a name must not be empty")
     return "/api/" + "/".join(quote(part, safe="") for part in parts)
 
 

@@ -26,6 +26,7 @@ from leveret.cli.api import CtlError, connect
 from leveret.cli.command import Command, Session
 from leveret.cli.families import FAMILIES, NAMES
 from leveret.cli.formatters import FORMATTERS
+from leveret.cli.grouped_help import GroupedHelp
 from leveret.cli.names import vhosts
 from leveret.cli.not_served import NOT_SERVED
 from leveret.cli.program import run
@@ -134,7 +135,8 @@ def load_family(family: str) -> dict[str, Command]:
 def build_app(wanted: str | None) -> typer.Typer:
     """The application with the family of one command, or with all of them if there is no such command."""
     app = typer.Typer(
-        no_args_is_help=True,
+        cls=GroupedHelp,
+        rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings=_HELP,
         add_completion=_COMPLETE in os.environ,

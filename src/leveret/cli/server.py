@@ -38,7 +38,7 @@ OWN_VARIABLES: Final = frozenset({"LEVERET_DATA_DIR", "LEVERET_CONFIG_FILE", "LE
 
 app = typer.Typer(
     add_completion=False,
-    no_args_is_help=True,
+    pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Leveret: a message broker RabbitMQ's clients already speak to, with a standby that follows.",
     epilog="`leveretctl` operates a running node.",
@@ -72,6 +72,7 @@ def serve(
         list[Path] | None,
         typer.Option(
             envvar="LEVERET_CONFIG_FILE",
+            metavar="<path>",
             help="Settings, in the form of rabbitmq.conf: a file, or a directory whose *.conf files are read in the "
             "order of their names. Several are read in turn, and later ones win.",
         ),

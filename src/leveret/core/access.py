@@ -65,15 +65,6 @@ def matches(pattern: str, name: str) -> bool:
     return compiled(pattern or "^$").covers(name)
 
 
-def is_pattern(pattern: str) -> bool:
-    """Tell whether this is a regular expression at all."""
-    try:
-        compiled(pattern)
-    except PatternError:
-        return False
-    return True
-
-
 def check_patterns(permission: Permission | TopicPermission) -> None:
     """Refuse permissions that nothing could be matched with.
 
@@ -82,8 +73,10 @@ def check_patterns(permission: Permission | TopicPermission) -> None:
     """
     for field in ("configure", "write", "read"):
         pattern = getattr(permission, field, "")
-        if not is_pattern(pattern):
-            raise InvalidCommand(f"'{field}' is not a regular expression: {pattern!r}")
+        try:
+            compiled(pattern)
+        except PatternError:
+            raise InvalidCommand(f"'{field}' is not a regular expression: {pattern!r}") from None
 
 
 def topic_pattern(pattern: str, user: str, vhost: str) -> str:

@@ -466,15 +466,6 @@ class Broker:
         vhost, name = queue.key
         return policies_of(self.topology(vhost), name)
 
-    def policies_of_exchange(self, vhost: str, name: str) -> Applied:
-        """The policy and the operator policy that apply to an exchange, and what they say together.
-
-        Raises:
-            NotFound: there is no such exchange.
-        """
-        self.exchange(vhost, name)
-        return self.topologies[vhost].exchanges[name].applied
-
     def _put_policy(self, entity: d.Policy | d.Parameter) -> None:
         self.topologies[entity.vhost].policies.put(entity)
         self._record(d.Put(entity))

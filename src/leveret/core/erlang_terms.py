@@ -33,3 +33,10 @@ def quoted(text: str) -> str:
     """A string in quotes."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + escaped.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r") + '"'
+
+
+def binary(octets: bytes) -> str:
+    """Octets: a quoted string if all are printable, else a list of numbers."""
+    if octets and all(32 <= octet < 127 for octet in octets):
+        return f"<<{quoted(octets.decode())}>>"
+    return f"<<{','.join(map(str, octets))}>>"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from leveret.core.mirror_policy import MIRROR_KEYS
 from leveret.core.patterns import Pattern
 from leveret.core.validation import ALTERNATE_EXCHANGE, CLASSIC, QUORUM, STREAM
 from leveret.model.definitions import Parameter, Policy, operator_policy
@@ -27,11 +28,12 @@ _OF_QUORUM: Final = {"dead-letter-strategy", "target-group-size"}
 _IN_MEMORY: Final = {"max-in-memory-length", "max-in-memory-bytes"}
 _NOT_FOR: Final = {
     CLASSIC: frozenset({*_OF_STREAMS, *_OF_QUORUM, *_IN_MEMORY, "queue-leader-locator", "delivery-limit"}),
-    QUORUM: frozenset({*_OF_STREAMS, "queue-mode", "queue-master-locator"}),
+    QUORUM: frozenset({*_OF_STREAMS, *MIRROR_KEYS, "queue-mode", "queue-master-locator"}),
     STREAM: frozenset(
         {
             *_OF_QUORUM,
             *_IN_MEMORY,
+            *MIRROR_KEYS,
             "expires",
             "message-ttl",
             "dead-letter-exchange",

@@ -1,7 +1,7 @@
 """What a policy and an operator policy may say, refused in RabbitMQ's words.
 
 Both have one shape, that of a runtime parameter's value: `pattern`, `definition`, `priority`,
-`apply-to`. Mirroring (`ha-*`) and federation are not served, and their keys are not recognised.
+`apply-to`. Federation is not served, and its keys are not recognised.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from leveret.core.erlang_terms import pairs, term
+from leveret.core.mirror_policy import MIRROR_KEYS, mirroring_fault
 from leveret.core.patterns import PatternError, compiled
 from leveret.core.queue_arguments import (
     DEAD_LETTER_STRATEGIES,
@@ -26,9 +27,6 @@ from leveret.model.stream import interval_ms
 
 APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 REPLICATE: Final = "remote-dc-replicate"
-
-Term = Mapping[str, Any]
-"""A policy as a runtime parameter's value."""
 
 
 def _is_integer(value: Any, least: int, most: int | None = None) -> bool:
@@ -156,10 +154,13 @@ def definition_fault(name: str, definition: object, *, operator: bool) -> str | 
         return "no policy provided"
     if not isinstance(definition, Mapping):
         return f"parse error while reading policy {name}: {term(definition)}"
-    allowed = _OPERATOR_KEYS if operator else _KEYS.keys()
+    allowed = _OPERATOR_KEYS if operator else _KEYS.keys() | MIRROR_KEYS
     for key in sorted(definition):
-        if key in allowed and not _KEYS[key][0](definition[key]):
+        if key in allowed and key in _KEYS and not _KEYS[key][0](definition[key]):
             return f"{term(definition[key])} {_KEYS[key][1]}"
+    fault = None if operator else mirroring_fault(definition)
+    if fault is not None:
+        return fault
     unknown = {key: value for key, value in definition.items() if key not in allowed}
     return f"{pairs(unknown)} are not recognised policy settings" if unknown else None
 

@@ -19,7 +19,6 @@ from leveret.model.definitions import Arguments
 from leveret.model.stream import interval_ms
 
 DROP_HEAD = "drop-head"
-REJECT_PUBLISH = "reject-publish"
 REJECT_PUBLISH_DLX = "reject-publish-dlx"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import KeysView
 from typing import TYPE_CHECKING, Final
 
 from leveret.core.counters import Counters
@@ -67,11 +66,6 @@ class Topology:
             self.exchanges[name] = ExchangeState(
                 Exchange(name=name, vhost=vhost, type=kind, internal=internal)
             )
-
-    @property
-    def queue_names(self) -> KeysView[str]:
-        """The names of the vhost's queues."""
-        return self.queues.keys()
 
     def bindings(self) -> list[Binding]:
         """All bindings, those of the default exchange left out."""

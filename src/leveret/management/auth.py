@@ -7,7 +7,6 @@ node's own socket, which only its user can open, without: that caller is the ope
 from __future__ import annotations
 
 import base64
-import binascii
 from dataclasses import dataclass
 from enum import IntEnum
 from http import HTTPStatus
@@ -22,7 +21,6 @@ from leveret.management.replies import REALM, error_reply
 from leveret.model.definitions import Permission, User
 from leveret.model.errors import AccessRefused, AuthenticationFailed, NotFound
 from leveret.runtime.addresses import is_loopback
-from leveret.session.host import Access
 
 PROTOCOL: Final = "http"
 """By which logins are counted."""
@@ -113,15 +111,6 @@ class Caller:
                 f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}'"
             )
 
-    def may_use_topic(self, operation: Operation, vhost: str, exchange: str, routing_key: str) -> None:
-        """Go on only if the caller's topic permission on an exchange, if there is one, covers the key.
-
-        Raises:
-            AccessRefused: in RabbitMQ's words.
-        """
-        if not self.is_operator:
-            Access(self.node.broker, self.name, vhost).require_topic(operation, exchange, routing_key)
-
     def _permission(self, vhost: str) -> Permission | None:
         return permission_of(self.node.broker.definitions, self.name, vhost)
 
@@ -160,7 +149,7 @@ def _credentials(connection: HTTPConnection) -> tuple[str, str]:
         raise Unauthorised(_challenge("Login failed", "no credentials"))
     try:
         text = base64.b64decode(encoded.strip(), validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # no base64, letters beyond ASCII, or no UTF-8
         raise Unauthorised(_challenge("Login failed", "malformed credentials")) from None
     username, _, password = text.partition(":")
     return username, password

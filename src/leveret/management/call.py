@@ -129,7 +129,7 @@ class Call:
         """
         limit = self.node.config.management.body_bytes_max
         announced = self.request.headers.get("content-length", "")
-        if announced.isdigit() and len(announced) < 20 and int(announced) > limit:
+        if announced.isdecimal() and len(announced) < 20 and int(announced) > limit:
             raise _too_large(limit)
         pieces: list[bytes] = []
         size = 0

@@ -47,7 +47,7 @@ class Scrape:
     def whole(self, *, per_object: bool) -> Iterator[str]:
         """Everything; a row for each object, or sums."""
         yield from _families(_PREFIX, self._node.families())
-        for family in (self._node.logins(), *self._objects.families()):
+        for family in self._objects.families():
             yield from _family(_PREFIX, family, per_object=per_object)
         node = self._node
         yield from _family("", node.start(), per_object=True)
@@ -57,7 +57,7 @@ class Scrape:
     def detailed(self, names: frozenset[str], vhosts: Vhosts) -> Iterator[str]:
         """The families named, over some virtual hosts or all."""
         objects = self._objects
-        ordinary = (*self._node.families(), self._node.logins(), *objects.families())
+        ordinary = (*self._node.families(), *objects.families())
         if "queue_metrics" not in names:
             ordinary += objects.detailed_families()
         for prefix, families in ((_DETAILED, ordinary), (_CLUSTER, objects.cluster_families())):

@@ -130,11 +130,8 @@ class NodeMetrics:
             Family("node_coarse_metrics", _USE_METRICS, self._use),
             Family("node_metrics", _LIMIT_METRICS, self._limits),
             Family("node_persister_metrics", _IO_METRICS, self._transferred),
+            Family("auth_attempt_metrics", _LOGIN_METRICS, self._logins),
         )
-
-    def logins(self) -> Family:
-        """A row for each protocol, or sums."""
-        return Family("auth_attempt_metrics", _LOGIN_METRICS, self._logins)
 
     def alarms(self) -> Family:
         """Those of `/metrics` alone."""

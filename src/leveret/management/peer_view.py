@@ -231,4 +231,4 @@ def _client(properties: Json) -> Json:
 
 
 def _port(text: str) -> int:
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() else 0

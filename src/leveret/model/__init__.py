@@ -1,1 +1,1 @@
-"""What the broker talks about: definitions, limits, refusals. Imports nothing of ours."""
+"""What the broker talks about: definitions, reasons, refusals. Imports nothing of ours."""

@@ -47,9 +47,9 @@ from leveret.wire.stream.commands import (
     SubscribeResponse,
     Unsubscribe,
     UnsubscribeResponse,
-    encode_publish,
 )
 from leveret.wire.stream.fields import OffsetSpec, OffsetType, StreamMetadata
+from leveret.wire.stream.publish import encode_publish
 
 CREDIT: Final = 256
 """Chunks under way. TCP bounds the octets; this only has to outlast a round trip to a far site."""

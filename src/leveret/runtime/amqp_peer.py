@@ -34,8 +34,8 @@ UNSENT_BYTES_MAX: Final = 4 * WRITE_BUFFER_HIGH_BYTES
 """A peer for which more than this waits, answers and confirms too, is not read from."""
 TURN_BYTES: Final = 64 * 1024
 """A read of this size or more ends a connection's turn."""
-AHEAD_DELAY_S: Final = 0.001
-"""How long a publisher waits for its turn when its consumers are far behind; the event loop's shortest wait."""
+AHEAD_DELAY_S: Final = 0.002
+"""How long a publisher waits for its turn when its consumers are far behind."""
 ENDING_TIMEOUT_MS: Final = 10_000
 """For a peer to take the last it was sent."""
 
@@ -222,7 +222,7 @@ class AmqpPeer(asyncio.Protocol):
 
     def end_after_flush(self) -> None:
         """Close once what the session said last has been written."""
-        asyncio.get_running_loop().call_soon(self._engine.flush)
+        self._engine.touch()
         asyncio.get_running_loop().call_soon(self.end)
 
     # -- reading, or not ----------------------------------------------------------------------

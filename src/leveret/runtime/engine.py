@@ -186,7 +186,7 @@ class Engine:
         except StorageError as error:
             logger.error("settlements_not_logged vhost=%s queue=%s error=%s", *queue.key, error)
             queue.deadline_ms = now_ms + RETRY_MS
-        if queue.is_unused(now_ms) and self._broker.queues.get(queue.key) is queue:
+        if queue.damage is None and queue.is_unused(now_ms) and self._broker.queues.get(queue.key) is queue:
             logger.info("queue_expired vhost=%s queue=%s", *queue.key)
             self._broker.delete_queue(queue)
             queue.deadline_ms = None

@@ -9,6 +9,10 @@ On start it is completed from the queue logs: the last position of each queue is
 outgoing log, and the queue's log is copied from there. A queue that is deleted, or that its policy
 no longer names, ends with a settlement of all its offsets, so that no downstream brings it back.
 
+Should its fdatasync fail, it serves nothing more, and what it had not served is cut off at the next start
+and copied again. Damage in what was served is another matter: a downstream counts by offsets that would
+come to mean something else. Such a log stays down until an operator removes it.
+
 What downstreams see as a queue's epoch is a **life**: the epoch, and above LIFE_BITS how often its policy
 was taken away. So a queue that is replicated again comes whole, under an identity that is not settled.
 """
@@ -31,6 +35,7 @@ from leveret.model.reasons import Reason
 from leveret.runtime.committed_log import CommittedLog
 from leveret.storage.log import Log, sync_descriptors
 from leveret.storage.state_file import StateFile
+from leveret.storage.summary import summarise
 from leveret.wire.chunk import (
     Attribute,
     Chunk,
@@ -65,6 +70,7 @@ class OutgoingLog(CommittedLog):
         self._lives_file = StateFile(directory / "lives.json")
         self._lives: dict[str, int] = self._lives_file.load()
         self._lives_saved = True
+        self._failed_file = StateFile(directory / "failed_sync.json")
         self.offsets: dict[str, int] = {}
         last_chunk_id = -1
 
@@ -73,7 +79,12 @@ class OutgoingLog(CommittedLog):
             last_chunk_id = chunk.header.chunk_id
             self._recovered(chunk)
 
-        log = Log(directory, epoch=epoch, segment_bytes_max=segment_bytes_max).open(on_chunk)
+        cut_at = self._failed_file.load().get("committed_offset")
+        log = Log(directory, epoch=epoch, segment_bytes_max=segment_bytes_max)
+        log.open(on_chunk, with_messages=False, cut_at=cut_at)
+        if cut_at is not None:
+            logger.warning("outgoing_log_cut log=%s offset=%d octets=%d", directory, cut_at, log.torn_bytes)
+            self._failed_file.save({})
         super().__init__(log, last_chunk_id, gone=_GONE)
 
     def _recovered(self, chunk: Chunk) -> None:
@@ -163,11 +174,20 @@ class OutgoingLog(CommittedLog):
         """Descriptors to sync, and the end and last chunk that are committed once that is done."""
         return self.log.unsynced(), self.log.next_offset, self.last_appended_id
 
+    def sync_failed(self) -> None:
+        """What is not committed may be anything on disk, and nobody was served it: let the next start cut it off.
+
+        Raises:
+            StorageError: the disk refuses to remember that, too.
+        """
+        self._failed_file.save({"committed_offset": self.committed_offset})
+
     def close(self, *, delete: bool) -> None:
         """Serve nothing more; with `delete` nothing is left of the log."""
         if delete:
             try:
-                self._lives_file.path.unlink(missing_ok=True)
+                for file in (self._lives_file, self._failed_file):
+                    file.path.unlink(missing_ok=True)
                 self.log.delete()
             except (OSError, StorageError) as error:
                 logger.error("outgoing_log_not_removed error=%s", error)
@@ -384,10 +404,15 @@ class Collector:
                     # What was not synced may be gone from memory too: nothing more is served until a restart
                     # has completed the outgoing logs from the queues' logs. The broker itself goes on.
                     logger.critical("outgoing_fdatasync_failed error=%s action=restart_the_node", error)
+                    for log, *_ in pending:
+                        with suppress(StorageError):
+                            log.sync_failed()
                     return
                 for log, _, end, last in pending:
                     log.log.synced()
                     log.commit(end, last)
+                    for segment in log.log.take_sealed():
+                        self._executor.submit(summarise, segment)
 
     def retain(self) -> None:
         """Drop what is beyond the configured size or age."""
@@ -401,7 +426,12 @@ class Collector:
     def close(self) -> None:
         """Sync what is left and close."""
         for log in self.logs.values():
-            log.log.sync()
+            try:
+                log.log.sync()
+            except OSError as error:
+                logger.critical("outgoing_fdatasync_failed error=%s action=restart_the_node", error)
+                with suppress(StorageError):
+                    log.sync_failed()
             log.log.close()
         self._executor.shutdown(wait=True)
 

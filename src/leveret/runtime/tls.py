@@ -105,8 +105,8 @@ def _read(options: TlsOptions, prefix: str) -> ssl.SSLContext:
 
 
 def _load_own(context: ssl.SSLContext, options: TlsOptions, prefix: str) -> None:
-    certificate = _readable(options.certfile, f"{prefix}.certfile", "the certificate of a TLS listener")
-    key = _readable(options.keyfile, f"{prefix}.keyfile", "the private key of a TLS listener")
+    certificate = _readable(options.certfile, f"{prefix}.certfile", "a TLS listener needs its certificate:")
+    key = _readable(options.keyfile, f"{prefix}.keyfile", "a TLS listener needs its private key:")
     password = options.password or ""
     try:
         # A callable, or OpenSSL would ask on the terminal where a password is needed and none was given.

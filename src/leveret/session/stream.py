@@ -42,6 +42,7 @@ from leveret.session.stream_types import (
 from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import RESPONSE, VERSION, Code, Command, Key, Request, Response
+from leveret.wire.stream.deliver import deliver_head, deliver_head_2
 from leveret.wire.stream.fields import CommandVersions
 from leveret.wire.stream.frames import FrameDecoder, FrameError, FrameTooLarge
 
@@ -368,9 +369,9 @@ class StreamSession:
     def send_chunk(self, number: int, chunk: bytes, committed_chunk_id: int) -> None:
         """Send a Deliver."""
         if self.deliver_version == 1:
-            head = wire.deliver_head(number, len(chunk))
+            head = deliver_head(number, len(chunk))
         else:
-            head = wire.deliver_head_2(number, len(chunk), committed_chunk_id)
+            head = deliver_head_2(number, len(chunk), committed_chunk_id)
         self._output += (head, chunk)
 
     def _end(self, state: State, reason: str) -> None:

@@ -78,11 +78,13 @@ class Log:
         first_offset: int = 0,
         must_exist: bool = False,
         with_messages: bool = True,
+        cut_at: int | None = None,
     ) -> Log:
         """Make the directory or recover what is in it, handing every whole chunk to `on_chunk`.
 
         Not `with_messages`: of segments that have a summary `on_chunk` gets only chunks that are notable
         (see storage.summary), messages without their data. With `must_exist` nothing is made.
+        What is not before the chunk `cut_at` is removed unread, as a torn tail is.
         What was recovered is durable afterwards, also what a killed process had not synced.
 
         Raises:
@@ -100,7 +102,9 @@ class Log:
             names = list(self.directory.iterdir())
             found = sorted(match for path in names if (match := _segment_of(path)))
             if found:
-                self._recover(found, on_chunk or _ignore)
+                self._recover(found, on_chunk or _ignore, cut_at)
+                # Many logs are opened at start that are not used for long: no descriptor is held for them.
+                self.close()
             else:
                 self._segments.append(Segment(self.directory, first_offset))
             self._remove_summaries(names)
@@ -118,7 +122,10 @@ class Log:
     def _has_segments(self) -> bool:
         return self.directory.exists() and any(_segment_of(path) for path in self.directory.iterdir())
 
-    def _recover(self, found: list[tuple[int, State]], on_chunk: OnChunk) -> None:
+    def _recover(
+        self, every: list[tuple[int, State]], on_chunk: OnChunk, cut_at: int | None = None
+    ) -> None:
+        found = every if cut_at is None else [each for each in every if each[0] < cut_at] or every[:1]
         for index, (start, state) in enumerate(found):
             end = self.next_offset if self._segments else start
             if start != end and _all_provisional(found[index:]):
@@ -130,7 +137,9 @@ class Log:
                     f"segment starts at offset {start}, the one before it ends at {end}",
                 )  # fmt: skip
             self._segments.append(segment)
-            if state is State.SEALED:
+            if cut_at is not None and index == len(found) - 1:
+                self._cut(segment, on_chunk, cut_at)
+            elif state is State.SEALED:
                 self._recover_sealed(segment, on_chunk)
                 segment.close()
             else:
@@ -143,7 +152,12 @@ class Log:
                 str(self.directory), f"{self.next_offset:020d}{State.NEWEST}", self.next_offset, 0,
                 "the segment is missing: the one before it was sealed when this one was there",
             )  # fmt: skip
-        self._settle_tail(found[len(self._segments) :])
+        self._settle_tail(every[len(self._segments) :])
+
+    def _cut(self, segment: Segment, on_chunk: OnChunk, at: int) -> None:
+        if segment.state is State.SEALED:
+            segment.enter(State.NEWEST)
+        self.torn_bytes += segment.scan(on_chunk, last=True, until=at)
 
     def _recover_sealed(self, segment: Segment, on_chunk: OnChunk) -> None:
         summary = None if self._with_messages else Summary.load(segment)
@@ -173,6 +187,8 @@ class Log:
             segment = Segment(self.directory, start, state)
             self.torn_bytes += segment.path.stat().st_size
             segment.path.unlink()
+        if gone and self._durable:
+            _fsync_directory(self.directory)
         finals = [segment for segment in self._segments if segment.state is not State.PROVISIONAL]
         tail = self._segments[max(0, len(finals) - 1) :]
         for segment in tail:

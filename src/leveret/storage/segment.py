@@ -141,8 +141,8 @@ class Segment:
         index = bisect_left(self._index_tops_ms, timestamp_ms) - 1
         return self._index_ids[index] if index >= 0 else self.first_offset
 
-    def scan(self, on_chunk: OnChunk, *, last: bool) -> int:
-        """Read and check every chunk; return how many octets of torn tail follow the last whole one.
+    def scan(self, on_chunk: OnChunk, *, last: bool, until: int | None = None) -> int:
+        """Read and check every chunk before `until`; return how many octets are to be cut behind the last whole one.
 
         Raises:
             Corrupt: a check fails where no torn write explains it.
@@ -150,6 +150,8 @@ class Segment:
         length = os.fstat(self.fd()).st_size
         window = _Window(self.fd(), length)
         while self.size < length:
+            if until is not None and self.next_offset >= until:
+                return length - self.size
             try:
                 chunk = self._next_chunk(window, length)
             except ChunkError as error:

@@ -33,7 +33,6 @@ from leveret.model.errors import PeerError
 MAGIC: Final = 0x50
 HEADER: Final = struct.Struct(">BBHIqQQIIIBBH")
 HEADER_BYTES: Final = 48
-DATA_BYTES_MAX: Final = 0x7FFF_FFFF
 ENTRIES_MAX: Final = 0xFFFF
 _LENGTH: Final = struct.Struct(">I")
 _VALUE: Final = struct.Struct(">Q")

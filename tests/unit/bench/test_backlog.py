@@ -19,15 +19,23 @@ def node() -> Iterator[LeveretProcess]:
         yield started
 
 
-@pytest.mark.parametrize("scenario", [BACKLOG, LARGE_BACKLOG])
-def test_every_row_gets_a_reading(scenario: Scenario, node: LeveretProcess, tiny: Settings) -> None:
-    readings = scenario.run(node, tiny)
+def readings_of(scenario: Scenario, node: LeveretProcess, settings: Settings) -> list[float]:
+    """Run it; return the values of its rows, each of which must have one."""
+    readings = scenario.run(node, settings)
     assert list(readings) == [row.name for row in scenario.rows]
-    assert min(reading.value for reading in readings.values()) > 0
+    return [reading.value for reading in readings.values()]
+
+
+def test_a_backlog_is_filled_restarted_and_taken_off(node: LeveretProcess, tiny: Settings) -> None:
+    assert min(readings_of(BACKLOG, node, tiny)) > 0
+    connection = Connection(node.amqp_port)
+    with pytest.raises(LoadError, match="NOT_FOUND"):
+        connection.ready_messages(QUEUE)
+    connection.close()
 
 
 def test_the_larger_backlog_is_all_there_after_both_restarts(node: LeveretProcess, tiny: Settings) -> None:
-    LARGE_BACKLOG.run(node, tiny)
+    assert min(readings_of(LARGE_BACKLOG, node, tiny)) > 0
     connection = Connection(node.amqp_port)
     assert connection.ready_messages(QUEUE) == tiny.large_backlog
     connection.close()

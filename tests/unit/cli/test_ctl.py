@@ -161,6 +161,17 @@ def test_what_cannot_be_done_is_told_in_one_line_and_an_exit_status(
     assert text in ended.stderr
 
 
+def test_help_fits_a_terminal_and_is_no_longer_than_three_lines_a_command() -> None:
+    lines = ctl("help").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < 3 * len(NAMES)
+
+
+def test_without_a_command_one_line_says_where_help_is() -> None:
+    ended = ctl()
+    assert (ended.returncode, ended.stderr) == (64, "leveretctl: Missing command. (see leveretctl --help)\n")
+
+
 def test_help_names_every_command_and_asks_no_node() -> None:
     ended = ctl("help")
     assert ended.returncode == 0

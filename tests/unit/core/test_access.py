@@ -14,7 +14,6 @@ from leveret.core.access import (
     check_patterns,
     hash_password,
     is_allowed,
-    is_pattern,
     matches,
     permission_of,
     topic_pattern,
@@ -81,12 +80,6 @@ def test_an_empty_pattern_covers_only_the_empty_name() -> None:
     assert matches("", "")
     assert not matches("", "a")
     assert matches(".*", "a")
-
-
-def test_a_pattern_is_told_from_what_is_none() -> None:
-    assert is_pattern("^a(b|c)$")
-    assert is_pattern("")
-    assert not is_pattern("(")
 
 
 def test_a_topic_pattern_may_name_the_user_and_the_vhost_as_they_are_written() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.core.erlang_terms import pairs, quoted, term
+from leveret.core.erlang_terms import binary, pairs, quoted, term
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,12 @@ def test_a_value_is_written_as_erlang_writes_it(value: object, text: str) -> Non
 def test_an_object_may_be_told_as_pairs_and_a_string_in_quotes() -> None:
     assert pairs({"b": 1, "a": "x"}) == '[{<<"a">>,<<"x">>},{<<"b">>,1}]'
     assert quoted("a\nb\tc\r") == '"a\\nb\\tc\\r"'
+
+
+def test_octets_are_a_string_if_all_are_printable_else_numbers() -> None:
+    assert [binary(octets) for octets in (b"", b'a"b', b"a\n", b"\x00\xff")] == [
+        "<<>>",
+        '<<"a\\"b">>',
+        "<<97,10>>",
+        "<<0,255>>",
+    ]

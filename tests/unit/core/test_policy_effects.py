@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from leveret.core.broker import Broker
 from leveret.model import definitions as d
-from leveret.model.errors import NotFound
 
 
 def broker(*entities: d.AnyEntity) -> Broker:
@@ -62,10 +59,9 @@ def test_a_queue_has_its_policies_from_its_declaration_on() -> None:
 def test_what_applies_to_an_exchange_is_told() -> None:
     one = broker(exchange("q-e"), policy(definition={"alternate-exchange": "x"}), operator_policy())
     merged = {"alternate-exchange": "x", "max-length": 3}
-    assert one.policies_of_exchange("v", "q-e") == ("p", "o", merged)
-    assert one.policies_of_exchange("v", "amq.topic") == (None, None, {})
-    with pytest.raises(NotFound):
-        one.policies_of_exchange("v", "absent")
+    exchanges = one.topology("v").exchanges
+    assert exchanges["q-e"].applied == ("p", "o", merged)
+    assert exchanges["amq.topic"].applied == (None, None, {})
 
 
 def test_only_queues_whose_policies_changed_are_configured_again() -> None:

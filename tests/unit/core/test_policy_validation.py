@@ -105,7 +105,6 @@ def test_no_key_takes_a_list(key: str) -> None:
             "256 is not a valid filter size. Valid range is 16-255",
         ),
         ({"bogus": 1}, '[{<<"bogus">>,1}] are not recognised policy settings'),
-        ({"ha-mode": "all"}, '[{<<"ha-mode">>,<<"all">>}] are not recognised policy settings'),
         ({"z": 1, "max-length": 5, "a": ""}, '[{<<"a">>,<<>>},{<<"z">>,1}] are not recognised policy settings'),
         ({"bogus": 1, "max-length": "a"}, '<<"a">> is not a valid maximum length'),
         ({"message-ttl": "x", "expires": "y"}, '<<"y">> is not a valid queue expiry'),

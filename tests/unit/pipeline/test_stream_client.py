@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from leveret.model.errors import InvalidCommand
 from leveret.pipeline.stream_client import GapError, Unreachable, _batches, connect, parse_endpoint
-from leveret.wire.stream.commands import encode_publish
+from leveret.wire.stream.publish import encode_publish
 
 
 @pytest.mark.parametrize(

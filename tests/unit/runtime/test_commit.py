@@ -191,6 +191,57 @@ def test_a_log_that_cannot_be_synced_at_all_is_a_failure_too(
     run(scenario)
 
 
+def test_a_promise_that_cannot_be_kept_is_a_failure_and_none_after_it_is_kept(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+        bug = RuntimeError("a bug")
+
+        def broken() -> None:
+            raise bug
+
+        disk.append(commit)
+        commit.when_durable(broken)
+        commit.when_durable(lambda: kept.append("after"))
+        commit.begin()
+        disk.let_go()
+        await until(lambda: disk.failures)
+        assert (disk.failures, kept) == ([bug], [])
+        commit.close()
+
+    run(scenario)
+
+
+def test_one_share_that_fails_is_a_failure_though_others_are_still_at_it(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No promise is kept, and every descriptor is given back."""
+    disk.log.segment_bytes_max = 1
+    closed: list[int] = []
+    first = threading.Event()
+
+    def sync(descriptors: list[int]) -> None:
+        closed.extend(descriptors)
+        for fd in descriptors:
+            os.close(fd)
+        if not first.is_set():
+            first.set()
+            raise OSError(5, "Input/output error")
+
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+        monkeypatch.setattr(commit_module, "sync_descriptors", sync)
+        for _ in range(20):
+            disk.append(commit)
+        commit.when_durable(lambda: kept.append("a"))
+        commit.begin()
+        await until(lambda: disk.failures)
+        commit.close()
+        await asyncio.sleep(0)
+        assert (kept, len(disk.failures), len(closed), len(set(closed))) == ([], 1, 20, 20)
+
+    run(scenario)
+
+
 def test_without_fsync_promises_are_kept_at_once(disk: Disk) -> None:
     async def scenario() -> None:
         commit, kept = disk.commit(fsync=False), list[str]()
@@ -222,6 +273,43 @@ def test_without_fsync_a_segment_counts_once_it_is_synced_beside_and_nobody_wait
         disk.let_go(9)
         await until(lambda: not disk.log.is_rolling)
         assert disk.log.drop_before(2) == 2
+        commit.close()
+
+    run(scenario)
+
+
+def test_a_round_of_many_logs_goes_in_parts_and_its_promises_wait_for_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_module, "LOGS_AT_ONCE", 2)
+    held: set[int] = set()
+    most = 0
+    real_dup = os.dup
+
+    def dup(fd: int) -> int:
+        nonlocal most
+        copy = real_dup(fd)
+        held.add(copy)
+        most = max(most, len(held))
+        return copy
+
+    def sync(descriptors: list[int]) -> None:
+        sync_descriptors(descriptors)
+        held.difference_update(descriptors)
+
+    monkeypatch.setattr(os, "dup", dup)
+    monkeypatch.setattr(commit_module, "sync_descriptors", sync)
+
+    async def scenario() -> None:
+        commit = GroupCommit(fsync=True, on_failure=lambda error: None)
+        logs = [Log(tmp_path / str(number), epoch=1).open() for number in range(5)]
+        for log in logs:
+            log.append(0, 1, 1, b"x", 0)
+            commit.appended(log)
+        durable: list[int] = []
+        commit.when_durable(lambda: durable.extend(log.synced_offset for log in logs))
+        await commit.settle()
+        assert (durable, most, commit.rounds) == ([1] * 5, 2, 1)
         commit.close()
 
     run(scenario)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from pathlib import Path
 
@@ -255,6 +256,50 @@ def test_a_damaged_outgoing_log_costs_the_standby_and_not_the_broker() -> None:
 
 
 # -- a disk that refuses ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_after_a_failed_sync_what_was_not_served_is_cut_off_and_copied_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, sealed: bool
+) -> None:
+    def refuse(descriptors: list[int]) -> None:
+        for fd in descriptors:
+            os.close(fd)
+        raise OSError(5, "Input/output error")
+
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory)
+        await site.publish(6)
+        outgoing = site.node.collector.logs["v"]
+        await until(lambda: outgoing.committed_offset == 6)
+        served = list(outgoing.log.read_raw(0, 1 << 20))
+        monkeypatch.setattr(outgoing_module, "sync_descriptors", refuse)
+        for _ in range(4):
+            await site.publish(6)
+        own = directory / "outgoing" / "v"
+        await until((own / "failed_sync.json").exists)
+        assert outgoing.committed_offset == 6
+        monkeypatch.undo()
+        await site.kill()
+        for path in own.glob("*.segment*"):
+            octets = path.read_bytes()
+            keep = sum(len(chunk) for _, chunk in served) if int(path.name[:20]) == 0 else 0
+            path.write_bytes(octets[:keep] + bytes(octet ^ 1 for octet in octets[keep:]))
+            if sealed:
+                path.rename(own / f"{path.name[:20]}.sealed.segment")
+        await site.start()
+        assert "outgoing_log_cut" in caplog.text
+        again = site.node.collector.logs["v"]
+        assert list(again.log.read_raw(0, 1 << 20))[: len(served)] == served
+        assert site.replicated() == {"q": site.contents()}
+        assert len(site.contents()) == 30
+        await site.restart()
+        assert caplog.text.count("outgoing_log_cut") == 1
+        assert site.replicated() == {"q": site.contents()}
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
 
 
 class FullDisk:

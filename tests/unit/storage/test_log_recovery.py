@@ -184,6 +184,19 @@ def test_every_name_is_durable_before_a_chunk_is(tmp_path: Path, monkeypatch: py
     assert len(synced) == 3
 
 
+def test_a_log_that_was_opened_and_not_used_yet_holds_no_descriptor(tmp_path: Path) -> None:
+    log = make(tmp_path).open()
+    for _ in range(4):
+        append(log, 150)
+    log.close()
+    before = set(os.listdir("/proc/self/fd"))
+    log, _ = recovered(tmp_path)
+    assert set(os.listdir("/proc/self/fd")) == before
+    append(log, 10)
+    assert len(contents(log)) == 5
+    log.close()
+
+
 # -- damage -----------------------------------------------------------------------------------
 
 
@@ -326,3 +339,60 @@ def test_damage_that_comes_while_the_log_is_open_is_found_by_the_read(tmp_path: 
     path.write_bytes(intact[:second] + intact[2 * second :] + intact[:second])
     with pytest.raises(Corrupt, match="chunk id is 4"):
         list(log.read(0, 1 << 20))
+
+
+# -- cut by its owner -------------------------------------------------------------------------
+
+
+@given(sizes=SIZES, data=st.data())
+def test_cut_at_a_chunk_a_log_is_what_was_before_it_whatever_followed(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    with scratch() as directory:
+        log = make(directory).open()
+        for size in sizes:
+            append(log, size)
+            if data.draw(st.booleans()):
+                log.sync()
+        before = contents(log)
+        log.close()
+        at = data.draw(st.integers(0, len(sizes)))
+        newest = segments(directory)[-1]
+        if int(newest.name[:20]) >= at:
+            newest.write_bytes(b"rot")
+        log = make(directory).open(cut_at=at)
+        assert contents(log) == before[:at]
+        assert (log.next_offset, log.synced_offset) == (at, at)
+        append(log, 20)
+        after = contents(log)
+        log.close()
+        log, found = recovered(directory)
+        assert found == after
+        log.close()
+
+
+def test_a_log_whose_first_chunk_is_cut_off_begins_where_it_began(tmp_path: Path) -> None:
+    log = make(tmp_path).open(first_offset=7)
+    append(log, 250)
+    append(log, 250)
+    log.sync()
+    log.close()
+    log = make(tmp_path).open(cut_at=7)
+    assert (log.first_offset, log.next_offset, contents(log)) == (7, 7, [])
+    assert [path.name for path in segments(tmp_path)] == [f"{7:020}.segment"]
+
+
+def test_what_is_before_the_cut_must_be_whole(tmp_path: Path) -> None:
+    log = make(tmp_path).open()
+    for _ in range(4):
+        append(log, 250)
+    log.sync()
+    log.close()
+    oldest = segments(tmp_path)[0]
+    octets = bytearray(oldest.read_bytes())
+    octets[100] ^= 1
+    oldest.write_bytes(octets)
+    before = files(tmp_path)
+    with pytest.raises(Corrupt):
+        make(tmp_path).open(cut_at=3)
+    assert {name: octets for name, octets in files(tmp_path).items() if name in before} == before

@@ -14,6 +14,7 @@ from leveret.cli.command import Session, command
 from leveret.cli.values import Message, Table
 
 _CONNECT_TIMEOUT_S: Final = 5.0
+_DIGITS_MAX: Final = 9
 _PURPOSES: Final = {
     "amqp": "AMQP 0-9-1 and AMQP 1.0",
     "amqp/ssl": "AMQP 0-9-1 and AMQP 1.0 over TLS",
@@ -132,7 +133,7 @@ def check_port_connectivity(
 @command("Asking node {node} if there's an active listener on port {port} ...", "check_port_listener 5672")
 def check_port_listener(ctl: Session, port: Annotated[str, Argument(help="A TCP port.")]) -> Message:
     """Fail if nothing of the node listens on a port."""
-    if not port.isdigit() or not int(port):
+    if not port.isdecimal() or len(port) > _DIGITS_MAX or not int(port):
         raise CtlError(exits.DATA, "Bad argument: Argument must be a positive integer")
     found = listeners_of(ctl)
     if int(port) not in [each["port"] for each in found]:

@@ -180,7 +180,7 @@ def _end(ctl: Session, pid: int, *, waits: bool) -> None:
 def _pid_in(path: Path) -> list[int]:
     """The process id in a file, if there is one."""
     text = path.read_text().strip() if path.exists() else ""
-    return [int(text)] if text.isdigit() else []
+    return [int(text)] if text.isdecimal() else []
 
 
 def _is_alive(pid: int) -> bool:

@@ -251,6 +251,7 @@ def _placed(client: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+_DIGITS_MAX: Final = 20
 _UNITS: Final = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 
@@ -259,8 +260,8 @@ def _bytes(text: str | None) -> int | None:
     if text is None:
         return None
     number, unit = text[:-2], text[-2:].lower()
-    if text.isdigit():
+    if len(text) <= _DIGITS_MAX and text.isdecimal():
         return int(text)
-    if unit in _UNITS and number.isdigit():
+    if len(text) <= _DIGITS_MAX and unit in _UNITS and number.isdecimal():
         return int(number) * _UNITS[unit]
     raise CtlError(exits.USAGE, f"'{text}' is not a size: expected a number with kb, mb, gb or tb")

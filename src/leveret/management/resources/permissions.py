@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from leveret.core.access import is_pattern
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.listing import Listing
@@ -37,7 +36,6 @@ async def put(call: Call) -> Response:
     """Set a user's permissions in a vhost."""
     vhost, user = call.path("vhost"), call.path("user")
     wanted = await call.body(Wanted)
-    check_patterns(wanted.configure, wanted.write, wanted.read)
     if (vhost,) not in call.definitions["vhosts"] or (user,) not in call.definitions["users"]:
         raise InvalidCommand("vhost_or_user_not_found")
     existed = (vhost, user) in call.definitions["permissions"]
@@ -59,17 +57,6 @@ async def delete(call: Call) -> Response:
     """Take all permissions in a vhost from a user."""
     await call.apply(Delete("permissions", _held(call)))
     return done()
-
-
-def check_patterns(*patterns: str) -> None:
-    """Go on only with regular expressions.
-
-    Raises:
-        InvalidCommand: names the one that is none.
-    """
-    for pattern in patterns:
-        if not is_pattern(pattern):
-            raise InvalidCommand(f"invalid_regexp: '{pattern}'")
 
 
 def _held(call: Call) -> tuple[str, str]:

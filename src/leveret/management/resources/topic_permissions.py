@@ -9,7 +9,6 @@ from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.listing import Listing
 from leveret.management.replies import done, put_reply
-from leveret.management.resources.permissions import check_patterns
 from leveret.model.definitions import AnyEntity, Delete, Put, TopicPermission
 from leveret.model.errors import InvalidCommand, NotFound
 
@@ -37,7 +36,6 @@ async def put(call: Call) -> Response:
     """Set a user's topic permission on one exchange."""
     vhost, user = call.path("vhost"), call.path("user")
     wanted = await call.body(Wanted)
-    check_patterns(wanted.write, wanted.read)
     if (vhost,) not in call.definitions["vhosts"] or (user,) not in call.definitions["users"]:
         raise InvalidCommand("vhost_or_user_not_found")
     permission = TopicPermission(

@@ -19,12 +19,13 @@ from typing import Any, Final
 from pamqp import base, commands
 
 from leveret.core.alarms import reason as alarm_reason
+from leveret.core.erlang_terms import binary
 from leveret.core.limits import check_channel_limit
 from leveret.model.errors import AuthenticationFailed, LeveretError, NotAllowed
 from leveret.session.amqp091 import handshake
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.publishing import Publisher
-from leveret.session.amqp091.replies import Fault, broken_frame, code_of, erlang_binary, reply_text
+from leveret.session.amqp091.replies import Fault, broken_frame, code_of, reply_text
 from leveret.session.certificate import TlsPeer
 from leveret.session.host import Access, Host
 from leveret.wire import amqp091 as wire
@@ -208,7 +209,7 @@ class ClientConnection:
     def _frame(self, kind: int, number: int, payload: bytes) -> None:
         if kind == wire.FRAME_HEARTBEAT:
             if number:
-                raise Fault(505, f"type 8, all octets = {erlang_binary(payload)}")
+                raise Fault(505, f"type 8, all octets = {binary(payload)}")
             return
         if self.state is State.CLOSING:
             if payload[:4] == b"\x00\x0a\x00\x33":

@@ -63,7 +63,17 @@ class Target:
 class Shape:
     """Octets before a body, and where messages that start with them go."""
 
-    __slots__ = ("_unpack", "body_bytes", "channel", "length", "mandatory", "octets", "stride", "target")
+    __slots__ = (
+        "_unpack",
+        "body_bytes",
+        "channel",
+        "following",
+        "length",
+        "mandatory",
+        "octets",
+        "stride",
+        "target",
+    )
 
     def __init__(self, octets: bytes, channel: Channel, target: Target, mandatory: bool) -> None:
         """See the module."""
@@ -74,6 +84,7 @@ class Shape:
         self.body_bytes = target.head.body_bytes
         self.stride = self.length + self.body_bytes + 1
         self.mandatory = mandatory
+        self.following: Shape | None = None
         self._unpack = struct.Struct(f"{self.length}s{self.body_bytes}sB").iter_unpack
 
     def at_commit(self) -> Shape:
@@ -287,7 +298,7 @@ class Publisher:
         shape = self._last
         while True:
             if shape is None or not data.startswith(shape.octets, position):
-                shape = self._shape_at(data, position, end)
+                shape = self._next_shape(shape, data, position, end)
                 if shape is None:
                     return position
                 self._last = shape
@@ -299,6 +310,16 @@ class Publisher:
             self.publish(shape, bodies)
             if position >= end:
                 return position
+
+    def _next_shape(self, before: Shape | None, data: bytes, position: int, end: int) -> Shape | None:
+        """The shape at `position`; what followed `before` the last time is looked at first."""
+        following = before.following if before is not None else None
+        if following is not None and data.startswith(following.octets, position):
+            return following
+        found = self._shape_at(data, position, end)
+        if before is not None:
+            before.following = found
+        return found
 
     def publish(self, shape: Shape, bodies: list[bytes]) -> None:
         """Hand whole messages of one shape to their queues; number them if they are to be confirmed."""

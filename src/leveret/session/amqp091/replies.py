@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from leveret.core.erlang_terms import binary
 from leveret.model import errors
 from leveret.wire.amqp091 import FrameError, UnknownMethod
 from leveret.wire.properties import SyntaxFault
@@ -27,9 +28,6 @@ NAMES: Final = {
     540: "NOT_IMPLEMENTED",
     541: "INTERNAL_ERROR",
 }
-
-CHANNEL_CODES: Final = frozenset({311, 403, 404, 405, 406})
-"""Codes that close the channel; all others close the connection."""
 
 REPLY: Final[dict[type[errors.LeveretError], int]] = {
     errors.NotFound: 404,
@@ -65,16 +63,9 @@ def locked(vhost: str, name: str) -> errors.ResourceLocked:
     )
 
 
-def erlang_binary(octets: bytes) -> str:
-    """Octets as RabbitMQ's texts show them: a quoted string if printable, else a list of numbers."""
-    if octets and all(32 <= octet < 127 for octet in octets):
-        return f'<<"{octets.decode()}">>'
-    return f"<<{','.join(map(str, octets))}>>"
-
-
 def broken_frame(kind: int, octets: bytes, why: str) -> Fault:
     """A frame that cannot be, in RabbitMQ's words (501)."""
-    return Fault(501, f"type {kind}, all octets = {erlang_binary(octets)}: {why}")
+    return Fault(501, f"type {kind}, all octets = {binary(octets)}: {why}")
 
 
 def code_of(error: errors.LeveretError) -> int:

@@ -3,13 +3,12 @@
 A request has a correlation id that its response repeats; a response, marked by the key's top bit,
 has a code too. The other commands (Publish, Deliver, Credit, Heartbeat, ...) go one way and have
 neither. Version 1 of every command is all there is here; Publish of version 2 is read by `publish`, Deliver of
-version 2 is written by `deliver_head_2`.
+version 2 is written by `deliver`.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from typing import Final
 
 from leveret.model.errors import PeerError
@@ -24,6 +23,7 @@ from leveret.wire.stream.codec import (
     Response,
     command,
 )
+from leveret.wire.stream.deliver import deliver_head
 from leveret.wire.stream.fields import (
     U8,
     U16,
@@ -44,13 +44,9 @@ from leveret.wire.stream.fields import (
     Strings,
     Versions,
 )
+from leveret.wire.stream.publish import decode_published, encode_publish, is_sub_batch
 
 _HEAD: Final = struct.Struct(">HH")
-_DELIVER: Final = struct.Struct(">IHHB")
-_DELIVER_2: Final = struct.Struct(">IHHBQ")
-_PUBLISH: Final = struct.Struct(">IHHBi")
-_ENTRY: Final = struct.Struct(">QI")
-_SUB_BATCH: Final = struct.Struct(">BHII")
 
 
 class UnknownCommand(PeerError):
@@ -434,25 +430,14 @@ class Publish(Command):
     @classmethod
     def decode(cls, cursor: Cursor) -> Publish:
         """Read the entries, stepping over sub-batches."""
-        publish = cls(cursor.take(1)[0], [], [])
-        (count,) = struct.unpack(">i", cursor.take(4))
-        data, position = cursor.data, cursor.position
-        try:
-            for _ in range(count):
-                publishing_id, size = _ENTRY.unpack_from(data, position)
-                position += 12
-                if size & 0x8000_0000:
-                    *_, size = _SUB_BATCH.unpack_from(data, position - 4)
-                    position += _SUB_BATCH.size - 4
-                    publish.sub_batches.append(publishing_id)
-                else:
-                    publish.entries.append((publishing_id, data[position : position + size]))
-                position += size
-        except struct.error:
-            raise MalformedCommand(f"entry at byte {position} is cut short") from None
-        if position > len(data):
-            raise MalformedCommand(f"the last entry ends {position - len(data)} octets after the frame")
-        cursor.position = position
+        published = decode_published(cursor.data)
+        publish = cls(published.publisher, [], [])
+        for publishing_id, entry in zip(published.ids, published.entries, strict=True):
+            if is_sub_batch(entry):
+                publish.sub_batches.append(publishing_id)
+            else:
+                publish.entries.append((publishing_id, entry[4:]))
+        cursor.position = len(cursor.data)
         return publish
 
 
@@ -509,27 +494,3 @@ class DeletePublisher(Request):
 @command(RESPONSE | Key.DELETE_PUBLISHER)
 class DeletePublisherResponse(Response):
     """Whether there was such a publisher."""
-
-
-# --- The hot paths, without an object for each frame ----------------------------------------------
-
-
-def deliver_head_2(subscription: int, chunk_bytes: int, committed_chunk_id: int) -> bytes:
-    """As `deliver_head`, in version 2 of Deliver."""
-    return _DELIVER_2.pack(13 + chunk_bytes, Key.DELIVER, 2, subscription, max(committed_chunk_id, 0))
-
-
-def deliver_head(subscription: int, chunk_bytes: int) -> bytes:
-    """What precedes a chunk of that many octets in a Deliver frame."""
-    return _DELIVER.pack(5 + chunk_bytes, Key.DELIVER, VERSION, subscription)
-
-
-def encode_publish(publisher: int, entries: Iterable[tuple[int, bytes]]) -> bytes:
-    """A whole Publish frame from (publishing id, body)."""
-    pack = _ENTRY.pack
-    parts = [b""]
-    for publishing_id, body in entries:
-        parts += (pack(publishing_id, len(body)), body)
-    size = sum(map(len, parts))
-    parts[0] = _PUBLISH.pack(9 + size, Key.PUBLISH, VERSION, publisher, len(parts) // 2)
-    return b"".join(parts)

@@ -1,4 +1,6 @@
-"""The hot way in: a Publish frame as the entries of a chunk, which is what its messages become.
+"""Publish frames: the hot way in, and how they are written.
+
+What is read are the entries of a chunk, which is what messages become.
 
 After the publishing id (and, in version 2, a filter value) a message stands in the frame as it will
 stand in the chunk, its length first or a head that makes it a batch of messages. So it is cut out and
@@ -12,12 +14,14 @@ not looked into. Messages of one size, the usual case, are cut in one go.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from leveret.wire.stream.codec import VERSION, Key
 from leveret.wire.stream.fields import MalformedCommand
 
 _HEAD: Final = struct.Struct(">HHBi")
+_WHOLE_HEAD: Final = struct.Struct(">IHHBi")
 _LENGTH: Final = struct.Struct(">I")
 _ID_LENGTH: Final = struct.Struct(">QI")
 _SUB_BATCH: Final = struct.Struct(">BHII")
@@ -55,7 +59,7 @@ def decode_published(frame: bytes) -> Published:
             return _of_one_size(frame, publisher, count) or _one_by_one(frame, publisher, count)
         return _filtered(frame, publisher, count)
     except struct.error:
-        raise MalformedCommand("Publish: its last entry is cut short") from None
+        raise MalformedCommand("a Publish whose last entry is cut short") from None
 
 
 def _of_one_size(frame: bytes, publisher: int, count: int) -> Published | None:
@@ -117,10 +121,26 @@ def _entry_end(frame: bytes, position: int, size: int) -> tuple[int, int]:
         return position + 4 + size, 1
     _, records, _, batch_bytes = _SUB_BATCH.unpack_from(frame, position)
     if not records:
-        raise MalformedCommand(f"Publish: the batch at byte {position} has no messages")
+        raise MalformedCommand(f"a Publish whose batch at byte {position} has no messages")
     return position + _SUB_BATCH.size + batch_bytes, records
 
 
 def _check_end(frame: bytes, position: int) -> None:
     if position != len(frame):
-        raise MalformedCommand(f"Publish: its entries end at byte {position} of {len(frame)}")
+        raise MalformedCommand(f"a Publish whose entries end at byte {position} of {len(frame)}")
+
+
+def is_sub_batch(entry: bytes) -> bool:
+    """Whether an entry is a batch of messages itself."""
+    return entry[0] >= _BATCH_BIT >> 24
+
+
+def encode_publish(publisher: int, entries: Iterable[tuple[int, bytes]]) -> bytes:
+    """A whole Publish frame from (publishing id, body)."""
+    pack = _ID_LENGTH.pack
+    parts = [b""]
+    for publishing_id, body in entries:
+        parts += (pack(publishing_id, len(body)), body)
+    size = sum(map(len, parts))
+    parts[0] = _WHOLE_HEAD.pack(9 + size, Key.PUBLISH, VERSION, publisher, len(parts) // 2)
+    return b"".join(parts)

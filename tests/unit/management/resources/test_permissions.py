@@ -27,7 +27,7 @@ def test_permissions_of_nobody_or_nowhere_are_refused(admin: Client) -> None:
 
 def test_a_pattern_that_is_no_regular_expression_is_refused(admin: Client) -> None:
     reply = admin.put("/api/permissions/%2F/guest", **(ALL | {"write": "("}))
-    assert (reply.status_code, reply.json()["reason"]) == (400, "invalid_regexp: '('")
+    assert (reply.status_code, reply.json()["reason"]) == (400, "'write' is not a regular expression: '('")
 
 
 def test_a_missing_pattern_is_named(admin: Client) -> None:

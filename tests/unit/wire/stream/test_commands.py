@@ -30,9 +30,8 @@ from leveret.wire.stream.commands import (
     Tune,
     UnknownCommand,
     decode,
-    deliver_head,
-    encode_publish,
 )
+from leveret.wire.stream.deliver import deliver_head
 from leveret.wire.stream.fields import (
     Broker,
     CommandVersions,
@@ -42,6 +41,7 @@ from leveret.wire.stream.fields import (
     OffsetType,
     StreamMetadata,
 )
+from leveret.wire.stream.publish import encode_publish
 
 u8, u16, u32, u64 = (st.integers(0, (1 << bits) - 1) for bits in (8, 16, 32, 64))
 text = st.text(max_size=20)

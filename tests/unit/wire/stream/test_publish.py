@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.wire.stream.commands import encode_publish
 from leveret.wire.stream.fields import MalformedCommand
-from leveret.wire.stream.publish import decode_published
+from leveret.wire.stream.publish import decode_published, encode_publish
 
 messages = st.lists(st.tuples(st.integers(0, (1 << 64) - 1), st.binary(max_size=40)), max_size=20)
 

@@ -1,0 +1,37 @@
+"""session.stored: what is taken apart many at a time is what one by one would have given."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leveret.core.head import Head, make_head
+from leveret.session.stored import Heads
+from leveret.wire.record import content_header
+
+HEADS = [
+    make_head(b"", key, content_header(b"\x10\x00\x02", size)) for key in (b"a", b"b") for size in (0, 1, 9)
+]
+
+
+def test_a_body_may_look_like_an_entry() -> None:
+    head = make_head(b"", b"q", content_header(b"\0\0", 200))
+    bodies = [(head.entry * 9)[:200]] * 40
+    (run,) = Heads().runs(head.entry.join([b"", *bodies]), 5, 0)
+    assert (run.first, run.bodies) == (5, bodies)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(HEADS), st.integers(1, 200)), max_size=8),
+    st.integers(0, 300),
+)
+def test_runs_are_what_was_stored_from_the_asked_offset_on(parts: list[tuple[Head, int]], skip: int) -> None:
+    stored = [(head, bytes([n % 256]) * head.body_bytes) for head, count in parts for n in range(count)]
+    data = b"".join(head.entry + body for head, body in stored)
+    runs = Heads().runs(data, 10, 10 + skip, 77)
+    read = [(run.head.entry, body) for run in runs for body in run.bodies]
+    assert read == [(head.entry, body) for head, body in stored[skip:]]
+    offset = 10 + skip
+    for run in runs:
+        assert (run.first, run.arrived_ms) == (offset, 77)
+        offset = run.end
