@@ -53,4 +53,5 @@ def closed(name: str, user: str, vhost: str, reason: str) -> None:
         level = logging.INFO if reason == CLIENT_CLOSED else logging.WARNING
         logger.log(level, "connection_closed name=%s user=%s vhost=%s reason=%s", name, user, vhost, reason)
     else:
-        logger.info("connection_closed name=%s reason=%s", name, reason or "not_authenticated")
+        level = logging.WARNING if reason else logging.INFO
+        logger.log(level, "connection_closed name=%s reason=%s", name, reason or "not_authenticated")

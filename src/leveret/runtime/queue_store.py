@@ -7,7 +7,6 @@ queue. Nothing is promised here; the group commit does that.
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from leveret.core.offsets import OffsetSet
 from leveret.core.queue import Queue
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.commit import GroupCommit
+from leveret.runtime.log_home import LogHome, take_down
 from leveret.session.stored import Heads
 from leveret.storage.log import Log
 from leveret.wire.chunk import (
@@ -34,8 +34,6 @@ from leveret.wire.chunk import (
 )
 from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
 
-logger = logging.getLogger(__name__)
-
 READ_BYTES: Final = 512 * 1024
 CHUNK_BYTES_MAX: Final = 16 * 1024 * 1024
 
@@ -44,7 +42,13 @@ OnAppend = Callable[[Queue, Header, bytes], None]
 
 
 class QueueStore:
-    """One log a queue, in a directory named after its epoch."""
+    """One log a queue.
+
+    Attributes:
+        on_append: told of every chunk that was appended.
+        keep_from: the first offset of a queue's log that somebody still needs.
+        home: where the logs of durable queues are.
+    """
 
     def __init__(
         self, directory: Path, commit: GroupCommit, clock_ms: Callable[[], int], segment_bytes_max: int
@@ -52,16 +56,14 @@ class QueueStore:
         """Durable queues live in `directory`/queues, others in `directory`/transient, emptied at start."""
         self.on_append: OnAppend = _ignore
         self.keep_from: Callable[[Queue], int] = _keep_nothing
-        self.has_log: Callable[[int], bool] = _unmarked
-        self.mark_log: Callable[[int], None] = _do_not_mark
-        self._durable = directory / "queues"
-        self._transient = directory / "transient"
+        self.home = LogHome(directory / "queues")
+        self._transient = LogHome(directory / "transient")
         self._commit = commit
         self._clock_ms = clock_ms
         self._segment_bytes_max = segment_bytes_max
         self._logs: dict[Queue, Log] = {}
         self._heads = Heads()
-        shutil.rmtree(self._transient, ignore_errors=True)
+        shutil.rmtree(self._transient.directory, ignore_errors=True)
 
     # -- life of a log ------------------------------------------------------------------------
 
@@ -73,9 +75,9 @@ class QueueStore:
         return log
 
     def _describe(self, queue: Queue) -> Log:
-        base = self._durable if queue.definition.durable else self._transient
+        home = self.home if queue.definition.durable else self._transient
         return Log(
-            base / f"{queue.epoch:016x}",
+            home.place(queue.epoch),
             epoch=queue.epoch,
             segment_bytes_max=self._segment_bytes_max,
             durable=queue.definition.durable,
@@ -84,9 +86,6 @@ class QueueStore:
     def recover(self, queue: Queue) -> None:
         """Give the queue what its log holds; a damaged log takes the queue down, and nothing else."""
         log = self._describe(queue)
-        marked = self.has_log(queue.epoch)
-        if not marked and not log.directory.exists():
-            return
         settled = OffsetSet()
 
         def on_chunk(chunk: Chunk) -> None:
@@ -101,32 +100,16 @@ class QueueStore:
                 for _, first, count in decode_settlements(chunk.data[4:]):
                     settled.add(first, first + count)
 
-        try:
-            log.open(on_chunk, must_exist=marked, with_messages=False)
-        except (StorageError, ChunkError) as error:
-            self._down(queue, error)
+        if not self.home.recover(queue, log, on_chunk):
             return
-        if log.torn_bytes:
-            logger.warning(
-                "torn_tail_cut vhost=%s queue=%s offset=%d octets=%d",
-                *queue.key,
-                log.next_offset,
-                log.torn_bytes,
-            )
         self._logs[queue] = log
-        if log.size_bytes:
-            self.mark_log(queue.epoch)
         left = settled.count_missing(log.next_offset)
         try:
             queue.restore(
                 log.first_offset, log.next_offset, settled, log.user_bytes * left // max(1, log.user_records)
             )
         except StorageError as error:
-            self._down(queue, error)
-
-    def _down(self, queue: Queue, error: Exception) -> None:
-        logger.error("queue_down vhost=%s queue=%s error=%s", *queue.key, error)
-        queue.damage = str(error)
+            take_down(queue, error)
 
     def delete(self, queue: Queue) -> None:
         """Remove a deleted queue's log."""
@@ -135,18 +118,6 @@ class QueueStore:
             log.delete()
         elif queue.damage is None:
             self._describe(queue).delete()
-
-    def remove_orphans(self, epochs: set[int]) -> None:
-        """Delete logs of queues whose deletion was durable before their log was removed.
-
-        `epochs` are those of all queues that the definitions log holds, also of one that could not be put
-        this time: its messages must not go for that.
-        """
-        known = {f"{epoch:016x}" for epoch in epochs}
-        for directory in self._durable.iterdir() if self._durable.exists() else ():
-            if directory.name not in known:
-                logger.info("orphaned_log_removed directory=%s", directory.name)
-                shutil.rmtree(directory)
 
     def close(self) -> None:
         """Close every log."""
@@ -203,7 +174,7 @@ class QueueStore:
         if queue.definition.durable:
             self._commit.appended(log)
             if not header.chunk_id:
-                self.mark_log(queue.epoch)
+                self.home.mark_log(queue.epoch)
         self.on_append(queue, header, data)
         return header
 
@@ -274,15 +245,6 @@ def _split(gathered: list[tuple[Head, list[bytes]]]) -> list[list[tuple[Head, li
 
 def _ignore(queue: Queue, header: Header, data: bytes) -> None:
     """Nobody collects."""
-
-
-def _unmarked(epoch: int) -> bool:
-    """Nobody knows which queues had a log."""
-    return False
-
-
-def _do_not_mark(epoch: int) -> None:
-    """Nobody wants to know it."""
 
 
 def _keep_nothing(queue: Queue) -> int:

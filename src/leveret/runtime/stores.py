@@ -41,14 +41,14 @@ class Stores:
         self, directory: Path, commit: GroupCommit, clock_ms: Callable[[], int], segment_bytes_max: int
     ) -> None:
         """See QueueStore and StreamStore."""
-        self._homes = (directory / "queues", directory / "streams")
         self.queues = QueueStore(directory, commit, clock_ms, segment_bytes_max)
         self.streams = StreamStore(directory, commit, clock_ms, segment_bytes_max)
+        self._homes = (self.queues.home, self.streams.home)
 
     def use_marks(self, has_log: Callable[[int], bool], mark_log: Callable[[int], None]) -> None:
         """Ask and tell who keeps the epochs of queues that have a log, so that a missing one is noticed."""
-        self.queues.has_log = self.streams.has_log = has_log
-        self.queues.mark_log = self.streams.mark_log = mark_log
+        for home in self._homes:
+            home.has_log, home.mark_log = has_log, mark_log
 
     @property
     def on_append(self) -> OnAppend:
@@ -95,12 +95,12 @@ class Stores:
 
     def has_logs(self) -> bool:
         """Whether there is a log of any durable queue."""
-        return any(home.exists() and any(home.iterdir()) for home in self._homes)
+        return any(home.has_logs() for home in self._homes)
 
     def remove_orphans(self, epochs: set[int]) -> None:
         """Delete logs whose queue is none of these."""
-        self.queues.remove_orphans(epochs)
-        self.streams.remove_orphans(epochs)
+        for home in self._homes:
+            home.remove_orphans(epochs)
 
     def close(self) -> None:
         """Close every log."""

@@ -12,7 +12,6 @@ Readers are served up to the committed end, see `runtime.committed_log`.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from leveret.core.stream import Batch, Stream, records_of, retained_before_ms
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.committed_log import CommittedLog
+from leveret.runtime.log_home import LogHome
 from leveret.session.stream_messages import entries_of, runs_of
 from leveret.storage.log import Log
 from leveret.wire.chunk import (
@@ -51,9 +51,10 @@ OnAppend = Callable[[Queue, Header, bytes], None]
 
 
 class StreamStore:
-    """One log a stream, in a directory named after its epoch.
+    """One log a stream.
 
     Attributes:
+        home: where the logs are.
         on_append: told of every chunk that was appended.
         on_commit: told of every stream whose committed end rose.
     """
@@ -63,10 +64,8 @@ class StreamStore:
     ) -> None:
         """Streams live in `directory`/streams; `segment_bytes_max` holds unless a stream has its own."""
         self.on_append: OnAppend = _ignore
-        self.has_log: Callable[[int], bool] = _unmarked
-        self.mark_log: Callable[[int], None] = _do_not_mark
         self.on_commit: Callable[[Stream], None] = _unheard
-        self._directory = directory / "streams"
+        self.home = LogHome(directory / "streams")
         self._commit = commit
         self._clock_ms = clock_ms
         self._segment_bytes_max = segment_bytes_max
@@ -89,7 +88,7 @@ class StreamStore:
 
     def _describe(self, stream: Stream) -> Log:
         return Log(
-            self._directory / f"{stream.epoch:016x}",
+            self.home.place(stream.epoch),
             epoch=stream.epoch,
             segment_bytes_max=stream.settings.segment_bytes_max or self._segment_bytes_max,
         )
@@ -102,9 +101,6 @@ class StreamStore:
     def recover(self, stream: Stream) -> None:
         """Give the stream what its log holds; a damaged log takes the stream down, and nothing else."""
         log = self._describe(stream)
-        marked = self.has_log(stream.epoch)
-        if not marked and not log.directory.exists():
-            return
         last_chunk_id = -1
 
         def on_chunk(chunk: Chunk) -> None:
@@ -113,22 +109,8 @@ class StreamStore:
                 last_chunk_id = chunk.header.chunk_id
             _remember(stream, chunk)
 
-        try:
-            log.open(on_chunk, must_exist=marked, with_messages=False)
-        except (StorageError, ChunkError) as error:
-            logger.error("queue_down vhost=%s queue=%s error=%s", *stream.key, error)
-            stream.damage = str(error)
-            return
-        if log.torn_bytes:
-            logger.warning(
-                "torn_tail_cut vhost=%s queue=%s offset=%d octets=%d",
-                *stream.key,
-                log.next_offset,
-                log.torn_bytes,
-            )
-        self._keep(stream, log, last_chunk_id)
-        if log.size_bytes:
-            self.mark_log(stream.epoch)
+        if self.home.recover(stream, log, on_chunk):
+            self._keep(stream, log, last_chunk_id)
 
     def delete(self, stream: Stream) -> None:
         """Remove a deleted stream's log, and tell its readers.
@@ -142,14 +124,6 @@ class StreamStore:
             held.log.delete()
         elif stream.damage is None:
             self._describe(stream).delete()
-
-    def remove_orphans(self, epochs: set[int]) -> None:
-        """Delete logs of streams that none of these epochs belongs to."""
-        known = {f"{epoch:016x}" for epoch in epochs}
-        for directory in self._directory.iterdir() if self._directory.exists() else ():
-            if directory.name not in known:
-                logger.info("orphaned_log_removed directory=%s", directory.name)
-                shutil.rmtree(directory)
 
     def close(self) -> None:
         """Close every log."""
@@ -238,7 +212,7 @@ class StreamStore:
         header = log.append(kind, len(entries), records, data, now_ms, trailer)
         self._commit.appended(log)
         if not header.chunk_id:
-            self.mark_log(stream.epoch)
+            self.home.mark_log(stream.epoch)
         self.on_append(stream, header, data)
         if starts_segment:
             self._retain(stream, kept)
@@ -325,46 +299,6 @@ def _remember(stream: Stream, chunk: Chunk) -> None:
         elif kind == Attribute.OFFSET:
             stream.offsets[name] = value
     stream.backlog.next_offset = chunk.header.next_offset
-
-
-def _unmarked(epoch: int) -> bool:
-    """Nobody knows which streams had a log."""
-    return False
-
-
-def _do_not_mark(epoch: int) -> None:
-    """Nobody wants to know it."""
-
-
-def _filters_of(batches: list[Batch]) -> set[bytes] | None:
-    """The filter values of a chunk, b"" among them if a message has none; None if no message has one."""
-    filters: set[bytes] = set()
-    for batch in batches:
-        filters |= {b""} if batch.filters is None else batch.filters
-    return None if filters == {b""} else {name[:255] for name in filters}
-
-
-def _split(batches: list[Batch]) -> Iterator[tuple[list[bytes], int]]:
-    """(entries, messages in them) of what fits a chunk; nearly always one."""
-    entries = [entry for batch in batches for entry in batch.entries]
-    records = sum(batch.records for batch in batches)
-    if len(entries) <= ENTRIES_MAX and sum(map(len, entries)) <= CHUNK_BYTES_MAX:
-        if entries:
-            yield entries, records
-        return
-    part: list[bytes] = []
-    size = 0
-    for entry in entries:
-        if part and (len(part) == ENTRIES_MAX or size + len(entry) > CHUNK_BYTES_MAX):
-            yield part, sum(map(records_of, part))
-            part, size = [], 0
-        part.append(entry)
-        size += len(entry)
-    yield part, sum(map(records_of, part))
-
-
-def _ignore(queue: Queue, header: Header, data: bytes) -> None:
-    """Nobody counts."""
 
 
 def _unheard(stream: Stream) -> None:

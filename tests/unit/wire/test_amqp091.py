@@ -218,3 +218,9 @@ def test_tables_nested_beyond_reason_are_refused_like_any_broken_field(depth: in
         wire.decode_method(b"\x00\x32\x00\x0a\x00\x00\x01q\x00" + table)
     with pytest.raises(props.SyntaxFault):
         props.decode(b"\x00\x3c\x00\x00" + bytes(8) + b"\x20\x00" + table)
+
+
+def test_a_close_takes_a_text_of_any_length_and_cuts_it_between_characters() -> None:
+    """Were it cut character by character, this would take hours: a text may quote a whole frame."""
+    ((_, close),) = decode_all(wire.close_method(0, 501, "a" + "ü" * 2_000_000, 0, 0))
+    assert close.reply_text == "a" + "ü" * 127
