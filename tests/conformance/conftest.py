@@ -49,23 +49,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xfail(reason="Leveret does not have this yet"))
 
 
-@pytest.fixture(scope="session", params=BROKERS)
-def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+def _kind(request: pytest.FixtureRequest) -> str:
+    """Which broker a fixture is asked for; the test is skipped if it cannot be run here."""
     kind: str = request.param
     reason = available() if kind == RABBITMQ else None
     if reason is not None:
         pytest.skip(reason)
-    with running(kind) as one:
+    return kind
+
+
+@pytest.fixture(scope="session", params=BROKERS)
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    with running(_kind(request)) as one:
         yield one
 
 
 @pytest.fixture(scope="session", params=BROKERS)
 def scene(request: pytest.FixtureRequest) -> tuple[str, list[str]]:
     """A kind of broker, and the shapes of what its HTTP API tells of the scene; nobody else is connected."""
-    kind: str = request.param
-    reason = available() if kind == RABBITMQ else None
-    if reason is not None:
-        pytest.skip(reason)
+    kind = _kind(request)
     with running(kind) as one, played(one) as http:
         return kind, shapes(http, one)
 
@@ -80,11 +82,7 @@ def http(broker: Broker) -> Iterator[httpx.Client]:
 @pytest.fixture(scope="session", params=BROKERS)
 def secured(request: pytest.FixtureRequest) -> Iterator[Secured]:
     """A broker with TLS, of its own: its settings would change what other tests see."""
-    kind: str = request.param
-    reason = available() if kind == RABBITMQ else None
-    if reason is not None:
-        pytest.skip(reason)
-    with running_secured(kind) as one:
+    with running_secured(_kind(request)) as one:
         yield one
 
 

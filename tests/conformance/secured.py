@@ -39,9 +39,7 @@ def running_secured(kind: str) -> Iterator[Secured]:
         tls_port = free_port()
         config = {
             "listeners.ssl.1": f"{LOOPBACK}:{tls_port}",
-            "ssl_options.cacertfile": str(server.cacertfile),
-            "ssl_options.certfile": str(server.certfile),
-            "ssl_options.keyfile": str(server.keyfile),
+            **server.settings(),
             "ssl_options.verify": "verify_peer",
             "ssl_options.fail_if_no_peer_cert": "false",
             "auth_mechanisms.1": "PLAIN",

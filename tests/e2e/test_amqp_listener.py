@@ -67,8 +67,7 @@ def test_a_tls_port_serves_both_versions_of_amqp_and_is_told_when_ready(tmp_path
     config = {
         "listeners.tcp.1": f"{LOOPBACK}:0",
         "listeners.ssl.default": f"{LOOPBACK}:0",
-        "ssl_options.certfile": str(server.certfile),
-        "ssl_options.keyfile": str(server.keyfile),
+        **server.settings(),
         "ssl_options.password": "secret",
     }
     node = launched(config, tmp_path)
@@ -128,8 +127,7 @@ def test_a_proxy_s_client_is_who_the_proxy_says(tmp_path: Path) -> None:
         "proxy_protocol": "true",
         "listeners.tcp.1": f"{LOOPBACK}:0",
         "listeners.ssl.1": f"{LOOPBACK}:0",
-        "ssl_options.certfile": str(server.certfile),
-        "ssl_options.keyfile": str(server.keyfile),
+        **server.settings(),
     }
     local = b"PROXY TCP4 127.0.0.9 127.0.0.1 4711 5672\r\n"
     remote = (

@@ -8,7 +8,6 @@ acks before it are durable too.
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from collections.abc import Iterator
@@ -33,13 +32,6 @@ def node() -> Iterator[LeveretProcess]:
         with connected(one) as peer:
             peer.call(1, commands.Queue.Declare(queue=QUEUE, durable=True), commands.Queue.DeclareOk)
         yield one
-
-
-@pytest.fixture
-def chance(request: pytest.FixtureRequest) -> random.Random:
-    seed = os.environ.get("LEVERET_SEED", request.node.name)
-    print(f"LEVERET_SEED={seed}")
-    return random.Random(seed)
 
 
 def connected(node: LeveretProcess) -> Peer:

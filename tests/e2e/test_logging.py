@@ -76,6 +76,19 @@ def test_a_refused_login_names_the_user_and_no_password(node: LeveretProcess) ->
     assert SECRET not in node.log_text()
 
 
+def test_a_connection_that_is_refused_is_warned_of(node: LeveretProcess) -> None:
+    credentials = pika.PlainCredentials("guest", SECRET)
+    with pytest.raises(pika.exceptions.ProbableAccessDeniedError):
+        pika.BlockingConnection(
+            pika.ConnectionParameters("127.0.0.1", node.amqp_port, "nosuch", credentials=credentials)
+        )
+    wait_until(lambda: "NOT_ALLOWED" in node.log_text(), "the event", 10)
+    [closed] = [line for line in node.log_text().splitlines() if "NOT_ALLOWED" in line]
+    event = json.loads(closed)
+    assert (event["msg"], event["level"]) == ("connection_closed", "warning")
+    assert event["reason"] == "NOT_ALLOWED - vhost nosuch not found"
+
+
 def test_a_channel_that_a_client_loses_is_told_with_operation_and_reason(node: LeveretProcess) -> None:
     connection = connect(node, SECRET)
     with pytest.raises(pika.exceptions.ChannelClosedByBroker):

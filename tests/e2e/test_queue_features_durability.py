@@ -5,7 +5,6 @@ Each test draws its amounts and moments from a seed, which it prints; LEVERET_SE
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -31,13 +30,6 @@ PERSISTENT: Final = pika.BasicProperties(delivery_mode=2)
 def node() -> Iterator[LeveretProcess]:
     with LeveretProcess() as one:
         yield one
-
-
-@pytest.fixture
-def chance(request: pytest.FixtureRequest) -> random.Random:
-    seed = os.environ.get("LEVERET_SEED", request.node.name)
-    print(f"LEVERET_SEED={seed}")
-    return random.Random(seed)
 
 
 @pytest.fixture

@@ -386,8 +386,7 @@ def test_rstream_connects_with_tls_and_is_told_the_tls_port() -> None:
         tls_port = free_port()
         config = {
             "stream.listeners.ssl.1": f"{LOOPBACK}:{tls_port}",
-            "ssl_options.certfile": str(server.certfile),
-            "ssl_options.keyfile": str(server.keyfile),
+            **server.settings(),
             "stream.advertised_tls_host": "localhost",
         }
 

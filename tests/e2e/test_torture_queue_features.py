@@ -172,7 +172,7 @@ def test_nothing_is_lost_and_nothing_acknowledged_returns_whatever_messages_die_
 
 def revive(node: LeveretProcess) -> None:
     """Start it, once more if a client's own port stands for a moment where one of the node's doors was."""
-    for _ in range(5):
+    for _ in range(10):
         with suppress(NotReady):
             node.start()
             return

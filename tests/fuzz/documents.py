@@ -248,9 +248,9 @@ def http_seeds() -> Iterator[bytes]:
 # --- command lines ------------------------------------------------------------------------------
 
 LOCAL: Final = frozenset(
-    {"lifecycle", "logging", "helping", "health", "standby_replication", "schema_replication"}
+    {"definitions", "lifecycle", "logging", "helping", "health", "standby_replication", "schema_replication"}
 )
-"""Families that act on this machine, or wait: not for words that nobody chose."""
+"""Families that act on this machine's files and processes, or wait: not for words that nobody chose."""
 _FAMILY: Final = {name: family for family, (_, names) in FAMILIES.items() for name in names}
 COMMANDS: Final = sorted(name for name, family in _FAMILY.items() if family not in LOCAL)
 

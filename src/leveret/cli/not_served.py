@@ -11,6 +11,7 @@ _RESET: Final = "stop the node and remove its data directory; it starts as new"
 _ONE_PROCESS: Final = (
     "the broker and its process are one: leveretctl stop ends both, leveret serve starts them"
 )
+_NO_PLUGINS: Final = "there are no plugins: the HTTP API, streams and metrics are always there"
 _PLAIN_SETTINGS: Final = (
     "settings are not encrypted; keep secrets in a file that only the node's user may read"
 )
@@ -72,6 +73,16 @@ _REASONS: Final = {
     "ask the operating system of the node's machine": (
         "list_network_interfaces",
         "resolve_hostname",
+    ),
+    _NO_PLUGINS: ("directories", "disable", "enable", "is_enabled", "list", "plugins", "set"),
+    "federation is not served; a second site follows by standby replication": (
+        "federation_status",
+        "restart_federation_link",
+    ),
+    "shovels are not served; run one on a RabbitMQ node, which can name this node as source or target": (
+        "delete_shovel",
+        "restart_shovel",
+        "shovel_status",
     ),
     "use check_running, check_local_alarms and check_port_connectivity": ("node_health_check",),
 }

@@ -219,7 +219,8 @@ def resource(
             )
         reply = await _answer(handler, request, change or need)
         logger.info(
-            "management_change method=%s path=%s status=%d",
+            "management_change user=%s method=%s path=%s status=%d",
+            getattr(request.state, "caller", ""),
             request.method,
             request.url.path,
             reply.status_code,
@@ -237,6 +238,7 @@ def resource(
 async def _answer(handler: Handler, request: Request, need: Need) -> Response:
     try:
         caller = identify(request.app.state.node, request)
+        request.state.caller = "control.sock" if caller.is_operator else caller.name
         caller.require(need)
         return await handler(Call(request, caller))
     except Unauthorised as refused:

@@ -157,7 +157,8 @@ class AmqpPeer(asyncio.Protocol):
         if session is not None:
             user = session.user or "" if self._is_known else ""
             reason = session.end_reason or (str(exc) if exc else "peer_hung_up" if self._is_known else "")
-            connection_log.closed(self.name, user, session.vhost or "", reason)
+            is_trouble = reason not in ("", "client_closed")
+            connection_log.closed(self.name, user, session.vhost or "", reason, is_trouble=is_trouble)
             self._engine.peers.pop(session, None)
             session.lost()
             self._engine.touch()

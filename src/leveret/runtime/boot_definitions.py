@@ -17,7 +17,7 @@ from leveret.config.definitions import Definitions as Settings
 from leveret.core.broker import Broker
 from leveret.model.definitions import AnyEntity, Put
 from leveret.model.errors import ConfigError, Refusal
-from leveret.runtime.definitions_import import entities_of, is_passed_over, without_loose_bindings
+from leveret.runtime.definitions_import import entities_of, is_passed_over, place_of, without_loose_bindings
 from leveret.storage.state_file import StateFile
 
 logger = logging.getLogger(__name__)
@@ -120,8 +120,7 @@ def _put_all(document: Document, broker: Broker) -> None:
         try:
             broker.apply(Put(entity))
         except Refusal as error:
-            where = f"{entity.kind} '{' '.join(part for part in entity.key if part)}'"
-            refused.append(f"{where}: {' '.join(str(error).split())}")
+            refused.append(f"{place_of(entity)}: {' '.join(str(error).split())}")
             continue
         put += 1
     if refused:

@@ -13,9 +13,6 @@ What a client does in order is told as `info`, what goes wrong as `warning`. The
 from __future__ import annotations
 
 import logging
-from typing import Final
-
-CLIENT_CLOSED: Final = "client_closed"
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +44,10 @@ def channel_failed(name: str, user: str, number: int, operation: str, text: str)
     )
 
 
-def closed(name: str, user: str, vhost: str, reason: str) -> None:
+def closed(name: str, user: str, vhost: str, reason: str, *, is_trouble: bool = False) -> None:
     """A connection ended; `user` is empty of one that had not been authenticated."""
+    level = logging.WARNING if is_trouble else logging.INFO
     if user:
-        level = logging.INFO if reason == CLIENT_CLOSED else logging.WARNING
         logger.log(level, "connection_closed name=%s user=%s vhost=%s reason=%s", name, user, vhost, reason)
     else:
-        level = logging.WARNING if reason else logging.INFO
         logger.log(level, "connection_closed name=%s reason=%s", name, reason or "not_authenticated")

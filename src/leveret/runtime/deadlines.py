@@ -9,8 +9,12 @@ import asyncio
 import heapq
 from collections.abc import Callable
 from itertools import count
+from typing import Final
 
 from leveret.core.queue import Queue
+
+WAIT_MS_MAX: Final = 86_400_000
+"""A policy may say more milliseconds than the event loop, or any machine number, can hold."""
 
 
 class Deadlines:
@@ -52,8 +56,8 @@ class Deadlines:
         self.stop()
         if self._heap:
             self._timer_ms = self._heap[0][0]
-            wait_s = max(0, self._timer_ms - self._clock_ms()) / 1000
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self._ring)
+            wait_ms = min(max(0, self._timer_ms - self._clock_ms()), WAIT_MS_MAX)
+            self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._ring)
 
     def _ring(self) -> None:
         self._timer = None

@@ -64,6 +64,11 @@ def each_entity(
                 yield _entity(kind, index, entry, vhost, default_queue_type)
 
 
+def place_of(entity: AnyEntity) -> str:
+    """Which entry of a document it is, for errors: `policies 'shop limits'`."""
+    return f"{entity.kind} '{' '.join(part for part in entity.key if part)}'"
+
+
 def is_passed_over(entity: AnyEntity, held: Definitions) -> bool:
     """Whether an import leaves this entity as it is."""
     if entity.kind == "exchanges" and (entity.key[1] in PREDECLARED or entity.key[1].startswith("amq.")):

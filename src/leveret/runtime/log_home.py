@@ -41,6 +41,9 @@ class LogHome:
     def recover(self, queue: Queue, log: Log, on_chunk: OnChunk) -> bool:
         """Open a queue's log if it has one, and hand what it holds to `on_chunk`, messages without their data.
 
+        What a killed process had not synced is due to be: the caller gives the log to the group commit, which syncs
+        thousands of them in the time that a few would take one by one, before anybody is served.
+
         Returns:
             Whether it is open. If not, the queue is down, or has no log yet.
         """
@@ -48,7 +51,7 @@ class LogHome:
         if not marked and not log.directory.exists():
             return False
         try:
-            log.open(on_chunk, must_exist=marked, with_messages=False)
+            log.open(on_chunk, must_exist=marked, with_messages=False, sync=False)
         except (StorageError, ChunkError) as error:
             take_down(queue, error)
             return False

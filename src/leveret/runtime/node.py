@@ -14,7 +14,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -164,8 +164,8 @@ class Node:
         # Before anything else: a certificate that cannot be used is the operator's to put right.
         needs_tls = self.config.listeners.amqp_tls or self.config.streams.listeners_tls
         tls = server_context(self.config.tls, "ssl_options") if needs_tls else None
-        await self._restore()
-        await self.commit()
+        await self._unless_failed(self._restore())
+        await self._unless_failed(self.commit())
         if self.broker.changes:
             raise StorageError(
                 f"{self.data_dir / 'definitions'}: the first definitions can not be written; see the log for why"
@@ -195,6 +195,19 @@ class Node:
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+
+    async def _unless_failed(self, step: Coroutine[None, None, None]) -> None:
+        """Take a step of the start; a disk that fails would let it wait for ever."""
+        taken = asyncio.ensure_future(step)
+        failed = asyncio.ensure_future(self.failed.wait())
+        try:
+            await asyncio.wait((taken, failed), return_when=asyncio.FIRST_COMPLETED)
+            if not taken.done():
+                raise StorageError(f"{self.data_dir}: what was found cannot be synced; see the log for why")
+            await taken
+        finally:
+            taken.cancel()
+            failed.cancel()
 
     async def _restore(self) -> None:
         broker = self.broker

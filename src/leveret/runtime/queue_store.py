@@ -103,6 +103,7 @@ class QueueStore:
         if not self.home.recover(queue, log, on_chunk):
             return
         self._logs[queue] = log
+        self._commit.appended(log)
         left = settled.count_missing(log.next_offset)
         try:
             queue.restore(

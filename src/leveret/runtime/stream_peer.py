@@ -213,7 +213,9 @@ class StreamPeer(asyncio.Protocol):
         for number in list(self._members):
             self._leave(number)
         self._register.discard(self)
-        reason = self._session.close_reason or (str(error) if error else "the peer hung up" if self.user else "")
+        reason = self._session.close_reason or (
+            str(error) if error else "the peer hung up" if self.user else ""
+        )
         connection_log.closed(self.name, self.user, self.vhost, reason[:200])
         if not self.closed.done():
             self.closed.set_result(None)

@@ -111,6 +111,7 @@ class StreamStore:
 
         if self.home.recover(stream, log, on_chunk):
             self._keep(stream, log, last_chunk_id)
+            self._commit.appended(log)
 
     def delete(self, stream: Stream) -> None:
         """Remove a deleted stream's log, and tell its readers.
@@ -299,6 +300,37 @@ def _remember(stream: Stream, chunk: Chunk) -> None:
         elif kind == Attribute.OFFSET:
             stream.offsets[name] = value
     stream.backlog.next_offset = chunk.header.next_offset
+
+
+def _filters_of(batches: list[Batch]) -> set[bytes] | None:
+    """The filter values of a chunk, b"" among them if a message has none; None if no message has one."""
+    filters: set[bytes] = set()
+    for batch in batches:
+        filters |= {b""} if batch.filters is None else batch.filters
+    return None if filters == {b""} else {name[:255] for name in filters}
+
+
+def _split(batches: list[Batch]) -> Iterator[tuple[list[bytes], int]]:
+    """(entries, messages in them) of what fits a chunk; nearly always one."""
+    entries = [entry for batch in batches for entry in batch.entries]
+    records = sum(batch.records for batch in batches)
+    if len(entries) <= ENTRIES_MAX and sum(map(len, entries)) <= CHUNK_BYTES_MAX:
+        if entries:
+            yield entries, records
+        return
+    part: list[bytes] = []
+    size = 0
+    for entry in entries:
+        if part and (len(part) == ENTRIES_MAX or size + len(entry) > CHUNK_BYTES_MAX):
+            yield part, sum(map(records_of, part))
+            part, size = [], 0
+        part.append(entry)
+        size += len(entry)
+    yield part, sum(map(records_of, part))
+
+
+def _ignore(queue: Queue, header: Header, data: bytes) -> None:
+    """Nobody counts."""
 
 
 def _unheard(stream: Stream) -> None:

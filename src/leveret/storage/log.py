@@ -79,13 +79,15 @@ class Log:
         must_exist: bool = False,
         with_messages: bool = True,
         cut_at: int | None = None,
+        sync: bool = True,
     ) -> Log:
         """Make the directory or recover what is in it, handing every whole chunk to `on_chunk`.
 
         Not `with_messages`: of segments that have a summary `on_chunk` gets only chunks that are notable
         (see storage.summary), messages without their data. With `must_exist` nothing is made.
         What is not before the chunk `cut_at` is removed unread, as a torn tail is.
-        What was recovered is durable afterwards, also what a killed process had not synced.
+        What was recovered is durable afterwards, also what a killed process had not synced; not so without
+        `sync`: then it is due to be, as if it had just been appended.
 
         Raises:
             Corrupt: damage that no torn write explains; the files are left as they are.
@@ -103,6 +105,8 @@ class Log:
             found = sorted(match for path in names if (match := _segment_of(path)))
             if found:
                 self._recover(found, on_chunk or _ignore, cut_at)
+                if sync:
+                    self.sync()
                 # Many logs are opened at start that are not used for long: no descriptor is held for them.
                 self.close()
             else:
@@ -182,7 +186,7 @@ class Log:
                 path.unlink(missing_ok=True)
 
     def _settle_tail(self, gone: list[tuple[int, State]]) -> None:
-        """Cut what is torn, remove what never counted, make durable what a killed process had not synced."""
+        """Cut what is torn, remove what never counted; what a killed process may not have synced is due."""
         for start, state in gone:
             segment = Segment(self.directory, start, state)
             self.torn_bytes += segment.path.stat().st_size
@@ -192,11 +196,10 @@ class Log:
         finals = [segment for segment in self._segments if segment.state is not State.PROVISIONAL]
         tail = self._segments[max(0, len(finals) - 1) :]
         for segment in tail:
-            os.ftruncate(segment.fd(), segment.size)
-            if self._durable:
-                os.fdatasync(segment.fd())
-        self._syncing, self._syncing_end = tail, self.next_offset
-        self.synced()
+            if os.fstat(segment.fd()).st_size != segment.size:
+                os.ftruncate(segment.fd(), segment.size)
+        self._unsynced = tail if self._durable else []
+        self.synced_offset = tail[0].first_offset
         self._seal()
 
     @property
@@ -314,7 +317,7 @@ class Log:
         due = [*self._syncing, *(segment for segment in self._unsynced if segment not in self._syncing)]
         try:
             for segment in due:
-                descriptors.append(os.dup(segment.fd()))
+                descriptors.append(segment.second_fd())
         except OSError as error:
             for fd in descriptors:
                 os.close(fd)

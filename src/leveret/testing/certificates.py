@@ -34,6 +34,14 @@ class Issued:
     keyfile: Path
     cacertfile: Path
 
+    def settings(self) -> dict[str, str]:
+        """For a broker that shows this certificate, and may ask its clients for one of the same authority."""
+        return {
+            "ssl_options.cacertfile": str(self.cacertfile),
+            "ssl_options.certfile": str(self.certfile),
+            "ssl_options.keyfile": str(self.keyfile),
+        }
+
     def client_context(self) -> ssl.SSLContext:
         """For a client that shows this certificate, and trusts servers of the same authority."""
         context = ssl.create_default_context(cafile=self.cacertfile)

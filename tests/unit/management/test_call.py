@@ -94,4 +94,4 @@ def test_a_change_is_logged_with_its_outcome_and_without_its_body(
 ) -> None:
     with caplog.at_level("INFO", "leveret.management"):
         admin.put("/api/users/u", password="s3cret", tags="")
-    assert caplog.messages == ["management_change method=PUT path=/api/users/u status=201"]
+    assert caplog.messages == ["management_change user=guest method=PUT path=/api/users/u status=201"]

@@ -12,8 +12,8 @@ from leveret.core.queue import Queue
 from leveret.runtime.deadlines import Deadlines
 from tests.unit.runtime.site import until
 
-FAR_MS = 10**18
-"""The longest time to live that a message may have."""
+FAR_MS = 10**400
+"""No policy's time to live has an upper bound."""
 
 
 class Watch:

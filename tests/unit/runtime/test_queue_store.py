@@ -182,7 +182,7 @@ def test_a_deleted_queue_leaves_nothing_and_orphans_go_at_start(store: Store) ->
     names = {path.name for path in (store.directory / "queues").iterdir()}
     assert names == {f"{epoch:016x}" for epoch in (8, 9)}
     store.restart()
-    store.store.remove_orphans({7, 9})
+    store.store.home.remove_orphans({7, 9})
     assert [path.name for path in (store.directory / "queues").iterdir()] == [f"{9:016x}"]
 
 

@@ -250,9 +250,9 @@ def test_damage_takes_one_stream_down_and_leaves_its_files(store: Store) -> None
 
 def test_orphans_are_removed_and_known_streams_are_not(store: Store) -> None:
     store.publish_now(b"a")
-    store.store.remove_orphans({7})
+    store.store.home.remove_orphans({7})
     assert len(list((store.directory / "streams").iterdir())) == 1
-    store.store.remove_orphans(set())
+    store.store.home.remove_orphans(set())
     assert list((store.directory / "streams").iterdir()) == []
 
 

@@ -12,14 +12,15 @@ import msgspec
 from starlette.responses import Response
 
 import leveret
+from leveret.core.broker import Broker
 from leveret.management.auth import Need
 from leveret.management.call import Call, read_json, resource
 from leveret.management.replies import done, octets_reply
 from leveret.management.resources.overview import RABBITMQ_VERSION
 from leveret.management.turns import in_turns
 from leveret.model.definitions import KINDS, AnyEntity, Put, Queue, Vhost
-from leveret.model.errors import InvalidCommand, NotFound
-from leveret.runtime.definitions_import import each_entity, is_passed_over, without_loose_bindings
+from leveret.model.errors import InvalidCommand, Refusal
+from leveret.runtime.definitions_import import each_entity, is_passed_over, place_of, without_loose_bindings
 
 _OF_A_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
 _JSON: Final = "application/json"
@@ -68,13 +69,26 @@ async def _put(call: Call, vhost: str | None) -> Response:
     async with call.imports:
         wanted = each_entity(content, vhost, default_queue_type=call.broker.default_queue_type)
         entities = [entity async for entity in in_turns(wanted)]
-        held = call.broker.definitions
-        entities = without_loose_bindings(entities, held)
         try:
-            await call.apply(*(Put(entity) for entity in entities if not is_passed_over(entity, held)))
-        except NotFound as missing:
-            raise InvalidCommand(str(missing)) from None
+            async for entity in in_turns(without_loose_bindings(entities, call.broker.definitions)):
+                _put_entity(call.broker, entity)
+        finally:
+            await call.node.commit()
     return done()
+
+
+def _put_entity(broker: Broker, entity: AnyEntity) -> None:
+    """Put one entity of a document, unless an import leaves it as it is.
+
+    Raises:
+        InvalidCommand: names the entity that was declined, and why.
+    """
+    if is_passed_over(entity, broker.definitions):
+        return
+    try:
+        broker.apply(Put(entity))
+    except Refusal as refusal:
+        raise InvalidCommand(f"{place_of(entity)}: {refusal}") from None
 
 
 def _file_of(kind: str, octets: bytes) -> bytes:

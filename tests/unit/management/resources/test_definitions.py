@@ -161,6 +161,21 @@ def test_of_a_document_that_is_refused_half_way_the_first_part_stands(admin: Cli
     assert node.broker.changes == []
 
 
+def test_a_refusal_names_the_entity_that_was_declined(admin: Client) -> None:
+    policy = {"vhost": "/", "name": "f", "pattern": "", "definition": {"federation-upstream-set": "all"}}
+    reply = admin.post("/api/definitions", policies=[policy | {"apply-to": "all", "priority": 0}])
+    assert reply.status_code == 400
+    assert reply.json()["reason"].startswith("policies '/ f': Validation failed")
+
+
+def test_bindings_of_what_is_not_there_are_left_out(admin: Client, node: FakeNode) -> None:
+    lost = {"source": "amq.fanout", "vhost": "/", "destination": "amq.gen-1", "routing_key": ""}
+    kept = {"source": "amq.fanout", "vhost": "/", "destination": "q", "routing_key": ""}
+    queue = {"name": "q", "vhost": "/"}
+    assert admin.post("/api/definitions", queues=[queue], bindings=[lost, kept]).status_code == 204
+    assert [one.key for one in node.broker.route("/", "amq.fanout", "", dict)] == [("/", "q")]
+
+
 def test_a_form_is_not_a_document(admin: Client) -> None:
     reply = admin.request("POST", "/api/definitions", data={"file": "x"})
     assert reply.status_code == 415
