@@ -331,7 +331,7 @@ async def test_a_queue_that_holds_messages_is_kept_and_named_until_it_is_empty(t
         link.upstream.put(Queue(vhost="/", name="q", arguments={"x": 1}))
         link.downstream.put(Queue(vhost="/", name="q"))
         held = link.downstream.broker.queue("/", "q")
-        held.next_offset = 3
+        held.backlog.next_offset = 3
         assert held.message_count == 3
         await link.follow()
         await until(lambda: link.status["syncs"] == 1, "a first sync")
@@ -340,7 +340,7 @@ async def test_a_queue_that_holds_messages_is_kept_and_named_until_it_is_empty(t
         ]
         assert link.downstream.broker.queue("/", "q") is held
 
-        held.next_offset = 0
+        held.backlog.next_offset = 0
         await link.synced()
         assert link.status["conflicts"] == []
         assert link.downstream.schema() == link.upstream.schema()

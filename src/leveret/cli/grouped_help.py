@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
-    from typer import Context
-    from typer._click import HelpFormatter
+    from typer._click import Context, HelpFormatter
 
 _NAME_COLUMNS_MAX: Final = 32
 """A longer name has its line to itself."""

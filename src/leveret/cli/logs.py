@@ -23,12 +23,28 @@ from leveret.model.errors import ConfigError
 
 _DEFAULT: Final = "default"
 _FORMATTERS: Final = {"plaintext": KeyValueLine, "json": JsonLine}
-_CATEGORIES: Final = {
-    "connection": ("leveret.runtime.amqp_listener", "leveret.runtime.connection", "leveret.runtime.stream_"),
-    "queue": ("leveret.runtime.queue", "leveret.runtime.engine", "leveret.runtime.commit"),
-    "replication": ("leveret.runtime.schema_", "leveret.runtime.standby", "leveret.runtime.outgoing"),
+CATEGORIES: Final = {
+    "connection": (
+        "leveret.runtime.connection_log",
+        "leveret.runtime.greeter",
+        "leveret.runtime.stream_peer",
+    ),
+    "queue": (
+        "leveret.runtime.commit",
+        "leveret.runtime.engine",
+        "leveret.runtime.log_home",
+        "leveret.runtime.stream_store",
+    ),
+    "replication": (
+        "leveret.runtime.outgoing",
+        "leveret.runtime.schema_downstream",
+        "leveret.runtime.schema_link",
+        "leveret.runtime.schema_sync",
+        "leveret.runtime.standby",
+        "leveret.runtime.standby_transfer",
+    ),
 }
-"""Beginnings of the names of the loggers of each category."""
+"""The loggers of each category."""
 
 
 class Threshold(logging.Filter):
@@ -40,15 +56,15 @@ class Threshold(logging.Filter):
         own = None if output_level == _DEFAULT else LEVELS[output_level]
         self._otherwise = LEVELS[log.levels.default] if own is None else own
         self._categories = [
-            (beginnings, max(LEVELS[level], own or 0))
-            for category, beginnings in _CATEGORIES.items()
+            (names, max(LEVELS[level], own or 0))
+            for category, names in CATEGORIES.items()
             if (level := str(getattr(log.levels, category))) != _DEFAULT
         ]
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the event is told."""
-        for beginnings, least in self._categories:
-            if record.name.startswith(beginnings):
+        for names, least in self._categories:
+            if record.name in names:
                 return record.levelno >= least
         return record.levelno >= self._otherwise
 

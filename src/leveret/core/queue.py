@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from leveret.core.backlog import (
     RUN_OVERHEAD_BYTES,
@@ -60,6 +60,9 @@ MakeBacklog = Callable[[Callable[[int], list[Run]], Callable[[Run], bool]], Back
 
 class Queue:
     """One queue's decisions; see the module."""
+
+    is_replicable: ClassVar[bool] = True
+    """Whether a standby site can have its messages."""
 
     def __init__(
         self, definition: QueueDefinition, read: Reader, make_backlog: MakeBacklog = Backlog

@@ -173,9 +173,10 @@ class DefinitionsStore:
     def _compact_a_little(self) -> None:
         if self._relogged_to is not None:
             self._drop_old()
-        elif self._relogging is not None or self._log.size_bytes > self._compact_above_bytes:
-            if self._relog_some():
-                self._commit.when_durable(self._drop_old)
+        elif (
+            self._relogging is not None or self._log.size_bytes > self._compact_above_bytes
+        ) and self._relog_some():
+            self._commit.when_durable(self._drop_old)
 
     def _relog_some(self) -> bool:
         """Log a few live entities again; return whether that were the last of them.

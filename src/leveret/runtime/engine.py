@@ -146,6 +146,10 @@ class Engine:
         now_ms = self._clock_ms()
         for _ in range(DEATHS_MAX):
             dirty, broker.dirty = broker.dirty, {}
+            # All messages before any settlement: a crash may keep the publishes of a transaction without its
+            # acks, never its acks without the publishes.
+            for queue in dirty:
+                self.append_now(queue)
             for queue in dirty:
                 self._flush_queue(queue, now_ms)
             if not broker.dirty:
@@ -170,7 +174,6 @@ class Engine:
             self._failed.add(queue)
 
     def _flush_queue(self, queue: Queue, now_ms: int) -> None:
-        self.append_now(queue)
         try:
             if queue.damage is None:
                 queue.dispatch(now_ms)

@@ -95,14 +95,14 @@ class Log:
         """
         self._with_messages = with_messages
         try:
-            if must_exist and not self._has_segments():
+            names = list(self.directory.iterdir()) if self.directory.exists() else []
+            found = sorted(match for path in names if (match := _segment_of(path)))
+            if must_exist and not found:
                 raise StorageError(
                     f"log {self.directory} is missing, with all that was in it; stop the node and restore the "
                     "directory from a copy, or accept the loss with leveretctl delete_queue"
                 )
             self._make_directory()
-            names = list(self.directory.iterdir())
-            found = sorted(match for path in names if (match := _segment_of(path)))
             if found:
                 self._recover(found, on_chunk or _ignore, cut_at)
                 if sync:
@@ -123,12 +123,7 @@ class Log:
             if self._durable:
                 _fsync_directory(each.parent)
 
-    def _has_segments(self) -> bool:
-        return self.directory.exists() and any(_segment_of(path) for path in self.directory.iterdir())
-
-    def _recover(
-        self, every: list[tuple[int, State]], on_chunk: OnChunk, cut_at: int | None = None
-    ) -> None:
+    def _recover(self, every: list[tuple[int, State]], on_chunk: OnChunk, cut_at: int | None = None) -> None:
         found = every if cut_at is None else [each for each in every if each[0] < cut_at] or every[:1]
         for index, (start, state) in enumerate(found):
             end = self.next_offset if self._segments else start

@@ -121,7 +121,7 @@ def _chunk_id(kept: tuple[bytes, bytes, bytes]) -> int:
 
 
 def summarise(path: Path) -> None:
-    """Write the summary of the sealed segment at `path`; for a thread. It does no harm if the segment goes meanwhile."""
+    """Write the summary of the sealed segment at `path`; for a thread. The segment may go meanwhile."""
     segment = Segment(path.parent, int(path.name[:20]), State.SEALED)
     notable = Notable()
     try:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from leveret.cli.logs import LogFile, Logs
+from leveret.cli.logs import CATEGORIES, LogFile, Logs
 from leveret.config import load
 from leveret.config.logging import Log
 from leveret.model.errors import ConfigError
@@ -61,6 +62,12 @@ def test_an_event_passes_its_categorys_level_and_its_outputs(
     expected = {(CONNECTION, level) for level in from_level(connection)}
     expected |= {(OTHER, level) for level in from_level(other)}
     assert told(tmp_path, **settings) == expected
+
+
+@pytest.mark.parametrize("name", [each for names in CATEGORIES.values() for each in names])
+def test_a_category_is_of_modules_that_log(name: str) -> None:
+    module = importlib.import_module(name)
+    assert any(isinstance(each, logging.Logger) and each.name == name for each in vars(module).values())
 
 
 def test_a_log_without_outputs_tells_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,8 @@ def test_ranges_behave_like_a_sorted_list_of_offsets(data: st.DataObject, compac
     try:
         ranges, model = Ranges(), set[int]()
         for _ in range(data.draw(st.integers(0, 40))):
-            if model and data.draw(st.booleans()):
+            taking: bool = data.draw(st.booleans())
+            if model and taking:
                 first, end = ranges.take(data.draw(st.integers(1, 5)))
                 assert list(range(first, end)) == sorted(model)[: end - first]
                 model -= set(range(first, end))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from leveret.model import definitions as d
 from leveret.model.errors import NotFound, StorageError
+from leveret.runtime import commit as commit_module
 from tests.unit.runtime.site import Site
 
 
@@ -137,3 +139,24 @@ def test_without_definitions_a_node_with_queues_does_not_start_and_removes_nothi
         assert site.contents() == bodies
 
     run(tmp_path / "data", scenario)
+
+
+def test_a_start_whose_finds_cannot_be_synced_ends_and_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptors: list[int]) -> None:
+        for fd in descriptors:
+            os.close(fd)
+        raise OSError(5, "Input/output error")
+
+    async def scenario(site: Site) -> None:
+        bodies = await site.publish(3)
+        await site.kill()
+        with monkeypatch.context() as patch:
+            patch.setattr(commit_module, "sync_descriptors", refuse)
+            with pytest.raises(StorageError, match="cannot be synced"):
+                await asyncio.wait_for(site.start(), 10)
+        await site.restart()
+        assert site.contents() == bodies
+
+    run(tmp_path, scenario)

@@ -24,7 +24,9 @@ def opened(directory: Path) -> Log:
 
 def append(log: Log, size: int, *, at_ms: int | None = None, fill: int | None = None) -> None:
     """A chunk; without a `fill` its octets are never zero."""
-    data = bytes((log.next_offset + i) % 251 + 1 for i in range(size)) if fill is None else bytes([fill]) * size
+    data = (
+        bytes((log.next_offset + i) % 251 + 1 for i in range(size)) if fill is None else bytes([fill]) * size
+    )
     stamp = log.next_offset * STEP_MS if at_ms is None else at_ms
     log.append(ChunkType.USER, 1, 1, data, stamp)
 
@@ -84,7 +86,9 @@ def test_a_hole_is_cut_with_all_behind_it_and_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pause_ms", [UNSYNCED_MS, UNSYNCED_MS + 1])
-def test_a_missing_page_of_what_was_synced_long_before_the_end_is_damage(tmp_path: Path, pause_ms: int) -> None:
+def test_a_missing_page_of_what_was_synced_long_before_the_end_is_damage(
+    tmp_path: Path, pause_ms: int
+) -> None:
     path = hollow(tmp_path, [500, 20_000, 500], page=2, times_ms=[0, 50_000, 50_000 + pause_ms])
     octets = path.read_bytes()
     if pause_ms > UNSYNCED_MS:

@@ -173,6 +173,21 @@ def test_opening_makes_durable_what_a_killed_process_left(
     assert [Path(name).name[:20] for name in synced] == [f"{0:020}", f"{2:020}"]
 
 
+def test_opened_without_sync_what_a_killed_process_left_is_due_to_be(tmp_path: Path) -> None:
+    log = make(tmp_path).open()
+    for size in (150, 150, 10):
+        append(log, size)
+    log.close()
+    log = make(tmp_path).open(sync=False)
+    assert log.synced_offset == 0
+    assert [path.name[20:] for path in segments(tmp_path)] == [".segment", ".segment.new"]
+    sync_descriptors(descriptors := log.unsynced())
+    assert len(descriptors) == 2
+    log.synced()
+    assert log.synced_offset == 3
+    assert [path.name[20:] for path in segments(tmp_path)] == [".sealed.segment", ".segment"]
+
+
 def test_every_name_is_durable_before_a_chunk_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(os.readlink(f"/proc/self/fd/{fd}"))))
