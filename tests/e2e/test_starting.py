@@ -101,8 +101,8 @@ def refused(
     [
         ({"permissions": [{"user": "nobody", "vhost": "shop"}]}, "permissions[0]"),
         (
-            {"bindings": [{"source": "x", "vhost": "shop", "destination": "orders"}]},
-            "bindings 'shop x queue orders",
+            {"queues": [{"name": "orders", "vhost": "nosuch"}]},
+            "queues 'nosuch orders'",
         ),
         ({"queues": "orders"}, "queues: expected a list"),
     ],

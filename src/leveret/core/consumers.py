@@ -98,8 +98,9 @@ class Consumers:
             place = self._turn % len(willing)
             capacity = willing[place].capacity()
             if capacity > 0:
-                self._turn = place + 1
                 yield willing[place], capacity, len(willing)
+                # Not before: a turn that nothing was left for is still to come.
+                self._turn = place + 1
             else:
                 del willing[place]
                 willing = willing or self.willing()
