@@ -1,15 +1,17 @@
 """Free loopback ports, and waiting for what listens on them.
 
 Everything a test starts listens on 127.0.0.1 on a port nobody else has. A port is found by
-binding to port 0; between letting it go and the server's own bind another process could take it,
+binding to it; between letting it go and the server's own bind another process could take it,
 so a caller treats "address in use" as a failed start, not as a riddle.
 """
 
 from __future__ import annotations
 
+import random
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 LOOPBACK: Final = "127.0.0.1"
@@ -17,6 +19,11 @@ POLL_INTERVAL_S: Final = 0.02
 AMQP_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 _FRAME_METHOD: Final = b"\x01"
 _FRAME_HEADER_BYTES: Final = 7
+_LOWEST_PORT: Final = 10_000
+_FIRST_CLIENT_PORT_USUAL: Final = 32_768
+_CLIENT_PORTS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_CHOICE: Final = random.SystemRandom()
+"""Not the module's own generator: tests seed that, and two workers with one seed would meet."""
 
 
 class NotReady(Exception):
@@ -24,15 +31,34 @@ class NotReady(Exception):
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different TCP ports that are free on loopback at this moment."""
-    held = [socket.socket() for _ in range(count)]
+    """Return `count` different TCP ports that are free on loopback at this moment.
+
+    They are below those that the system gives to clients: a client that tries a door again and again while its
+    node is down would else be given the door's own port one day, connect to itself, and keep the node out.
+    """
+    ports: list[int] = []
+    while len(ports) < count:
+        port = _CHOICE.randrange(_LOWEST_PORT, _first_client_port())
+        if port not in ports and _is_free(port):
+            ports.append(port)
+    return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def _first_client_port() -> int:
     try:
-        for one in held:
-            one.bind((LOOPBACK, 0))
-        return [one.getsockname()[1] for one in held]
-    finally:
-        for one in held:
-            one.close()
+        return int(_CLIENT_PORTS.read_text().split()[0])
+    except (OSError, ValueError):
+        return _FIRST_CLIENT_PORT_USUAL
 
 
 def free_port() -> int:
