@@ -103,7 +103,9 @@ ODD: Final = frozenset(
 )
 """Single differences: path and place."""
 
-CHANGING: Final = frozenset({"channel_closed", "connection_closed", "contexts", "socket_opts"})
+CHANGING: Final = frozenset(
+    {"applications[]", "channel_closed", "connection_closed", "contexts", "socket_opts"}
+)
 """What RabbitMQ 3.10 tells some time after its start, and options that depend on the listener."""
 
 
