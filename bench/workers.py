@@ -25,7 +25,7 @@ from bench.load import ConsumeJob, PublishJob
 from bench.process import Result
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-RESULT_TIMEOUT_S: Final = 600.0
+RESULT_TIMEOUT_S: Final = 120.0
 QUEUE: Final = "bench"
 
 
