@@ -87,8 +87,7 @@ def _deaths(headers: dict[bytes, bytes]) -> list[bytes]:
 
 def carbon_copies(headers: dict[bytes, bytes]) -> list[bytes]:
     """The routing keys in the header CC."""
-    texts = map(tables.text_of, _array(headers.get(_CARBON_COPIES, b"")))
-    return [text for text in texts if text is not None]
+    return tables.texts_of(_array(headers.get(_CARBON_COPIES, b"")))
 
 
 def goes_round(head: Head, queue: str) -> bool:

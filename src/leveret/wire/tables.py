@@ -103,6 +103,11 @@ def text_of(value: bytes) -> bytes | None:
     return value[5:] if value[:1] == b"S" else None
 
 
+def texts_of(values: Iterable[bytes]) -> list[bytes]:
+    """The octets of those values that are long strings, in order."""
+    return [text for text in map(text_of, values) if text is not None]
+
+
 def table_of(value: bytes) -> bytes | None:
     """The octets of a table value, None for any other type."""
     return value[5:] if value[:1] == b"F" else None

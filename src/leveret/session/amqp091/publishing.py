@@ -258,7 +258,7 @@ def _carbon_copies(header: bytes, keys: list[bytes]) -> tuple[bytes, list[bytes]
             raise PreconditionFailed(
                 f'invalid message: {{unacceptable_type_in_header,"{name.decode()}",{kind}}}'
             )
-        keys += [text for text in map(tables.text_of, tables.split_array(value)) if text is not None]
+        keys += tables.texts_of(tables.split_array(value))
     if headers.pop(b"BCC", None) is not None:
         properties[props.HEADERS] = tables.join(headers)
         header = props.join(properties, props.body_bytes_of(header))
