@@ -21,6 +21,7 @@ from leveret.model.definitions import Definitions, GlobalParameter, Put, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
 from leveret.runtime.pipeline_process import PipelineFailed
 from leveret.runtime.standby import StandbyDownstream
+from leveret.storage.state_file import StateFile
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
 TIMEOUT_S = 90.0
@@ -104,7 +105,7 @@ def test_follow_lose_the_upstream_promote_and_carry_on(node: FakeNode) -> None:
     node.tag("/")
 
     async def scenario() -> None:
-        standby = StandbyDownstream(node)
+        standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
         await standby.start()
         assert "set_standby_replication_upstream_endpoints" in row(standby)["error"]
         with upstream.serving() as port:
@@ -130,7 +131,7 @@ def test_follow_lose_the_upstream_promote_and_carry_on(node: FakeNode) -> None:
             with pytest.raises(PreconditionFailed, match="has begun"):
                 await standby.connect()
             node.target.host.vhosts = {"/"}
-            standby = StandbyDownstream(node)
+            standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
             await standby.start()
             assert standby.status()["state"] == "promoting", "a restart does not follow again"
             events: list[dict[str, Any]] = []
@@ -142,7 +143,7 @@ def test_follow_lose_the_upstream_promote_and_carry_on(node: FakeNode) -> None:
                 assert node.target.recovered("/", queue) == upstream.unsettled("/", queue)
             (again,) = await standby.promote()
             assert again["message_count"] == 0
-        standby = StandbyDownstream(node)
+        standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
         assert standby.mode == "upstream", "kept over a restart"
         assert [each["message_count"] for each in standby.promotion_summary()] == [2963]
         with pytest.raises(PreconditionFailed, match="not a downstream"):
@@ -158,7 +159,7 @@ def test_disconnect_connect_and_the_death_of_the_transfer_process(node: FakeNode
     node.tag("/")
 
     async def scenario() -> None:
-        standby = StandbyDownstream(node)
+        standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
         await standby.start()
         with upstream.serving() as port:
             node.follow(port)
@@ -171,7 +172,7 @@ def test_disconnect_connect_and_the_death_of_the_transfer_process(node: FakeNode
             with pytest.raises(NotAllowed, match="under way"):
                 await asyncio.gather(standby.disconnect(), standby.disconnect())
             assert row(standby)["state"] == "disconnected"
-            standby = StandbyDownstream(node)
+            standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
             await standby.start()
             assert standby.status()["state"] == "disconnected", "kept over a restart"
             await standby.connect()
@@ -188,7 +189,7 @@ def test_only_a_downstream_can_be_promoted_or_connected(node: FakeNode) -> None:
     node.config = load(None, {"standby.replication.operating_mode": "upstream"})
 
     async def scenario() -> None:
-        standby = StandbyDownstream(node)
+        standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
         await standby.start()
         for refused in (standby.promote, standby.connect, standby.disconnect):
             with pytest.raises(PreconditionFailed, match=r"not a downstream \(operating mode: upstream\)"):
@@ -201,7 +202,7 @@ def test_only_a_downstream_can_be_promoted_or_connected(node: FakeNode) -> None:
 
 def test_a_promotion_needs_a_stream_listener_on_loopback(node: FakeNode) -> None:
     async def scenario() -> None:
-        standby = StandbyDownstream(node)
+        standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
         with pytest.raises(PreconditionFailed, match="no stream listener on loopback"):
             await standby.promote()
         assert standby.status()["state"] == "disconnected", "nothing has begun"
@@ -226,7 +227,7 @@ def test_malformed_endpoints_are_told_in_the_status(
     node.follow(5552, **changes)
 
     async def scenario() -> None:
-        error = StandbyDownstream(node).status()["error"]
+        error = StandbyDownstream(node, StateFile(node.data_dir / "standby.json")).status()["error"]
         assert re.search(text, error)
         assert "secret" not in error
 
@@ -235,12 +236,12 @@ def test_malformed_endpoints_are_told_in_the_status(
 
 def test_modes_set_at_run_time_win_over_the_configuration(node: FakeNode) -> None:
     async def scenario() -> None:
-        standby = StandbyDownstream(node)
+        standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
         with pytest.raises(InvalidCommand, match="none of upstream, downstream, none"):
             await standby.set_mode("leader")
         await standby.set_mode("none")
-        assert StandbyDownstream(node).mode == "none"
+        assert StandbyDownstream(node, StateFile(node.data_dir / "standby.json")).mode == "none"
         await standby.set_mode("upstream")
-        assert StandbyDownstream(node).mode == "upstream"
+        assert StandbyDownstream(node, StateFile(node.data_dir / "standby.json")).mode == "upstream"
 
     asyncio.run(scenario())

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
@@ -46,8 +45,8 @@ class DefinitionsStore:
         last_epoch: no queue had a later epoch when the log was opened; a new queue's is beyond it.
     """
 
-    def __init__(self, directory: Path, commit: GroupCommit, clock_ms: Callable[[], int]) -> None:
-        """Open the log, and compact it if that is due.
+    def __init__(self, log: Log, commit: GroupCommit, clock_ms: Callable[[], int]) -> None:
+        """Open the log, which is not open yet, and compact it if that is due.
 
         Raises:
             Corrupt: the definitions cannot be read; the node must not start without them.
@@ -57,7 +56,7 @@ class DefinitionsStore:
         self._marked: set[int] = set()
         self._commit = commit
         self._clock_ms = clock_ms
-        self._log = Log(directory, epoch=1)
+        self._log = log
         self._log.open(self._recovered)
         self._relogging: Iterator[bool] | None = None
         self._relogged_from = 0

@@ -43,7 +43,7 @@ from leveret.runtime.stream_door import StreamDoor
 from leveret.runtime.stream_listener import StreamListener
 from leveret.runtime.tls import server_context
 from leveret.session.ingest import Outsider
-from leveret.storage.state_file import StateFile
+from leveret.storage.tree import Tree
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ class Node:
         failed: set when the disk failed for good; the process must end.
     """
 
-    def __init__(self, config: Config, data_dir: Path) -> None:
-        """Read what is on disk; listen nowhere yet.
+    def __init__(self, config: Config, data_dir: Path, tree: Tree | None = None) -> None:
+        """Read what is on disk; listen nowhere yet. `tree` is what `data_dir` holds, by default just that.
 
         Raises:
             Corrupt: the definitions cannot be read.
@@ -76,10 +76,11 @@ class Node:
         self.failed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.tree = tree or Tree(data_dir)
         storage = config.storage
         self.commits = GroupCommit(fsync=storage.durability == "fsync", on_failure=self._disk_failed)
-        self._definitions = DefinitionsStore(data_dir / "definitions", self.commits, clock_ms)
-        self._stores = Stores(data_dir, self.commits, clock_ms, storage.segment_bytes_max)
+        self._definitions = DefinitionsStore(self.tree.log(data_dir / "definitions"), self.commits, clock_ms)
+        self._stores = Stores(self.tree, self.commits, clock_ms, storage.segment_bytes_max)
         self._stores.use_marks(self._definitions.has_log, self._definitions.mark_log)
         self._queues = self._stores.queues
         self.broker = Broker(
@@ -88,7 +89,7 @@ class Node:
             queue_max=config.objects.queue_max,
         )
         self.collector = Collector(
-            data_dir / "outgoing",
+            self.tree,
             clock_ms,
             self._queues.log,
             self.commits.settle,
@@ -108,7 +109,7 @@ class Node:
         )
         self.authority = Authority(self.broker, config.access.loopback_users)
         self.alarms = AlarmWatch(config.watermarks, data_dir)
-        state = StateFile(data_dir / "boot_definitions.json")
+        state = self.tree.file(data_dir / "boot_definitions.json")
         self._boot_definitions = BootDefinitions(config.definitions, state)
         self._build_doors()
 
@@ -126,7 +127,7 @@ class Node:
             alarms=self.alarms,
         )
         self._amqp_host = host
-        self.schema_sync = SchemaSync(self, StateFile(self.data_dir / "schema_sync.json"))
+        self.schema_sync = SchemaSync(self, self.tree.file(self.data_dir / "schema_sync.json"))
         schema_host = SchemaHost(self.authority, config.node_name, self.schema_sync.serve_request)
         self.amqp = AmqpListener(host, schema_host, self.engine, clock_ms, config.listeners)
         self.alarms.on_change.append(self.amqp.alarms_changed)
@@ -150,7 +151,7 @@ class Node:
         )
         self.alarms.on_change.append(self.streams.alarms_changed)
         self.maintenance = Maintenance(self.amqp, self.streams)
-        self.standby = StandbyDownstream(self)
+        self.standby = StandbyDownstream(self, self.tree.file(self.data_dir / "standby.json"))
 
     # -- life ---------------------------------------------------------------------------------
 

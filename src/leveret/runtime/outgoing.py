@@ -34,8 +34,8 @@ from leveret.model.errors import StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime.committed_log import CommittedLog
 from leveret.storage.log import Log, sync_descriptors
-from leveret.storage.state_file import StateFile
 from leveret.storage.summary import summarise
+from leveret.storage.tree import Tree
 from leveret.wire.chunk import (
     Attribute,
     Chunk,
@@ -60,17 +60,17 @@ _Key = tuple[bytes, int]
 class OutgoingLog(CommittedLog):
     """One vhost's outgoing log."""
 
-    def __init__(self, directory: Path, *, epoch: int, segment_bytes_max: int) -> None:
+    def __init__(self, tree: Tree, directory: Path, *, segment_bytes_max: int) -> None:
         """Recover the log and the position of every queue in it.
 
         Raises:
             StorageError: the log, or the file of lives in its directory, is damaged.
         """
         self.positions: dict[_Key, int] = {}
-        self._lives_file = StateFile(directory / "lives.json")
+        self._lives_file = tree.file(directory / "lives.json")
         self._lives: dict[str, int] = self._lives_file.load()
         self._lives_saved = True
-        self._failed_file = StateFile(directory / "failed_sync.json")
+        self._failed_file = tree.file(directory / "failed_sync.json")
         self.offsets: dict[str, int] = {}
         last_chunk_id = -1
 
@@ -80,7 +80,7 @@ class OutgoingLog(CommittedLog):
             self._recovered(chunk)
 
         cut_at = self._failed_file.load().get("committed_offset")
-        log = Log(directory, epoch=epoch, segment_bytes_max=segment_bytes_max)
+        log = tree.log(directory, segment_bytes_max=segment_bytes_max)
         log.open(on_chunk, with_messages=False, cut_at=cut_at)
         if cut_at is not None:
             logger.warning("outgoing_log_cut log=%s offset=%d octets=%d", directory, cut_at, log.torn_bytes)
@@ -187,7 +187,7 @@ class OutgoingLog(CommittedLog):
         if delete:
             try:
                 for file in (self._lives_file, self._failed_file):
-                    file.path.unlink(missing_ok=True)
+                    file.remove()
                 self.log.delete()
             except (OSError, StorageError) as error:
                 logger.error("outgoing_log_not_removed error=%s", error)
@@ -207,7 +207,7 @@ class Collector:
 
     def __init__(
         self,
-        directory: Path,
+        tree: Tree,
         clock_ms: Callable[[], int],
         queue_log: Callable[[Queue], Log],
         durable: Callable[[], Awaitable[None]],
@@ -218,7 +218,8 @@ class Collector:
     ) -> None:
         """`queue_log` gives a queue's log, `durable` waits until what was appended so far is on disk."""
         self.logs: dict[str, OutgoingLog] = {}
-        self._directory = directory
+        self._tree = tree
+        self._directory = tree.root / "outgoing"
         self._clock_ms = clock_ms
         self._queue_log = queue_log
         self._segment_bytes_max = segment_bytes_max
@@ -246,7 +247,7 @@ class Collector:
                 raise StorageError(self._broken[vhost])
             directory = self._directory / directory_name(vhost)
             try:
-                log = OutgoingLog(directory, epoch=1, segment_bytes_max=self._segment_bytes_max)
+                log = OutgoingLog(self._tree, directory, segment_bytes_max=self._segment_bytes_max)
             except StorageError as error:
                 logger.error("outgoing_log_down vhost=%s error=%s", vhost, error)
                 self._broken[vhost] = str(error)

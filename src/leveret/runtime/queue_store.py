@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from leveret.core.head import Head, Run
@@ -20,6 +19,7 @@ from leveret.runtime.commit import GroupCommit
 from leveret.runtime.log_home import LogHome, take_down
 from leveret.session.stored import Heads
 from leveret.storage.log import Log
+from leveret.storage.tree import Tree
 from leveret.wire.chunk import (
     ENTRIES_MAX,
     Attribute,
@@ -51,13 +51,14 @@ class QueueStore:
     """
 
     def __init__(
-        self, directory: Path, commit: GroupCommit, clock_ms: Callable[[], int], segment_bytes_max: int
+        self, tree: Tree, commit: GroupCommit, clock_ms: Callable[[], int], segment_bytes_max: int
     ) -> None:
-        """Durable queues live in `directory`/queues, others in `directory`/transient, emptied at start."""
+        """Durable queues live in `queues`, others in `transient`, which is emptied at start."""
         self.on_append: OnAppend = _ignore
         self.keep_from: Callable[[Queue], int] = _keep_nothing
-        self.home = LogHome(directory / "queues")
-        self._transient = LogHome(directory / "transient")
+        self.home = LogHome(tree.root / "queues")
+        self._tree = tree
+        self._transient = LogHome(tree.root / "transient")
         self._commit = commit
         self._clock_ms = clock_ms
         self._segment_bytes_max = segment_bytes_max
@@ -71,14 +72,15 @@ class QueueStore:
         """The queue's log, made on first use."""
         log = self._logs.get(queue)
         if log is None:
-            log = self._logs[queue] = self._describe(queue).open()
+            log = self._logs[queue] = self._describe(queue)
+            if not log.is_open:
+                log.open()
         return log
 
     def _describe(self, queue: Queue) -> Log:
         home = self.home if queue.definition.durable else self._transient
-        return Log(
+        return self._tree.log(
             home.place(queue.epoch),
-            epoch=queue.epoch,
             segment_bytes_max=self._segment_bytes_max,
             durable=queue.definition.durable,
         )

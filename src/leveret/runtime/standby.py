@@ -118,7 +118,7 @@ class Decided(msgspec.Struct, kw_only=True):
 class StandbyDownstream:
     """Follows an upstream's messages, and takes its place."""
 
-    def __init__(self, node: StandbyNode, drain_timeout_s: float = DRAIN_TIMEOUT_S) -> None:
+    def __init__(self, node: StandbyNode, state_file: StateFile, drain_timeout_s: float = DRAIN_TIMEOUT_S) -> None:
         """Read what was decided before; do nothing yet.
 
         Raises:
@@ -126,7 +126,7 @@ class StandbyDownstream:
         """
         self._node = node
         self._drain_timeout_s = drain_timeout_s
-        self._state_file = StateFile(node.data_dir / "standby.json")
+        self._state_file = state_file
         try:
             self._decided = msgspec.convert(self._state_file.load(), Decided)
         except msgspec.ValidationError as error:

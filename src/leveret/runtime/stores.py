@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from leveret.core.head import Run
@@ -12,6 +11,7 @@ from leveret.core.stream import Stream
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.queue_store import OnAppend, QueueStore
 from leveret.runtime.stream_store import StreamStore
+from leveret.storage.tree import Tree
 
 
 class QueueLogs(Protocol):
@@ -38,11 +38,11 @@ class Stores:
     """
 
     def __init__(
-        self, directory: Path, commit: GroupCommit, clock_ms: Callable[[], int], segment_bytes_max: int
+        self, tree: Tree, commit: GroupCommit, clock_ms: Callable[[], int], segment_bytes_max: int
     ) -> None:
         """See QueueStore and StreamStore."""
-        self.queues = QueueStore(directory, commit, clock_ms, segment_bytes_max)
-        self.streams = StreamStore(directory, commit, clock_ms, segment_bytes_max)
+        self.queues = QueueStore(tree, commit, clock_ms, segment_bytes_max)
+        self.streams = StreamStore(tree, commit, clock_ms, segment_bytes_max)
         self._homes = (self.queues.home, self.streams.home)
 
     def use_marks(self, has_log: Callable[[int], bool], mark_log: Callable[[int], None]) -> None:

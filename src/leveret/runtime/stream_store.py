@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from leveret.core.head import Run
@@ -26,6 +25,7 @@ from leveret.runtime.committed_log import CommittedLog
 from leveret.runtime.log_home import LogHome
 from leveret.session.stream_messages import entries_of, runs_of
 from leveret.storage.log import Log
+from leveret.storage.tree import Tree
 from leveret.wire.chunk import (
     ENTRIES_MAX,
     Attribute,
@@ -60,12 +60,13 @@ class StreamStore:
     """
 
     def __init__(
-        self, directory: Path, commit: GroupCommit, clock_ms: Callable[[], int], segment_bytes_max: int
+        self, tree: Tree, commit: GroupCommit, clock_ms: Callable[[], int], segment_bytes_max: int
     ) -> None:
-        """Streams live in `directory`/streams; `segment_bytes_max` holds unless a stream has its own."""
+        """Streams live in `streams`; `segment_bytes_max` holds unless a stream has its own."""
         self.on_append: OnAppend = _ignore
         self.on_commit: Callable[[Stream], None] = _unheard
-        self.home = LogHome(directory / "streams")
+        self.home = LogHome(tree.root / "streams")
+        self._tree = tree
         self._commit = commit
         self._clock_ms = clock_ms
         self._segment_bytes_max = segment_bytes_max
@@ -83,13 +84,13 @@ class StreamStore:
         if found is None:
             if stream.damage is not None:
                 raise StorageError(f"stream '{stream.key[1]}' is down: {stream.damage}")
-            found = self._keep(stream, self._describe(stream).open(), -1)
+            log = self._describe(stream)
+            found = self._keep(stream, log if log.is_open else log.open(), -1)
         return found
 
     def _describe(self, stream: Stream) -> Log:
-        return Log(
+        return self._tree.log(
             self.home.place(stream.epoch),
-            epoch=stream.epoch,
             segment_bytes_max=stream.settings.segment_bytes_max or self._segment_bytes_max,
         )
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from isal.isal_zlib import crc32
 
@@ -34,6 +34,22 @@ from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, Header, decode_h
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 256 * 1024
 _NAME: Final = re.compile(rf"(\d{{20}})({'|'.join(map(re.escape, State))})")
+
+
+class Owner(Protocol):
+    """Who is told what happens to a log; see storage.tree."""
+
+    def opened(self, log: Log) -> None:
+        """It can be used."""
+
+    def appended(self, log: Log, segment: int, header: Header, octets: list[bytes | memoryview]) -> None:
+        """A chunk stands at its end, in the segment that begins at offset `segment`."""
+
+    def dropped(self, log: Log) -> None:
+        """It begins later than before."""
+
+    def deleted(self, log: Log) -> None:
+        """Its directory is gone."""
 
 
 class Log:
@@ -55,10 +71,12 @@ class Log:
         epoch: int,
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
         durable: bool = True,
+        owner: Owner | None = None,
     ) -> None:
         """Describe a log; call `open` before anything else. Not `durable`: it need not survive power loss."""
         self.directory = directory
         self.epoch = epoch
+        self._owner = owner
         self.segment_bytes_max = segment_bytes_max
         self.torn_bytes = 0
         self.synced_offset = 0
@@ -114,7 +132,14 @@ class Log:
             self._remove_summaries(names)
         except OSError as error:
             raise StorageError(f"log {self.directory}: cannot be opened: {error}") from error
+        if self._owner is not None:
+            self._owner.opened(self)
         return self
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `open` has succeeded."""
+        return bool(self._segments)
 
     def _make_directory(self) -> None:
         missing = [each for each in (self.directory, *self.directory.parents) if not each.exists()]
@@ -155,6 +180,8 @@ class Log:
 
     def _cut(self, segment: Segment, on_chunk: OnChunk, at: int) -> None:
         if segment.state is State.SEALED:
+            # Should the segment grow to the very same size again, its summary must not be of what was cut.
+            summary_path(segment.path).unlink(missing_ok=True)
             segment.enter(State.NEWEST)
         self.torn_bytes += segment.scan(on_chunk, last=True, until=at)
 
@@ -262,21 +289,41 @@ class Log:
         header = Header(
             kind, entries, records, timestamp_ms, self.epoch, chunk_id, crc, len(data), len(trailer)
         )
-        head = encode_header(*header)
+        self._write(segment, header, [encode_header(*header), data, trailer])
+        return header
+
+    def append_raw(self, header: Header, octets: bytes | memoryview, segment: int) -> None:
+        """Write a chunk of another node's log as it is, in a segment that begins where it does there.
+
+        Raises:
+            StorageError: it does not follow the last chunk, or the disk refused it; the log is as it was before.
+        """
+        newest = self._segments[-1]
+        if header.chunk_id != self.next_offset or segment not in (newest.first_offset, self.next_offset):
+            raise StorageError(
+                f"log {self.directory}: chunk {header.chunk_id} of segment {segment} does not follow offset "
+                f"{self.next_offset} of segment {newest.first_offset}"
+            )
+        if segment != newest.first_offset:
+            newest = self.roll()
+        self._write(newest, header, [octets])
+
+    def _write(self, segment: Segment, header: Header, octets: list[bytes | memoryview]) -> None:
         try:
             self._prepare(segment)
-            written = os.pwritev(segment.fd(), (head, data, trailer), segment.size)
+            written = os.pwritev(segment.fd(), octets, segment.size)
             if written != header.chunk_bytes:
                 raise OSError(28, f"{written} of {header.chunk_bytes} octets written")
         except OSError as error:
             self._cut_back(segment)
             raise StorageError(
-                f"log {self.directory}: append at offset {chunk_id} failed: {error}"
+                f"log {self.directory}: append at offset {header.chunk_id} failed: {error}"
             ) from error
         if not self._unsynced or self._unsynced[-1] is not segment:
             self._unsynced.append(segment)
         segment.note(header)
-        return header
+        if self._owner is not None:
+            self._owner.appended(self, segment.first_offset, header, octets)
 
     def _prepare(self, segment: Segment) -> None:
         if segment.size == 0:
@@ -371,6 +418,11 @@ class Log:
         """As `read`, but each chunk as its octets, header to trailer, unparsed and unchecked."""
         for header, buffer, at, _, _ in self._walk(offset, bytes_max):
             yield header, buffer[at : at + header.chunk_bytes]
+
+    def read_segments(self, offset: int, bytes_max: int) -> Iterator[tuple[int, Header, bytes]]:
+        """As `read_raw`, each chunk with the first offset of the segment that it is in: what `append_raw` takes."""
+        for header, buffer, at, segment, _ in self._walk(offset, bytes_max):
+            yield segment.first_offset, header, buffer[at : at + header.chunk_bytes]
 
     def _walk(self, offset: int, bytes_max: int) -> Iterator[_Found]:
         offset = max(offset, self.first_offset)
@@ -480,6 +532,8 @@ class Log:
         for pending in (self._unsynced, self._syncing):
             if segment in pending:
                 pending.remove(segment)
+        if self._owner is not None:
+            self._owner.dropped(self)
 
     def offset_at(self, timestamp_ms: int) -> int:
         """First offset of the first chunk that is not older; the end of the log if all are.
@@ -518,6 +572,8 @@ class Log:
                     self.directory.rmdir()
         except OSError as error:
             raise StorageError(f"log {self.directory}: cannot be removed: {error}") from error
+        if self._owner is not None:
+            self._owner.deleted(self)
 
 
 class _Found(NamedTuple):

@@ -7,20 +7,38 @@ the old object or the new one, after power loss too. Mode 0600.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from leveret.model.errors import StorageError
 
+OnReplaced: TypeAlias = Callable[[Path, bytes | None], None]
+"""Told of a file's new content, None when it was removed."""
+
 
 class StateFile:
     """The object in one file; nothing is cached."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, on_replaced: OnReplaced | None = None) -> None:
         """Name the file; it need not exist."""
         self.path = path
+        self._on_replaced = on_replaced
+
+    def octets(self) -> bytes | None:
+        """The file as it is; None if it was never saved.
+
+        Raises:
+            StorageError: it may not be read.
+        """
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be read: {error}") from error
 
     def load(self) -> dict[str, Any]:
         """The object as it was saved last; empty if it never was.
@@ -43,10 +61,18 @@ class StateFile:
         Raises:
             StorageError: the directory is missing, full or may not be written.
         """
+        self.replace(msgspec.json.format(msgspec.json.encode(state)))
+
+    def replace(self, octets: bytes) -> None:
+        """As `save`, of an object that is encoded already: another node's.
+
+        Raises:
+            StorageError: as `save`.
+        """
         beside = self.path.with_name(f"{self.path.name}.new")
         try:
             with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(state)))
+                file.write(octets)
                 file.flush()
                 os.fsync(file.fileno())
             beside.rename(self.path)
@@ -57,3 +83,20 @@ class StateFile:
                 os.close(directory)
         except OSError as error:
             raise StorageError(f"{self.path}: cannot be written: {error}") from error
+        if self._on_replaced is not None:
+            self._on_replaced(self.path, octets)
+
+    def remove(self) -> None:
+        """Have no object any more; nothing happens if there is none.
+
+        Raises:
+            StorageError: the disk refuses it.
+        """
+        try:
+            self.path.unlink()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be removed: {error}") from error
+        if self._on_replaced is not None:
+            self._on_replaced(self.path, None)

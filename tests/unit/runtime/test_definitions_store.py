@@ -32,7 +32,7 @@ def opened(directory: Path) -> DefinitionsStore:
     def fail(error: BaseException) -> None:
         raise AssertionError(error)
 
-    return DefinitionsStore(directory, GroupCommit(fsync=True, on_failure=fail), lambda: 7)
+    return DefinitionsStore(Log(directory, epoch=1), GroupCommit(fsync=True, on_failure=fail), lambda: 7)
 
 
 def put(name: str, value: object = 1) -> d.Put:
@@ -72,7 +72,7 @@ def test_more_changes_than_fit_a_chunk_make_several(tmp_path: Path, monkeypatch:
 def test_changes_are_durable_with_the_next_group_commit(tmp_path: Path) -> None:
     async def scenario() -> None:
         commit = GroupCommit(fsync=True, on_failure=lambda error: None)
-        store = DefinitionsStore(tmp_path, commit, lambda: 7)
+        store = DefinitionsStore(Log(tmp_path, epoch=1), commit, lambda: 7)
         store.append([put("a")])
         await commit.settle()
         assert (commit.rounds, store._log.unsynced()) == (1, [])

@@ -18,6 +18,7 @@ from leveret.model.errors import Corrupt
 from leveret.runtime import definitions_store as store_module
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.definitions_store import DefinitionsStore
+from leveret.storage.log import Log
 from tests.unit.runtime.site import scratch
 from tests.unit.runtime.test_definitions_store import CHANGE, put
 
@@ -45,7 +46,7 @@ class Rounds(GroupCommit):
 
 def opened(directory: Path) -> tuple[DefinitionsStore, Rounds]:
     commit = Rounds(fsync=True, on_failure=lambda error: None)
-    return DefinitionsStore(directory, commit, lambda: 7), commit
+    return DefinitionsStore(Log(directory, epoch=1), commit, lambda: 7), commit
 
 
 def state(definitions: d.Definitions) -> State:

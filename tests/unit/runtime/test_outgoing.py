@@ -16,6 +16,7 @@ from leveret.model.errors import NotFound, StorageError
 from leveret.runtime import outgoing as outgoing_module
 from leveret.runtime.outgoing import OutgoingLog, directory_name
 from leveret.storage.log import Log
+from leveret.storage.tree import Tree
 from leveret.wire.chunk import ChunkType, decode_chunk
 from tests.unit.runtime.site import HEAD, POLICY, TAGGED, Site, origin, scratch, until
 
@@ -398,11 +399,11 @@ def test_a_closed_log_says_so_to_its_readers() -> None:
 
 def test_the_committed_end_survives_a_restart() -> None:
     with scratch() as directory:
-        log = OutgoingLog(directory / "v", epoch=1, segment_bytes_max=100)
+        log = OutgoingLog(Tree(directory), directory / "v", segment_bytes_max=100)
         for number in range(5):
             log.settle_below((b"q", 1), 3, 1000 + number, at=number)
         log.log.close()
-        log = OutgoingLog(directory / "v", epoch=1, segment_bytes_max=100)
+        log = OutgoingLog(Tree(directory), directory / "v", segment_bytes_max=100)
         assert (log.first_offset, log.committed_offset, log.last_chunk_id) == (0, 5, 4)
         assert log.last_timestamp_ms == 1004
         assert len(log.read(0, 1 << 20)) == 5

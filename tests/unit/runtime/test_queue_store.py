@@ -19,6 +19,7 @@ from leveret.runtime.commit import GroupCommit
 from leveret.runtime.queue_store import QueueStore
 from leveret.runtime.recovery_ingest import RecoveryIngest
 from leveret.storage.log import Log
+from leveret.storage.tree import Tree
 from leveret.wire.chunk import ChunkError, ChunkType, Header, encode_entry
 from leveret.wire.record import content_header, decode_settlements, message_head
 from tests.unit.runtime.site import HEAD, Site, head_of, scratch
@@ -39,7 +40,7 @@ class Store:
             raise AssertionError(error)
 
         self.commit = GroupCommit(fsync=True, on_failure=fail)
-        self.store = QueueStore(self.directory, self.commit, lambda: 1234, SEGMENT_BYTES)
+        self.store = QueueStore(Tree(self.directory, epoch=5), self.commit, lambda: 1234, SEGMENT_BYTES)
         self.queue = self.another(7)
         self.store.recover(self.queue)
 
@@ -138,7 +139,7 @@ def test_messages_and_settlements_stand_in_one_log_in_order(store: Store) -> Non
         (ChunkType.USER, 2, 1),
         (ChunkType.TRACKING, 3, 1),
     ]
-    assert all((chunk.epoch, chunk.timestamp_ms) == (7, 1234) for chunk in chunks)
+    assert all((chunk.epoch, chunk.timestamp_ms) == (5, 1234) for chunk in chunks)
     (*_, last) = store.store.log(store.queue).read(3, 1)
     assert list(decode_settlements(bytes(last.data[4:]))) == [(Reason.ACKED, 0, 2)]
 

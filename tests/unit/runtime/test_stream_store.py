@@ -17,6 +17,7 @@ from leveret.runtime import stream_store as store_module
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.committed_log import CommittedLog
 from leveret.runtime.stream_store import StreamStore
+from leveret.storage.tree import Tree
 from leveret.wire.chunk import Attribute, ChunkType, Header, decode_chunk, decode_trailer
 from tests.unit.runtime.site import HEAD
 
@@ -35,7 +36,7 @@ class Store:
             raise AssertionError(error)
 
         self.commit = GroupCommit(fsync=True, on_failure=fail)
-        self.store = StreamStore(self.directory, self.commit, lambda: self.now_ms, 1 << 20)
+        self.store = StreamStore(Tree(self.directory), self.commit, lambda: self.now_ms, 1 << 20)
         self.stream = Stream(Definition(name="s", vhost="v", epoch=7), lambda *_: [])
         self.stream.configure(self.settings)
         self.store.recover(self.stream)

@@ -1,0 +1,140 @@
+"""All that a node keeps: every log and every state file of its data directory, made here and nowhere else.
+
+Who wants a copy of everything (followers, see runtime.replication) sets `changes` and is told of each change
+as it is made, in order. So a room that adds a new kind of log, or another state file, has it followed
+without registering it anywhere.
+
+Not in the tree, and not followed: logs of queues that end with the node (made with `durable=False`),
+summaries of segments (each node makes its own), and what is one node's alone (its secret, lock and sockets,
+and the state file of its own place in a replication).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final, Protocol
+
+from leveret.model.errors import StorageError
+from leveret.storage.log import SEGMENT_BYTES_MAX, Log
+from leveret.storage.state_file import StateFile
+from leveret.wire.chunk import Header
+
+NAME_BYTES_MAX: Final = 1024
+
+
+class Changes(Protocol):
+    """Who is told; names are paths below the data directory, with `/` between their parts."""
+
+    def appended(self, name: str, segment: int, header: Header, octets: list[bytes | memoryview]) -> None:
+        """A chunk, `octets` in pieces, stands at the end of the log, in the segment that begins at offset `segment`."""
+
+    def dropped(self, name: str, first_offset: int) -> None:
+        """The log begins at this offset from now on."""
+
+    def deleted(self, name: str) -> None:
+        """The log is gone."""
+
+    def replaced(self, name: str, octets: bytes | None) -> None:
+        """The state file holds this now; None: it is gone."""
+
+
+class Tree:
+    """See the module.
+
+    Attributes:
+        root: the data directory.
+        epoch: stamped into every chunk that is appended; see runtime.replication.roles.
+        changes: who is told of changes; None for nobody.
+        logs: every durable log that is open, by name.
+    """
+
+    def __init__(self, root: Path, *, epoch: int = 1) -> None:
+        """Nothing is open, and nobody is told."""
+        self.root = root
+        self.epoch = epoch
+        self.changes: Changes | None = None
+        self.logs: dict[str, Log] = {}
+        self._files: dict[str, StateFile] = {}
+
+    # -- logs ---------------------------------------------------------------------------------
+
+    def log(
+        self, directory: Path, *, segment_bytes_max: int = SEGMENT_BYTES_MAX, durable: bool = True
+    ) -> Log:
+        """The log in that directory, which is below `root`: the one that is open, else one to be opened."""
+        found = self.logs.get(self.name_of(directory)) if durable else None
+        if found is not None:
+            return found
+        return Log(
+            directory,
+            segment_bytes_max=segment_bytes_max,
+            durable=durable,
+            epoch=self.epoch,
+            owner=self if durable else None,
+        )
+
+    def opened(self, log: Log) -> None:
+        """A log's own news: it can be used."""
+        self.logs[self.name_of(log.directory)] = log
+
+    def appended(self, log: Log, segment: int, header: Header, octets: list[bytes | memoryview]) -> None:
+        """A log's own news: see Changes."""
+        if self.changes is not None:
+            self.changes.appended(self.name_of(log.directory), segment, header, octets)
+
+    def dropped(self, log: Log) -> None:
+        """A log's own news: see Changes."""
+        if self.changes is not None:
+            self.changes.dropped(self.name_of(log.directory), log.first_offset)
+
+    def deleted(self, log: Log) -> None:
+        """A log's own news: see Changes."""
+        name = self.name_of(log.directory)
+        self.logs.pop(name, None)
+        if self.changes is not None:
+            self.changes.deleted(name)
+
+    # -- state files --------------------------------------------------------------------------
+
+    def file(self, path: Path) -> StateFile:
+        """The state file at that path, which is below `root`."""
+        name = self.name_of(path)
+        found = self._files.get(name)
+        if found is None:
+            found = self._files[name] = StateFile(path, self._replaced)
+        return found
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """Name and content of every state file that exists."""
+        for name, file in sorted(self._files.items()):
+            octets = file.octets()
+            if octets is not None:
+                yield name, octets
+
+    def _replaced(self, path: Path, octets: bytes | None) -> None:
+        if self.changes is not None:
+            self.changes.replaced(self.name_of(path), octets)
+
+    # -- names --------------------------------------------------------------------------------
+
+    def name_of(self, path: Path) -> str:
+        """What a log or file is called on every node: its path below the data directory."""
+        return path.as_posix()[len(self.root.as_posix()) + 1 :]
+
+    def path_of(self, name: str) -> Path:
+        """Where the log or file of a name is.
+
+        Raises:
+            StorageError: no log can have that name; it comes from a peer, and must not lead out of `root`.
+        """
+        parts = PurePosixPath(name).parts
+        if (
+            not parts
+            or len(os.fsencode(name)) > NAME_BYTES_MAX
+            or name != "/".join(parts)
+            or any(part in ("..", "/") or part.startswith(".") or "\0" in part for part in parts)
+        ):
+            raise StorageError(f"{name!r} is not the name of a log or state file")
+        return self.root.joinpath(*parts)

@@ -1,0 +1,340 @@
+"""The link between a leader and a follower: messages in both directions, and the frames that carry changes.
+
+After the greeting, the octets `LEVERET` and a version, both sides send messages, big endian:
+
+    u32 length of what follows | u8 type | payload
+
+Small messages are JSON or MessagePack of the structs below. **Frames** go from the leader to the follower and
+hold changes of its tree (storage.tree) in the order in which they were made; all changes of one group commit
+are one frame, so a follower that has applied whole frames is at a prefix of the whole node.
+
+    u64 position behind the frame | u64 records so far | i64 time of the cut in ms | u8 flags | u32 check | changes
+
+    kind      then
+    0 NAME    u32 number | u16 length | name      from now on the log of this name goes by the number
+    1 APPEND  u32 number | u64 segment | chunk    the chunk is the next of the log, in the segment of this offset
+    2 DROP    u32 number | u64 offset             the log begins here now
+    3 DELETE  u32 number                          the log is gone
+    4 BEGIN   u32 number | u64 offset             the log begins here; what the follower has of it is superfluous
+    5 CUT     u32 number | u64 offset             what the follower has from here on is divergent: set aside
+    6 FILE    u16 length | name | u32 length | octets      a state file holds this now
+    7 REMOVE  u16 length | name                   a state file is gone
+    8 ASIDE   u32 number                          the whole log is divergent: set aside
+
+`position` counts octets of changes since the leader began. With flag 1 the changes are compressed (zstd).
+`check` is the CRC-32 of all changes without the chunks in them (those have checks of their own, which the
+follower verifies before it writes them), so every bit of a frame is covered.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+import zstandard
+from isal.isal_zlib import crc32
+
+from leveret.model.errors import PeerError
+from leveret.wire.chunk import Chunk, ChunkError, decode_chunk
+
+GREETING: Final = b"LEVERET\x01"
+LENGTH: Final = struct.Struct(">I")
+FRAME_HEAD: Final = struct.Struct(">QQqBI")
+MESSAGE_BYTES_MAX: Final = 1 << 30
+SMALL_BYTES_MAX: Final = 1 << 20
+"""A peer that has not proven the secret may send no more at once."""
+_COMPRESSED: Final = 1
+_NAME: Final = struct.Struct(">BIH")
+_CHANGE: Final = struct.Struct(">BIQ")
+_WHOLE: Final = struct.Struct(">BI")
+_FILE: Final = struct.Struct(">BH")
+
+Octets: TypeAlias = bytes | memoryview
+
+
+class LinkError(PeerError):
+    """A peer of the replication link sends what the protocol does not know."""
+
+
+class Type(IntEnum):
+    """What a message is; 1 to 4 are the handshake's, see session.link_handshake."""
+
+    HELLO = 1
+    PROOF = 2
+    WELCOME = 3
+    REFUSED = 4
+    INVENTORY = 10
+    """To the leader: what the follower has. Struct `Inventory`."""
+    PROBE = 11
+    """To the follower: tell of earlier chunks. Struct `Probe`."""
+    HEADERS = 12
+    """To the leader: the answer. Struct `Headers`."""
+    FRAME = 20
+    """To the follower: changes."""
+    ACK = 21
+    """To the leader: u64 position up to which all is on the follower's disk."""
+    STREAMING = 22
+    """To the follower: u64 position; it has all that is before it, and gets frames as they are cut from now on."""
+    QUESTION = 30
+    """Either way: struct `Question`."""
+    ANSWER = 31
+    """Either way: struct `Answer`."""
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """What a follower has of a log; `last` is the header of its last chunk, empty for none."""
+
+    path: str
+    first_offset: int
+    next_offset: int
+    last: bytes
+
+
+class Inventory(msgspec.Struct, frozen=True, array_like=True):
+    """All that a follower has: its logs and the names of its state files; may come in parts, the last one `is_last`."""
+
+    logs: list[Held]
+    files: list[str]
+    is_last: bool
+
+
+class Probe(msgspec.Struct, frozen=True, array_like=True):
+    """Asks for the headers of at most `count` chunks of a log that begin before offset `before`, newest first."""
+
+    path: str
+    before: int
+    count: int
+
+
+class Headers(msgspec.Struct, frozen=True, array_like=True):
+    """The headers a probe asked for, 48 octets each, newest first."""
+
+    path: str
+    headers: list[bytes]
+
+
+class Question(msgspec.Struct, frozen=True, array_like=True):
+    """Something asked beside the stream of changes: `what` is "digest" or "chunk", `about` its parameters."""
+
+    number: int
+    what: str
+    about: dict[str, str | int | bool]
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """To the question of that number; `error` is empty if all went well."""
+
+    number: int
+    error: str
+    found: dict[str, str | int | bool | bytes]
+
+
+def message(kind: Type, payload: bytes = b"") -> bytes:
+    """One message, ready to be sent."""
+    return LENGTH.pack(len(payload) + 1) + bytes((kind,)) + payload
+
+
+def pack(kind: Type, struct_: msgspec.Struct) -> bytes:
+    """One message of a struct, ready to be sent."""
+    return message(kind, msgspec.msgpack.encode(struct_))
+
+
+def position(kind: Type, at: int) -> bytes:
+    """ACK or STREAMING."""
+    return message(kind, at.to_bytes(8, "big"))
+
+
+def decode_position(payload: Octets) -> int:
+    """What ACK and STREAMING carry.
+
+    Raises:
+        LinkError: it is no position.
+    """
+    if len(payload) != 8:
+        raise LinkError(f"a position has 8 octets, not {len(payload)}")
+    return int.from_bytes(payload, "big")
+
+
+# -- changes --------------------------------------------------------------------------------------
+
+
+class Kind(IntEnum):
+    """Kinds of changes; see the module."""
+
+    NAME = 0
+    APPEND = 1
+    DROP = 2
+    DELETE = 3
+    BEGIN = 4
+    CUT = 5
+    FILE = 6
+    REMOVE = 7
+    ASIDE = 8
+
+
+class Change(NamedTuple):
+    """A decoded change: of `name`, at `offset` (of APPEND: the segment's), with a chunk or a file's octets."""
+
+    kind: Kind
+    name: str
+    offset: int = 0
+    chunk: Chunk | None = None
+    octets: Octets = b""
+
+
+class FrameHead(NamedTuple):
+    """The octets of a frame before its changes."""
+
+    position: int
+    records: int
+    cut_at_ms: int
+    flags: int
+    check: int
+
+
+class Frame:
+    """Gathers the changes of one frame, as pieces that are sent without being joined.
+
+    Attributes:
+        octets: how many octets the changes have, not compressed.
+        records: how many records are in its chunks.
+    """
+
+    __slots__ = ("_check", "_pieces", "octets", "records")
+
+    def __init__(self) -> None:
+        """Nothing changed."""
+        self.octets = 0
+        self.records = 0
+        self._check = 0
+        self._pieces: list[Octets] = []
+
+    def add(self, head: bytes, chunk: list[Octets] | None = None, records: int = 0) -> None:
+        """One change, made by a function below; of APPEND with the octets of the chunk, in pieces."""
+        self._check = crc32(head, self._check)
+        self._pieces.append(head)
+        self.octets += len(head)
+        if chunk is not None:
+            self._pieces += chunk
+            self.octets += sum(map(len, chunk))
+            self.records += records
+
+    def message(self, position_: int, records: int, cut_at_ms: int, *, compress: bool = False) -> list[Octets]:
+        """The message that carries it, in pieces; `position_` and `records` are those behind it."""
+        pieces = self._pieces
+        size = self.octets
+        if compress and size:
+            pieces = [zstandard.ZstdCompressor(level=1).compress(b"".join(pieces))]
+            size = len(pieces[0])
+        flags = _COMPRESSED if compress and size else 0
+        head = FRAME_HEAD.pack(position_, records, cut_at_ms, flags, self._check)
+        length = LENGTH.pack(1 + len(head) + size)
+        return [length + bytes((Type.FRAME,)) + head, *pieces]
+
+
+def name_change(number: int, name: str) -> bytes:
+    """NAME."""
+    octets = name.encode()
+    return _NAME.pack(Kind.NAME, number, len(octets)) + octets
+
+
+def log_change(kind: Kind, number: int, offset: int) -> bytes:
+    """APPEND (before its chunk), DROP, BEGIN, CUT."""
+    return _CHANGE.pack(kind, number, offset)
+
+
+def whole_change(kind: Kind, number: int) -> bytes:
+    """DELETE, ASIDE."""
+    return _WHOLE.pack(kind, number)
+
+
+def file_change(name: str, octets: bytes | None) -> bytes:
+    """FILE, or REMOVE for None."""
+    path = name.encode()
+    if octets is None:
+        return _FILE.pack(Kind.REMOVE, len(path)) + path
+    return _FILE.pack(Kind.FILE, len(path)) + path + LENGTH.pack(len(octets)) + octets
+
+
+def decode_frame(payload: memoryview, names: dict[int, str]) -> tuple[FrameHead, Callable[[], Iterator[Change]]]:
+    """The head of a frame, and what iterates over its changes; `names` is kept from frame to frame.
+
+    Chunks share the payload's octets and are verified as they come.
+
+    Raises:
+        LinkError: there is no whole head, or the changes cannot be decompressed.
+    """
+    if len(payload) < FRAME_HEAD.size:
+        raise LinkError(f"a frame of {len(payload)} octets has no head")
+    head = FrameHead(*FRAME_HEAD.unpack_from(payload))
+    rest = payload[FRAME_HEAD.size :]
+    if head.flags & _COMPRESSED:
+        try:
+            rest = memoryview(zstandard.ZstdDecompressor().decompress(rest, max_output_size=MESSAGE_BYTES_MAX))
+        except zstandard.ZstdError as error:
+            raise LinkError(f"a frame cannot be decompressed: {error}") from None
+    return head, lambda: _changes(rest, names, head.check)
+
+
+def _changes(octets: memoryview, names: dict[int, str], check: int) -> Iterator[Change]:
+    """Yield the changes; the check of all of them is looked at before the first.
+
+    Raises:
+        LinkError: octets are no change, a chunk is damaged, or the check differs.
+    """
+    found: list[Change] = []
+    seen = at = 0
+    try:
+        while at < len(octets):
+            change, head_end, end = _change(octets, at, names)
+            seen = crc32(octets[at:head_end], seen)
+            at = end
+            if change is not None:
+                found.append(change)
+    except (struct.error, ValueError, KeyError, ChunkError) as error:
+        raise LinkError(f"change at octet {at} of a frame: {error!r}") from None
+    if seen != check:
+        raise LinkError(f"a frame's check is {check:#010x}, its changes have {seen:#010x}")
+    yield from found
+
+
+def _change(octets: memoryview, at: int, names: dict[int, str]) -> tuple[Change | None, int, int]:
+    """The change at a place, where what the frame's check covers of it ends, and where it ends."""
+    kind = Kind(octets[at])
+    if kind is Kind.NAME:
+        _, number, size = _NAME.unpack_from(octets, at)
+        end = at + _NAME.size + size
+        names[number] = _text(octets, end - size, end)
+        return None, end, end
+    if kind in (Kind.FILE, Kind.REMOVE):
+        _, size = _FILE.unpack_from(octets, at)
+        end = at + _FILE.size + size
+        name = _text(octets, end - size, end)
+        if kind is Kind.REMOVE:
+            return Change(kind, name), end, end
+        (size,) = LENGTH.unpack_from(octets, end)
+        start, end = end + LENGTH.size, end + LENGTH.size + size
+        if end > len(octets):
+            raise ValueError("a file is cut short")
+        return Change(kind, name, octets=octets[start:end]), end, end
+    if kind in (Kind.DELETE, Kind.ASIDE):
+        _, number = _WHOLE.unpack_from(octets, at)
+        end = at + _WHOLE.size
+        return Change(kind, names[number]), end, end
+    _, number, offset = _CHANGE.unpack_from(octets, at)
+    end = at + _CHANGE.size
+    if kind is not Kind.APPEND:
+        return Change(kind, names[number], offset), end, end
+    chunk = decode_chunk(octets, end)
+    return Change(kind, names[number], offset, chunk, octets[end : end + chunk.header.chunk_bytes]), end, end + (
+        chunk.header.chunk_bytes
+    )
+
+
+def _text(octets: memoryview, start: int, end: int) -> str:
+    if end > len(octets):
+        raise ValueError("a name is cut short")
+    return bytes(octets[start:end]).decode()
