@@ -27,7 +27,7 @@ SETTLE_S: Final = 1.0
 
 def _run(node: Node, settings: Settings) -> dict[str, Reading]:
     idle_bytes = node.rss_bytes()
-    _fill(node, settings.backlog)
+    fill(node, settings.backlog)
     standing_bytes = node.rss_bytes()
     started_again_s = _restart(node, settings.backlog, crash=False)
     recovered_s = _restart(node, settings.backlog, crash=True)
@@ -42,7 +42,7 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
     }
 
 
-def _fill(node: Node, count: int) -> None:
+def fill(node: Node, count: int) -> None:
     """Publish the backlog and wait until the queue says it has it."""
     connection = Connection(node.amqp_port)
     connection.declare_queue(QUEUE)
@@ -88,7 +88,7 @@ def _drain(node: Node, count: int) -> Reading:
 
 
 def _run_large(node: Node, settings: Settings) -> dict[str, Reading]:
-    _fill(node, settings.large_backlog)
+    fill(node, settings.large_backlog)
     return {
         "restart-5m": Reading(_restart(node, settings.large_backlog, crash=False)),
         "restart-5m-crash": Reading(_restart(node, settings.large_backlog, crash=True)),

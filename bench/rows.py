@@ -120,6 +120,19 @@ def _small(node: Node, settings: Settings) -> dict[str, Reading]:
 
 
 def _latency(node: Node, settings: Settings) -> dict[str, Reading]:
+    run = paced(node, settings)
+    return {
+        f"latency-{name}": Reading(run.ages_us[name] / 1000, run.broker_cpu_us, run.ages_us)
+        for name in ("p50", "p99")
+    }
+
+
+def paced(node: Node, settings: Settings) -> Throughput:
+    """Publish at a steady rate and consume, with the messages' ages.
+
+    Raises:
+        LoadError: the broker did not keep up.
+    """
     port = node.amqp_port
     job = PublishJob(port, QUEUE, window=WINDOW, seconds=settings.seconds, rate=LATENCY_RATE)
     # Acknowledged with every read: a slow ack must not hold back what the prefetch allows.
@@ -127,10 +140,7 @@ def _latency(node: Node, settings: Settings) -> dict[str, Reading]:
     run = together(node, job, consume, settings.warmup_s)
     if run.rate < 0.98 * LATENCY_RATE:
         raise LoadError(f"{run.rate:.0f} messages/s came out where {LATENCY_RATE} went in")
-    return {
-        f"latency-{name}": Reading(run.ages_us[name] / 1000, run.broker_cpu_us, run.ages_us)
-        for name in ("p50", "p99")
-    }
+    return run
 
 
 def reading(run: Throughput) -> Reading:

@@ -102,6 +102,10 @@ class Worker:
         """Tell a consumer how many messages there are in all, so that it knows its end."""
         self._write(f"{total}\n")
 
+    def end(self) -> None:
+        """Tell a process that goes on by itself that it is enough."""
+        self._write("end\n")
+
     def result(self, timeout_s: float = RESULT_TIMEOUT_S) -> Result:
         """Wait for the end of the work.
 

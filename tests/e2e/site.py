@@ -36,6 +36,10 @@ class Site:
         self._books: list[Books] = []
         self._folder = folder
 
+    def move_to(self, node: LeveretProcess) -> None:
+        """After a fail-over: whoever is made from now on finds this node."""
+        self._node = node
+
     @contextmanager
     def channel(self) -> Iterator[Any]:
         """A channel in confirm mode; its broker may die before it ends."""
@@ -87,10 +91,19 @@ class Site:
         """What was published to this queue so far must not be found again."""
         self.published = [message for message in self.published if message.queue != queue]
 
-    def audit(self, found: Mapping[str, Sequence[Taken]], covered_ms: Mapping[str, int]) -> Audit:
-        """Judge the queues of `covered_ms` by the books."""
+    def account(self) -> Account:
+        """What the books say by now."""
+        return Account.read(*self._books)
+
+    def audit(
+        self,
+        found: Mapping[str, Sequence[Taken]],
+        covered_ms: Mapping[str, int],
+        account: Account | None = None,
+    ) -> Audit:
+        """Judge the queues of `covered_ms` by the books, or by what is made of them."""
         published = [message for message in self.published if message.queue in covered_ms]
-        account = Account.read(*self._books)
+        account = account or self.account()
         numbers = {message.number for message in published}
         account.confirmed = {number: at for number, at in account.confirmed.items() if number in numbers}
         return audit(published, account, found, covered_ms)

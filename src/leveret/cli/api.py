@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -102,6 +102,10 @@ class Api:
         """Act; the JSON document of the answer, None if there is none."""
         return _document(self._send("POST", parts, body=b"" if body is None else msgspec.json.encode(body)))
 
+    def post_slowly(self, *parts: str, body: object) -> Any:
+        """As `post`, for what may take as long as there is data."""
+        return _document(self._send("POST", parts, body=msgspec.json.encode(body), timeout=_PATIENT))
+
     def post_text(self, *parts: str, text: bytes) -> None:
         """Act on a JSON document that is at hand as text."""
         self._send("POST", parts, body=text)
@@ -114,17 +118,27 @@ class Api:
         """Remove, and tell whom it concerns why."""
         self._send("DELETE", parts, headers={"x-reason": reason})
 
-    def stream(self, *parts: str, body: object) -> Iterator[dict[str, Any]]:
+    def stream(self, *parts: str, body: object) -> Generator[dict[str, Any]]:
         """Act, however long it takes; the JSON objects of the answer as they come, one a line."""
-        data = msgspec.json.encode(body)
+        return self._objects("POST", parts, body=msgspec.json.encode(body))
+
+    def get_lines(self, *parts: str, **query: str) -> Generator[dict[str, Any]]:
+        """The JSON objects at a path as they come, one a line, however many."""
+        return self._objects("GET", parts, query=query)
+
+    def _objects(
+        self, method: str, parts: tuple[str, ...], *, body: bytes = b"", query: dict[str, str] | None = None
+    ) -> Generator[dict[str, Any]]:
         with (
             self._reaching(),
-            self._client.stream("POST", _path(parts), content=data, timeout=_PATIENT) as response,
+            self._client.stream(
+                method, _path(parts), content=body, params=query, timeout=_PATIENT
+            ) as response,
         ):
             if response.is_error:
                 response.read()
                 _check(response)
-            for line in response.iter_lines():
+            for line in _lines(response.iter_bytes()):
                 yield msgspec.json.decode(line)
 
     def _send(
@@ -216,6 +230,19 @@ def _path(parts: tuple[str, ...]) -> str:
         # In a path it would leave what is above it: of no user, all of them.
         raise NotThere(exits.DATA, "a name must not be empty")
     return "/api/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines of an answer; only a line feed ends one, other ends of lines may stand in a JSON text as they are."""
+    held: list[bytes] = []
+    for piece in pieces:
+        *ends, rest = piece.split(b"\n")
+        for end in ends:
+            yield b"".join((*held, end))
+            held.clear()
+        held.append(rest)
+    if any(held):
+        yield b"".join(held)
 
 
 def _document(response: httpx.Response) -> Any:

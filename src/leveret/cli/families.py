@@ -159,6 +159,18 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         ("enable_feature_flag", "list_deprecated_features", "list_feature_flags"),
     ),
     "definitions": ("Definitions", ("export_definitions", "import_definitions")),
+    "followers": (
+        "Followers",
+        (
+            "check_replication",
+            "list_divergent_messages",
+            "list_followers",
+            "promote_follower",
+            "replication_status",
+            "replication_verify",
+            "scrub",
+        ),
+    ),
     "schema_replication": (
         "Schema replication",
         (

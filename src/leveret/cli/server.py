@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -26,6 +26,7 @@ from leveret.cli.logs import Logs
 from leveret.cli.program import run
 from leveret.cli.service import ServiceManager, pid_file
 from leveret.config import Address, Config, build, gather, render, unknown_variables
+from leveret.config.syntax import Given
 from leveret.model.errors import ConfigError, LeveretError, StorageError
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret.cli.server")
 
 OWN_VARIABLES: Final = frozenset({"LEVERET_DATA_DIR", "LEVERET_CONFIG_FILE", "LEVERET_URL"})
+
+_BIND: Final = ("--replication-bind", "replication.bind")
+_PORT: Final = ("--replication-port", "replication.port")
+_FOLLOW: Final = ("--follow", "replication.follow")
 
 app = typer.Typer(
     add_completion=False,
@@ -81,13 +86,32 @@ def serve(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting that wins over files and environment."),
     ] = None,
+    replication_bind: Annotated[
+        str | None,
+        typer.Option(metavar="ADDR", help="IP address where followers connect; as replication.bind."),
+    ] = None,
+    replication_port: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="TCP port where followers connect, 5679 if none is given; as replication.port."
+        ),
+    ] = None,
+    follow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URI",
+            help="The leader to follow, as tcp://HOST:PORT or tls://HOST:PORT; as replication.follow. "
+            "These three win over --set.",
+        ),
+    ] = None,
     print_config: Annotated[
         bool,
         typer.Option("--print-config", help="Print all settings and where each comes from; start nothing."),
     ] = False,
 ) -> int:
     """Run a node until SIGTERM or SIGINT; SIGHUP opens its log file anew."""
-    given = gather(*(config or ()), environ=os.environ, overrides=_pairs(overrides or ()))
+    flags = _flags({_BIND: replication_bind, _PORT: replication_port, _FOLLOW: follow})
+    given = gather(*(config or ()), environ=os.environ, overrides=_pairs(overrides or ()), flags=flags)
     settings = build(given)
     if print_config:
         typer.echo(render(given), nl=False)
@@ -107,6 +131,10 @@ def _pairs(overrides: Sequence[str]) -> dict[str, str]:
         if not equals:
             raise typer.BadParameter(f"'{key}' is not of the form KEY=VALUE", param_hint="--set")
     return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _flags(values: Mapping[tuple[str, str], str | None]) -> dict[str, Given]:
+    return {key: Given(text, flag) for (flag, key), text in values.items() if text is not None}
 
 
 def _run_node(config: Config, data_dir: Path, logs: Logs) -> int:

@@ -13,7 +13,7 @@ def settings_in_force(config: Config) -> Iterator[tuple[str, str]]:
     """Key and text of every setting, in the order of the reference; secrets are left out."""
     for one, value in declared_values(config):
         if not one.is_secret:
-            yield from _lines(one, value)
+            yield from (line for line in _lines(one, value) if not one.hides(line[1]))
 
 
 def _lines(one: Setting, value: Any) -> Iterator[tuple[str, str]]:

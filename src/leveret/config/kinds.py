@@ -288,6 +288,8 @@ class Duration:
 
     def show(self, value: int) -> str:
         """In the largest unit that divides it."""
+        if not value:
+            return "0s"
         unit = max((unit for unit in _MS_PER if value % _MS_PER[unit] == 0), key=lambda unit: _MS_PER[unit])
         return f"{value // _MS_PER[unit]}{unit}"
 
@@ -447,6 +449,21 @@ class Ip:
     def show(self, value: str) -> str:
         """The address."""
         return value
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalIp:
+    """An IP address to bind to that may be left out."""
+
+    allowed: str = f"{Ip().allowed}, or {NONE}"
+
+    def parse(self, text: str) -> str | None:
+        """The address; None for `none`."""
+        return None if text == NONE else Ip().parse(text)
+
+    def show(self, value: str | None) -> str:
+        """The address, or `none`."""
+        return NONE if value is None else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar, cast
 from leveret.config.foreign import foreign_advice, is_foreign_key
 from leveret.config.kinds import NONE, Kind, OptionalText, Text
 from leveret.config.syntax import Given
+from leveret.config.uris import Endpoints
 from leveret.model.errors import ConfigError
 
 _METADATA: Final = "leveret.setting"
@@ -62,6 +63,10 @@ class Setting:
         """Whether the value is never shown."""
         return isinstance(self.kind, Text | OptionalText) and self.kind.secret
 
+    def hides(self, text: str) -> bool:
+        """Whether this text is not shown: of a secret any, of URLs those with a password in them."""
+        return self.is_secret or (isinstance(self.kind, Endpoints) and self.kind.hides(text))
+
     @property
     def allowed(self) -> str:
         """The values it takes, as the end of "expected ..."."""
@@ -100,7 +105,9 @@ class Setting:
             if key != self.prefix:
                 members[str(self.name_in(key))] = self._parse(key, text)
             elif text.text != NONE:
-                raise _malformed(key, text, f"none, or lines {self.key} = VALUE", secret=self.is_secret)
+                raise _malformed(
+                    key, text, f"none, or lines {self.key} = VALUE", is_hidden=self.hides(text.text)
+                )
             else:
                 members.clear()
         return members
@@ -115,11 +122,11 @@ class Setting:
         try:
             return cast(object, self.kind.parse(given.text))
         except ValueError:
-            raise _malformed(key, given, self.allowed, secret=self.is_secret) from None
+            raise _malformed(key, given, self.allowed, is_hidden=self.hides(given.text)) from None
 
 
-def _malformed(key: str, given: Given, allowed: str, *, secret: bool) -> ConfigError:
-    value = "(secret)" if secret else repr(given.text)
+def _malformed(key: str, given: Given, allowed: str, *, is_hidden: bool) -> ConfigError:
+    value = "(secret)" if is_hidden else repr(given.text)
     return ConfigError(f"{given.origin}: {key} = {value} is not valid: expected {allowed}")
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from leveret.config.followers import check_together
 from leveret.config.settings import Setting, check_known, read_tree
 from leveret.config.syntax import Given, parse_lines, render_line
 from leveret.config.tree import SETTINGS, Config
@@ -34,6 +35,7 @@ def gather(
     *paths: Path,
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, str] | None = None,
+    flags: Mapping[str, Given] | None = None,
 ) -> dict[str, Given]:
     """All texts that were given, with their places; the later source wins.
 
@@ -41,6 +43,7 @@ def gather(
         paths: files, and directories whose `*.conf` files are read in the order of their names.
         environ: the process's environment.
         overrides: texts by key, as from the command line.
+        flags: those that have an option of their own there, each with its name; they win over all.
 
     Raises:
         ConfigError: a file can not be read, a line is no setting, a key is unknown, or a secret is among `overrides`.
@@ -51,6 +54,7 @@ def gather(
             given |= parse_lines(_text_of(file), str(file), partial(_text_beside, file))
     given |= _from_environment(environ or {})
     given |= {key: Given(text, OVERRIDE) for key, text in (overrides or {}).items()}
+    given |= flags or {}
     check_known(given, SETTINGS)
     _check_not_in_sight(given)
     return given
@@ -60,9 +64,11 @@ def build(given: Mapping[str, Given]) -> Config:
     """The tree from what `gather` found.
 
     Raises:
-        ConfigError: a value is not allowed.
+        ConfigError: a value is not allowed, or two contradict each other.
     """
-    return read_tree(Config, given)
+    config = read_tree(Config, given)
+    check_together(config.followers, given)
+    return config
 
 
 def render(given: Mapping[str, Given]) -> str:
@@ -81,7 +87,8 @@ def unknown_variables(environ: Mapping[str, str], known: frozenset[str]) -> list
 
 def _check_not_in_sight(given: Mapping[str, Given]) -> None:
     for one in SETTINGS:
-        if one.is_secret and one.key in given and given[one.key].origin == OVERRIDE:
+        text = given.get(one.key)
+        if text is not None and text.origin == OVERRIDE and one.hides(text.text):
             raise ConfigError(
                 f"{OVERRIDE}: {one.key} is a secret, and the command line is for all to see: "
                 f"give it in the file or as {_variable_of(one.key)}"
@@ -146,7 +153,7 @@ def _lines(one: Setting, given: Mapping[str, Given]) -> list[tuple[str, str]]:
 
 
 def _line(one: Setting, key: str, text: str) -> str:
-    if one.is_secret:
+    if one.hides(text):
         return f"# {key} is not shown"
     if "$" in key:
         return f"# {key}"

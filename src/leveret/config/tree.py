@@ -7,6 +7,7 @@ from typing import Final
 
 from leveret.config.access import Access
 from leveret.config.definitions import Definitions
+from leveret.config.followers import Followers
 from leveret.config.kinds import HostText
 from leveret.config.limits import Amqp, Objects, Watermarks
 from leveret.config.listeners import Listeners
@@ -46,6 +47,7 @@ class Config:
     storage: Storage = field(default_factory=Storage)
     process: Process = field(default_factory=Process)
     log: Log = field(default_factory=Log)
+    followers: Followers = field(default_factory=Followers)
     schema_sync: SchemaSync = field(default_factory=SchemaSync)
     standby: Standby = field(default_factory=Standby)
     spark: Spark = field(default_factory=Spark)

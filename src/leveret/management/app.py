@@ -29,6 +29,7 @@ from leveret.management.resources import (
     limits,
     logins,
     messages,
+    node_replication,
     nodes,
     operations,
     overview,
@@ -72,6 +73,7 @@ RESOURCES: Final = (
     operations,
     schema_replication,
     standby_replication,
+    node_replication,
     metrics,
 )
 

@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from leveret.core.broker import Broker
 from leveret.management.auth import Caller, Need, Unauthorised, identify
+from leveret.management.leadership import need_leader
 from leveret.management.listing import (
     Listing,
     Row,
@@ -193,11 +194,13 @@ def resource(
     path: str,
     need: Need = Need.MANAGEMENT,
     change: Need | None = None,
+    on_followers: bool = False,
     **handlers: Handler,
 ) -> Route:
     """The route of one path; `handlers` by HTTP method, GET answers HEAD as well.
 
-    A caller needs `need` to read, and `change` (by default the same) for all other methods.
+    A caller needs `need` to read, and `change` (by default the same) for all other methods. Those change what
+    is replicated, so that only a leader takes them; `on_followers` where they concern this process alone.
     """
     if "GET" in handlers:
         handlers = {"HEAD": handlers["GET"], **handlers}
@@ -210,14 +213,14 @@ def resource(
         if handler is None:
             return Response(status_code=HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": allow})
         if request.method in _READS:
-            return await _answer(handler, request, need)
+            return await _answer(handler, request, need, on_followers=True)
         if _comes_from_elsewhere(request):
             return error_reply(
                 HTTPStatus.FORBIDDEN,
                 "access_refused",
                 "changes by pages of other sites are refused",
             )
-        reply = await _answer(handler, request, change or need)
+        reply = await _answer(handler, request, change or need, on_followers=on_followers)
         logger.info(
             "management_change user=%s method=%s path=%s status=%d",
             getattr(request.state, "caller", ""),
@@ -235,11 +238,13 @@ def resource(
     )
 
 
-async def _answer(handler: Handler, request: Request, need: Need) -> Response:
+async def _answer(handler: Handler, request: Request, need: Need, *, on_followers: bool) -> Response:
     try:
         caller = identify(request.app.state.node, request)
         request.state.caller = "control.sock" if caller.is_operator else caller.name
         caller.require(need)
+        if not on_followers:
+            need_leader(caller.node)
         return await handler(Call(request, caller))
     except Unauthorised as refused:
         return refused.reply

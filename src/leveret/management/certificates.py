@@ -33,7 +33,11 @@ def expiring_before(config: Config, days: int) -> list[dict[str, Any]]:
 
 
 def _tls_doors(config: Config) -> Iterator[tuple[Door, TlsOptions]]:
-    options = {"amqp/ssl": config.tls, "https": config.management.tls}
+    options = {
+        "amqp/ssl": config.tls,
+        "https": config.management.tls,
+        "replication/ssl": config.followers.tls,
+    }
     return ((door, options[door.protocol]) for door in doors_of(config) if door.protocol in options)
 
 

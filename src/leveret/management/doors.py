@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from leveret.config import Config
+from leveret.management.leadership import is_leader
+from leveret.management.node import ManagedNode
+
+_FOR_OPERATORS: Final = ("http", "replication")
+"""What the protocols begin with that a node speaks whatever its role is."""
 
 
 class Door(NamedTuple):
@@ -17,18 +22,27 @@ class Door(NamedTuple):
 
 
 def doors_of(config: Config) -> list[Door]:
-    """All listeners, by protocol."""
+    """All listeners of the settings, by protocol."""
     return sorted(_doors(config))
 
 
+def open_doors(node: ManagedNode) -> list[Door]:
+    """The listeners as they are now: only a leader has some for clients."""
+    served = is_leader(node)
+    return [door for door in doors_of(node.config) if served or door.protocol.startswith(_FOR_OPERATORS)]
+
+
 def _doors(config: Config) -> Iterator[Door]:
-    listeners, management = config.listeners, config.management
+    listeners, management, followers = config.listeners, config.management, config.followers
     for address in listeners.amqp:
         yield Door("amqp", address.ip, address.port)
     for address in listeners.amqp_tls:
         yield Door("amqp/ssl", address.ip, address.port)
     for address in listeners.stream:
         yield Door("stream", address.ip, address.port)
+    if followers.bind is not None:
+        secured = followers.tls.certfile is not None
+        yield Door("replication/ssl" if secured else "replication", followers.bind, followers.port)
     yield Door("http", management.ip, management.port)
     if management.tls_port is not None:
         yield Door("https", management.tls_ip, management.tls_port)

@@ -21,6 +21,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from leveret.config.metrics import Metrics as Settings
+from leveret.management.metrics_followers import FollowerMetrics
 from leveret.management.metrics_node import NodeMetrics
 from leveret.management.metrics_objects import Objects, Vhosts
 from leveret.management.metrics_own import OwnMetrics
@@ -43,6 +44,7 @@ class Scrape:
         self._objects = Objects(state.node, state.rates)
         self._node = NodeMetrics(state.node)
         self._own = OwnMetrics(state.node)
+        self._followers = FollowerMetrics(state.node)
 
     def whole(self, *, per_object: bool) -> Iterator[str]:
         """Everything; a row for each object, or sums."""
@@ -52,7 +54,7 @@ class Scrape:
         node = self._node
         yield from _family("", node.start(), per_object=True)
         yield from _families(_PREFIX, (node.alarms(), node.totals(), *node.identity(), *node.globals()))
-        yield from _families(_OWN, self._own.families())
+        yield from _families(_OWN, (*self._own.families(), *self._followers.families()))
 
     def detailed(self, names: frozenset[str], vhosts: Vhosts) -> Iterator[str]:
         """The families named, over some virtual hosts or all."""
@@ -131,6 +133,6 @@ ROUTES: Final = _routes("/metrics", per_object=False)
 def build_metrics_app(app: Starlette, settings: Settings) -> Starlette:
     """The application of the metrics' own port, over the node of `app`."""
     own = Starlette(routes=_routes(settings.path, per_object=settings.per_object))
-    own.state.node = app.state.node
-    own.state.rates = app.state.rates
+    # The very state, not what is in it now: the node is another one after a promotion.
+    own.state = app.state
     return own

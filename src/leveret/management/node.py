@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -84,6 +84,83 @@ class StandbyOperations(Protocol):
         """Remove all that was transferred."""
 
 
+class ReplicationOperations(Protocol):
+    """Followers, and what this process is among them, as an operator works it.
+
+    Fields of documents end in their units: `_bytes` and `_records` count what is stored, `_s` is seconds, `_at_ms`
+    milliseconds since 1970. What is not known, or does not apply, is None.
+    """
+
+    @property
+    def role(self) -> str:
+        """`leader`, `follower` or `fenced`; only a leader is changed."""
+
+    @property
+    def epoch(self) -> int:
+        """Raised by each promotion."""
+
+    @property
+    def state(self) -> str:
+        """Of a follower: `connecting`, `joining`, `catching_up`, `streaming`, `delayed`, `failed`; else the role."""
+
+    def status(self) -> dict[str, Any]:
+        """All that is known, cheap enough for each scrape of the metrics.
+
+            role, epoch, node_id, node, state, error, listener ("ip:port"), confirm, min_in_sync,
+            below_min_in_sync, in_sync_count, is_short, position, records, in_sync [names], etcd {...}
+            leader      of a follower: uri, name, epoch, state, error, connected_at_ms, position, applied_position,
+                        lag_bytes, lag_records, lag_s, received_bytes, acked_position, apply_delay_s, in_sync, progress
+            followers   a row each: node_id, name, address, state, in_sync, connected_at_ms, lag_bytes, lag_records,
+                        lag_s, sent_bytes, acked_bytes, compression_ratio, joined_ms, progress
+            progress    of a join: bytes_done, bytes_total, rate_bytes_s, seconds_left
+            scrub       running, last_at_ms, chunks, damaged, repaired, error
+
+        Lag is what was not applied yet, so that `apply_delay_s` is a part of a follower's own `lag_s`.
+        """
+
+    async def promote(self, *, dry_run: bool, force: bool) -> dict[str, Any]:
+        """Make a leader of this follower, or only tell what would be lost.
+
+            promoted, state, epoch, took_ms, reason (why it was not promoted)
+            would_lose  known, messages, bytes, seconds; unless `known`, as of the last contact `seconds` ago
+
+        Raises:
+            LeveretError: it is none, or failed half-way.
+        """
+
+    async def verify(self, follower: str | None, deep: bool) -> list[dict[str, Any]]:
+        """Compare with the other side, log by log; `deep` reads all that is stored. A row a follower and log.
+
+            follower, log, vhost, queue, first_offset, next_offset, chunks, octets, match, detail
+
+        Raises:
+            NotFound: there is no such follower.
+        """
+
+    async def scrub(self) -> dict[str, Any]:
+        """Read all that is stored and mend what is damaged: chunks, octets, damaged, repaired, unrepaired [...].
+
+        Raises:
+            LeveretError: it is going on already.
+        """
+
+    def divergent(self) -> list[dict[str, Any]]:
+        """The reports of what was set aside, as the leader did not have it.
+
+        Fields: id, at_ms, from_epoch, logs, messages, octets, queues [{vhost, queue, messages}].
+        """
+
+    def divergent_messages(self, report_id: str | None) -> Iterator[dict[str, Any]]:
+        """The messages of a report, or of all, read from disk one after the other.
+
+        Fields: report, vhost, queue, offset, timestamp_ms, exchange, routing_key, properties, payload,
+        payload_encoding (string, base64), settled.
+
+        Raises:
+            NotFound: there is no such report.
+        """
+
+
 class StreamDoor(Protocol):
     """The stream listener, as far as its connections are shown."""
 
@@ -133,6 +210,10 @@ class ManagedNode(Protocol):
     @property
     def standby(self) -> StandbyOperations:
         """Message replication, downstream."""
+
+    @property
+    def replication(self) -> ReplicationOperations:
+        """Followers, and this node's role."""
 
     @property
     def maintenance(self) -> MaintenanceOperations:

@@ -23,7 +23,7 @@ from leveret.config import Address, Config
 from leveret.management.app import build_app, operator_door, public_door
 from leveret.management.metrics import build_metrics_app
 from leveret.management.node import ManagedNode
-from leveret.management.rates_ticker import keep_sampling
+from leveret.management.rates_ticker import keep_sampling, rates_of
 from leveret.management.socket_path import CONTROL_SOCKET, short_path
 from leveret.model.errors import LeveretError
 from leveret.runtime.tls import server_context
@@ -49,7 +49,7 @@ class _Server(uvicorn.Server):
 
 
 class ManagementServer:
-    """Both doors of one node."""
+    """Both doors of one process; see `serve_for` for when its node is another one."""
 
     def __init__(self, node: ManagedNode, config: Config) -> None:
         """Listen nowhere yet."""
@@ -59,6 +59,10 @@ class ManagementServer:
         self._settings = config.management
         self._metrics = config.metrics
         self._data_dir = node.data_dir
+        if not hasattr(node, "replication"):
+            from leveret.management.alone import Alone
+
+            setattr(node, "replication", Alone())  # noqa: B010
         self._app = build_app(node)
         self._running: list[tuple[_Server, asyncio.Task[None]]] = []
         self._sampling: asyncio.Task[None] | None = None
@@ -82,8 +86,22 @@ class ManagementServer:
             self._serve(public_door(self._app), *secured)
         if metrics is not None:
             self._serve(build_metrics_app(self._app, self._metrics), metrics)
-        self._sampling = asyncio.create_task(keep_sampling(self._app.state.rates), name="rates")
+        self._sampling = self._sample()
         logger.info("management_listening address=%s socket=%s", self.address, CONTROL_SOCKET)
+
+    def serve_for(self, node: ManagedNode) -> None:
+        """Answer for another node of the same data directory from now on, as this process changed its role.
+
+        The doors stay as they are. Requests that are being answered go on with the node they began with.
+        """
+        self._app.state.node = node
+        self._app.state.rates = rates_of(node)
+        if self._sampling is not None:
+            self._sampling.cancel()
+            self._sampling = self._sample()
+
+    def _sample(self) -> asyncio.Task[None]:
+        return asyncio.create_task(keep_sampling(self._app.state.rates), name="rates")
 
     def _listen_for_metrics(self) -> socket.socket | None:
         """The metrics' own port, if there is to be one."""

@@ -6,6 +6,9 @@ what waits together, so a hundred logs cost a round hardly more than a few. What
 forms the next round, so the batch grows by itself with the load. Promises are kept in the order they
 were made: a callback runs only after the fdatasync of a round that *began* after its append, never on
 one that was under way.
+
+Where there are followers, the *fence* sends them what was appended while the local disk is still at it, and a
+promise waits for both. See runtime.replication.feed.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, Protocol
 
 from leveret.model.errors import StorageError
 from leveret.storage.log import Log, sync_descriptors
@@ -32,18 +36,36 @@ LOGS_AT_ONCE: Final = 1024
 Promise = Callable[[], None]
 
 
+class Fence(Protocol):
+    """What promises wait for beside the local disk; positions only rise."""
+
+    def cut(self) -> int:
+        """Everything appended so far goes out now; the position behind it."""
+
+    def committed(self) -> int:
+        """The position up to which promises may be kept."""
+
+    def confirmable(self) -> int:
+        """The position up to which publishers may be told that they were."""
+
+
 class GroupCommit:
     """Makes logs durable and then keeps promises; see the module.
 
     Attributes:
         rounds: how many times the disk was waited for.
         waited_s: how long, all rounds together.
+        fence: what promises wait for beside the disk; None for nothing.
     """
 
     def __init__(self, *, fsync: bool, on_failure: Callable[[BaseException], None]) -> None:
         """With `fsync` False (durability = os) promises are kept at once and the kernel writes when it likes."""
         self.rounds = 0
         self.waited_s = 0.0
+        self.fence: Fence | None = None
+        self._held: deque[tuple[int, list[Promise]]] = deque()
+        self._confirms: deque[tuple[int, Promise]] = deque()
+        self._keeping = 0
         self._fsync = fsync
         self._on_failure = on_failure
         self._dirty: dict[Log, None] = {}
@@ -62,10 +84,15 @@ class GroupCommit:
         """Call `promise` on the loop once everything appended so far is durable."""
         self._promises.append(promise)
 
+    def when_confirmable(self, promise: Promise) -> None:
+        """As `when_durable`, for what a publisher is told: the fence may want more followers for that."""
+        self.when_durable(lambda: self._confirms.append((self._keeping, promise)))
+
     def begin(self) -> None:
         """Start a round unless one is under way (then its end starts the next)."""
+        position = self.fence.cut() if self.fence is not None else 0
         if not self._fsync and not self._failed:
-            self._keep(self._take_promises())
+            self._durable(position, self._take_promises())
         if self._running or self._failed or not (self._promises or self._dirty):
             return
         promises = self._take_promises()
@@ -74,12 +101,12 @@ class GroupCommit:
             # A segment counts, and lets older ones go, once what came before it is synced: nobody waits for that.
             dirty = {log: None for log in dirty if log.is_rolling}
         if not dirty:
-            self._keep(promises)
+            self._durable(position, promises)
             return
         self._began_s = time.perf_counter()
-        self._sync_logs(promises, list(dirty))
+        self._sync_logs(position, promises, list(dirty))
 
-    def _sync_logs(self, promises: list[Promise], logs: list[Log]) -> None:
+    def _sync_logs(self, position: int, promises: list[Promise], logs: list[Log]) -> None:
         """Sync the first of these logs, then the others, then keep the promises."""
         part, rest = logs[:LOGS_AT_ONCE], logs[LOGS_AT_ONCE:]
         try:
@@ -89,7 +116,7 @@ class GroupCommit:
             return
         self._running = True
         done = asyncio.gather(*self._sync(descriptors))
-        done.add_done_callback(lambda future: self._finished(future, promises, part, rest))
+        done.add_done_callback(lambda future: self._finished(future, position, promises, part, rest))
 
     def _sync(self, descriptors: list[int]) -> list[asyncio.Future[None]]:
         """Begin to sync, each thread its share."""
@@ -107,7 +134,12 @@ class GroupCommit:
         self._on_failure(error)
 
     def _finished(
-        self, future: asyncio.Future[list[None]], promises: list[Promise], logs: list[Log], rest: list[Log]
+        self,
+        future: asyncio.Future[list[None]],
+        position: int,
+        promises: list[Promise],
+        logs: list[Log],
+        rest: list[Log],
     ) -> None:
         self._running = False
         error = future.exception()
@@ -119,26 +151,39 @@ class GroupCommit:
             for segment in log.take_sealed():
                 self._summaries.submit(summarise, segment)
         if rest:
-            self._sync_logs(promises, rest)
+            self._sync_logs(position, promises, rest)
             return
         self.rounds += 1
         self.waited_s += time.perf_counter() - self._began_s
+        self._durable(position, promises)
+        self.begin()
+
+    def _durable(self, position: int, promises: list[Promise]) -> None:
+        """The local disk has what these promises need; the fence may not."""
+        if promises:
+            self._held.append((position, promises))
+        self.keep()
+
+    def keep(self) -> None:
+        """Keep every promise that may be kept; the fence's owner calls it when followers have more."""
+        if self._failed:
+            return
+        held, confirms, fence = self._held, self._confirms, self.fence
         try:
-            self._keep(promises)
+            while held and (fence is None or held[0][0] <= fence.committed()):
+                self._keeping, promises = held.popleft()
+                for promise in promises:
+                    promise()
+            while confirms and (fence is None or confirms[0][0] <= fence.confirmable()):
+                confirms.popleft()[1]()
         except Exception as bug:
             # The others would never be kept: whoever waits for them would wait for ever.
             logger.critical("promise_failed action=stop", exc_info=True)
             self._fail(bug)
-            return
-        self.begin()
 
     def _take_promises(self) -> list[Promise]:
         promises, self._promises = self._promises, []
         return promises
-
-    def _keep(self, promises: list[Promise]) -> None:
-        for promise in promises:
-            promise()
 
     async def settle(self) -> None:
         """Wait until everything appended so far is durable and its promises are kept."""

@@ -307,9 +307,11 @@ class Engine:
         self._failed.clear()
         copies, self._copies = self._copies, []
         appended, self._appended_bytes = self._appended_bytes, 0
-        if waiting or copies or appended:
+        if copies or appended:
             self.unsynced_bytes += appended
-            commit.when_durable(lambda: self._durable(waiting, copies, appended))
+            commit.when_durable(lambda: self._durable(copies, appended))
+        if waiting:
+            commit.when_confirmable(lambda: self._confirm(waiting))
         for session in touched:
             if session.held:
                 session.held = False
@@ -319,12 +321,12 @@ class Engine:
             held, self._holding = self._holding, []
             commit.when_durable(lambda: self._release(held))
 
-    def _durable(
-        self, confirms: list[tuple[Channel, Batch]], copies: list[tuple[Queue, Header, bytes]], appended: int
-    ) -> None:
+    def _confirm(self, confirms: list[tuple[Channel, Batch]]) -> None:
         for channel, batch in confirms:
             channel.confirm(batch, ok=True)
         self.write_out()
+
+    def _durable(self, copies: list[tuple[Queue, Header, bytes]], appended: int) -> None:
         for queue, header, data in copies:
             self._collector.collect(queue, header, data)
         self.unsynced_bytes -= appended

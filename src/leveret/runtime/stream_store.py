@@ -242,7 +242,7 @@ class StreamStore:
 
     def _promise(self, stream: Stream, kept: CommittedLog, batches: list[Batch]) -> None:
         end, last = kept.log.next_offset, kept.last_appended_id
-        self._commit.when_durable(partial(self._committed, stream, kept, end, last, batches))
+        self._commit.when_confirmable(partial(self._committed, stream, kept, end, last, batches))
 
     def _committed(
         self, stream: Stream, kept: CommittedLog, end: int, last_chunk_id: int, batches: list[Batch]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -109,8 +110,7 @@ def _check(path: Path, status: os.stat_result) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if mode != _MODE:
         raise SecretError(
-            f"{path} has mode {mode:04o}, and only its owner may read it: chmod 400 {path}"
-            + (", or have a new one made if others can have read it" if mode & 0o077 else "")
+            f"{path} has mode {mode:04o}, and nobody but its owner may read it: chmod 400 {path}"
         )
 
 
@@ -127,7 +127,8 @@ def _make(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        os.link(beside, path)
+        with suppress(FileExistsError):
+            os.link(beside, path)
         beside.unlink()
         _sync_directory(path.parent)
     except OSError as error:

@@ -47,6 +47,7 @@ MESSAGE_BYTES_MAX: Final = 1 << 30
 SMALL_BYTES_MAX: Final = 1 << 20
 """A peer that has not proven the secret may send no more at once."""
 _COMPRESSED: Final = 1
+_ACK: Final = struct.Struct(">QQ")
 _NAME: Final = struct.Struct(">BIH")
 _CHANGE: Final = struct.Struct(">BIQ")
 _WHOLE: Final = struct.Struct(">BI")
@@ -75,7 +76,7 @@ class Type(IntEnum):
     FRAME = 20
     """To the follower: changes."""
     ACK = 21
-    """To the leader: u64 position up to which all is on the follower's disk."""
+    """To the leader: u64 position up to which all is on the follower's disk, u64 octets of messages it was sent so far."""
     STREAMING = 22
     """To the follower: u64 position; it has all that is before it, and gets frames as they are cut from now on."""
     QUESTION = 30
@@ -142,16 +143,33 @@ def pack(kind: Type, struct_: msgspec.Struct) -> bytes:
     return message(kind, msgspec.msgpack.encode(struct_))
 
 
-def position(kind: Type, at: int) -> bytes:
-    """ACK or STREAMING."""
-    return message(kind, at.to_bytes(8, "big"))
+def pack_ack(position: int, octets: int) -> bytes:
+    """ACK."""
+    return message(Type.ACK, _ACK.pack(position, octets))
 
 
-def decode_position(payload: Octets) -> int:
-    """What ACK and STREAMING carry.
+def decode_ack(payload: Octets) -> tuple[int, int]:
+    """Position, and octets of messages.
 
     Raises:
-        LinkError: it is no position.
+        LinkError: it is something else.
+    """
+    if len(payload) != _ACK.size:
+        raise LinkError(f"an ack has {_ACK.size} octets, not {len(payload)}")
+    position, octets = _ACK.unpack(payload)
+    return position, octets
+
+
+def pack_streaming(position: int) -> bytes:
+    """STREAMING."""
+    return message(Type.STREAMING, position.to_bytes(8, "big"))
+
+
+def decode_streaming(payload: Octets) -> int:
+    """The position.
+
+    Raises:
+        LinkError: it is something else.
     """
     if len(payload) != 8:
         raise LinkError(f"a position has 8 octets, not {len(payload)}")

@@ -20,6 +20,8 @@ _PURPOSES: Final = {
     "amqp/ssl": "AMQP 0-9-1 and AMQP 1.0 over TLS",
     "http": "HTTP API",
     "https": "HTTP API over TLS (HTTPS)",
+    "replication": "followers of this node",
+    "replication/ssl": "followers of this node over TLS",
     "stream": "stream",
     "stream/ssl": "stream over TLS",
     "http/prometheus": "Prometheus exporter API over HTTP",

@@ -128,6 +128,7 @@ _REPORTED: Final = (
     ("vhosts", "list_vhosts"),
     ("users", "list_users"),
     ("parameters", "list_global_parameters"),
+    ("followers", "replication_status"),
     ("schema_replication", "schema_replication_status"),
     ("standby_replication", "standby_replication_status"),
 )

@@ -11,11 +11,13 @@ from starlette.responses import Response
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.certificates import expiring_before
-from leveret.management.doors import doors_of
+from leveret.management.doors import open_doors
+from leveret.management.leadership import FENCED, FOLLOWER, is_leader, standing
 from leveret.management.replies import json_reply
 from leveret.model.errors import InvalidCommand, NotFound
 
 _DAYS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
+_KEEPING_UP: Final = ("streaming", "delayed")
 _PROTOCOLS: Final = {
     "amqp091": "amqp",
     "amqp0.9.1": "amqp",
@@ -50,7 +52,9 @@ async def check_vhosts(call: Call) -> Response:
 
 
 async def check_in_service(call: Call) -> Response:
-    """The node serves clients: it is not drained."""
+    """The node serves clients: it leads, and is not drained."""
+    if not is_leader(call.node):
+        return _failed(standing(call.node.replication.status()), {})
     if call.node.maintenance.is_draining:
         return _failed("this node is not currently available to serve", {})
     return _ok()
@@ -67,7 +71,7 @@ async def check_port(call: Call) -> Response:
     if not text.isascii() or not text.isdigit() or len(text) > 5:
         raise InvalidCommand("Invalid port")
     port = int(text)
-    ports = sorted({door.port for door in doors_of(call.node.config)})
+    ports = sorted({door.port for door in open_doors(call.node)})
     if port in ports:
         return json_reply({"status": "ok", "port": port})
     return _failed("No active listener", {"missing": port, "ports": ports})
@@ -77,7 +81,7 @@ async def check_protocol(call: Call) -> Response:
     """Whether somebody listens who speaks a protocol."""
     asked = call.path("protocol").lower()
     protocol = _PROTOCOLS.get(asked, asked)
-    protocols = sorted({door.protocol for door in doors_of(call.node.config)})
+    protocols = sorted({door.protocol for door in open_doors(call.node)})
     if protocol in protocols:
         return json_reply({"status": "ok", "protocol": protocol})
     return _failed("No active listener", {"missing": protocol, "protocols": protocols})
@@ -92,6 +96,35 @@ async def check_certificates(call: Call) -> Response:
         raise InvalidCommand("Invalid expiration value.")
     expired = expiring_before(call.node.config, int(within) * _DAYS[unit])
     return _failed("Certificates expiring", {"expired": expired}) if expired else _ok()
+
+
+async def check_replication(call: Call) -> Response:
+    """What followers are for holds: enough of them are in sync; or this one keeps up with its leader."""
+    status = call.node.replication.status()
+    shown = {"role": status["role"], "state": status["state"]}
+    fault = _replication_fault(status, call.node.config.followers.max_lag_ms)
+    return _failed(fault, shown) if fault else json_reply({"status": "ok", **shown})
+
+
+def _replication_fault(status: dict[str, Any], max_lag_ms: int) -> str | None:
+    if status["role"] == FENCED:
+        return f"{standing(status)}; restart it with --follow"
+    if status["role"] == FOLLOWER:
+        return _follower_fault(status, max_lag_ms)
+    there, wanted = status["in_sync_count"], status["min_in_sync"]
+    return None if there >= wanted else f"{there} of the {wanted} in-sync followers asked for are there"
+
+
+def _follower_fault(status: dict[str, Any], max_lag_ms: int) -> str | None:
+    if status["state"] not in _KEEPING_UP:
+        error = f": {status['error']}" if status["error"] else ""
+        return f"{standing(status)} and is not streaming but {status['state']}{error}"
+    leader = status["leader"]
+    # What is kept back on purpose is no lag.
+    lag_s = (leader["lag_s"] or 0) - (leader["apply_delay_s"] or 0)
+    if lag_s * 1000 > max_lag_ms:
+        return f"{standing(status)} and {lag_s:.1f} s behind; replication.max_lag is {max_lag_ms / 1000:g} s"
+    return None
 
 
 async def check_node(call: Call) -> Response:
@@ -122,6 +155,7 @@ ROUTES = [
     resource(f"{_CHECKS}/port-listener/{{port}}", GET=check_port),
     resource(f"{_CHECKS}/protocol-listener/{{protocol}}", GET=check_protocol),
     resource(f"{_CHECKS}/virtual-hosts", GET=check_vhosts),
+    resource(f"{_CHECKS}/replication", GET=check_replication),
     resource(f"{_CHECKS}/is-in-service", GET=check_in_service),
     resource(f"{_CHECKS}/node-is-mirror-sync-critical", GET=check_single_node),
     resource(f"{_CHECKS}/node-is-quorum-critical", GET=check_single_node),

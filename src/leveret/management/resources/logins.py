@@ -83,8 +83,18 @@ def _check_name(call: Call) -> None:
 ROUTES = [
     Route("/api/auth", show_method, methods=["GET", "HEAD"]),
     Route("/api/login", check_login, methods=["POST"]),
-    resource("/api/auth/attempts/{node}", need=Need.MONITORING, GET=show_attempts, DELETE=forget_attempts),
     resource(
-        "/api/auth/attempts/{node}/source", need=Need.MONITORING, GET=show_sources, DELETE=forget_attempts
+        "/api/auth/attempts/{node}",
+        need=Need.MONITORING,
+        on_followers=True,
+        GET=show_attempts,
+        DELETE=forget_attempts,
+    ),
+    resource(
+        "/api/auth/attempts/{node}/source",
+        need=Need.MONITORING,
+        on_followers=True,
+        GET=show_sources,
+        DELETE=forget_attempts,
     ),
 ]

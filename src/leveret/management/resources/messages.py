@@ -11,6 +11,7 @@ import msgspec
 from starlette.responses import Response
 
 from leveret.management.call import NAME_BYTES_MAX, Call, resource
+from leveret.management.leadership import need_leader
 from leveret.management.message_view import Properties, header_of, message_json
 from leveret.management.replies import Declined, json_reply
 from leveret.management.turns import in_turns
@@ -98,7 +99,8 @@ async def get(call: Call) -> Response:
 
 
 async def check_alive(call: Call) -> Response:
-    """Declare a queue, publish to it and get from it, as the caller."""
+    """Declare a queue, publish to it and get from it, as the caller; so only a leader can be asked."""
+    need_leader(call.node)
     vhost = call.vhost()
     call.caller.may("configure", vhost, _ALIVE, "queue")
     call.broker.declare_queue(Queue(name=_ALIVE, vhost=vhost, durable=False))

@@ -91,10 +91,26 @@ def node_json(call: Call) -> dict[str, Any]:
         "enabled_plugins": [],
         "partitions": [],
         "cluster_links": [],
+        "followers": [_follower_json(each) for each in node.replication.status()["followers"]],
         "net_ticktime": 60,
         **node_stats.limits(node),
         **call.rates.node(call.ranges()),
         **call.rates.overview((), call.ranges())["churn_rates"],
+    }
+
+
+def _follower_json(follower: dict[str, Any]) -> dict[str, Any]:
+    """A follower by LavinMQ's names, and those who are not in sync as well."""
+    return {
+        "id": follower["node_id"],
+        "name": follower["name"],
+        "remote_address": follower["address"],
+        "state": follower["state"],
+        "in_sync": follower["in_sync"],
+        "sent_bytes": follower["sent_bytes"],
+        "acked_bytes": follower["acked_bytes"],
+        "lag_in_bytes": follower["lag_bytes"],
+        "compression_ratio": follower["compression_ratio"],
     }
 
 

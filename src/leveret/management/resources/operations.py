@@ -219,8 +219,8 @@ ROUTES = [
     resource("/api/operations/listeners", need=_ADMIN, PUT=set_listeners),
     resource("/api/operations/maintenance", need=_ADMIN, PUT=set_maintenance),
     resource("/api/operations/log", need=_ADMIN, GET=show_log),
-    resource("/api/operations/log/reopen", need=_ADMIN, POST=reopen_log),
-    resource("/api/operations/log/level", need=_ADMIN, PUT=set_log_level),
+    resource("/api/operations/log/reopen", need=_ADMIN, on_followers=True, POST=reopen_log),
+    resource("/api/operations/log/level", need=_ADMIN, on_followers=True, PUT=set_log_level),
     resource("/api/operations/log/lines/{count}", need=_ADMIN, GET=show_lines),
     resource("/api/operations/log/text/{offset}", need=_ADMIN, GET=show_text),
 ]

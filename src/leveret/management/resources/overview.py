@@ -12,7 +12,7 @@ import leveret
 from leveret.core.routing import ROUTERS
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.doors import doors_of
+from leveret.management.doors import open_doors
 from leveret.management.node import ManagedNode
 from leveret.management.peers import (
     amqp_connections,
@@ -115,7 +115,7 @@ def _doors(call: Call) -> dict[str, Any]:
             "port": door.port,
             "socket_opts": {},
         }
-        for door in doors_of(call.node.config)
+        for door in open_doors(call.node)
     ]
     return {
         "node": name,

@@ -1,0 +1,51 @@
+"""A JSON array in a file, written as its items come: no number of them takes memory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from leveret.cli import exits
+from leveret.cli.api import CtlError
+
+
+def write_array(path: Path | None, items: Iterable[Any]) -> int:
+    """Write to a file that only its owner may read, or to standard output; return how many items there were.
+
+    The file is there when it is whole; until then a former one of that name stays as it is.
+
+    Raises:
+        CtlError: something else than a file has that name. OSError: it cannot be written.
+    """
+    if path is None:
+        return _write(sys.stdout.buffer, items)
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise CtlError(exits.DATA, f"Bad argument: {path} is not a file")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(descriptor, "wb") as out:
+            count = _write(out, items)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    return count
+
+
+def _write(out: IO[bytes], items: Iterable[Any]) -> int:
+    encode = msgspec.json.Encoder().encode
+    count = 0
+    out.write(b"[")
+    for count, item in enumerate(items, 1):
+        out.write(b",\n" if count > 1 else b"\n")
+        out.write(encode(item))
+    out.write(b"\n]\n")
+    out.flush()
+    return count

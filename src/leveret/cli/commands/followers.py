@@ -1,0 +1,339 @@
+"""Followers: nodes that hold all of a leader's data, and take its place when they must."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from typer import Argument, Option
+
+from leveret.cli import exits
+from leveret.cli.api import CtlError
+from leveret.cli.array_file import write_array
+from leveret.cli.command import Session, command
+from leveret.cli.commands.columns import chosen
+from leveret.cli.values import Message, Report, Table
+
+_FOLLOWER: Final = (
+    "name",
+    "node_id",
+    "address",
+    "state",
+    "in_sync",
+    "lag_records",
+    "lag_bytes",
+    "lag_s",
+    "sent_bytes",
+    "acked_bytes",
+    "compression_ratio",
+    "connected_at_ms",
+    "joined_ms",
+    "progress",
+)
+_FOLLOWER_SHOWN: Final = (
+    "name",
+    "address",
+    "state",
+    "in_sync",
+    "lag_records",
+    "lag_bytes",
+    "lag_s",
+    "progress",
+)
+_COMPARED: Final = (
+    "follower",
+    "log",
+    "vhost",
+    "queue",
+    "first_offset",
+    "next_offset",
+    "chunks",
+    "octets",
+    "match",
+    "detail",
+)
+_SET_ASIDE: Final = ("report", "at", "from_epoch", "logs", "vhost", "queue", "messages")
+_MESSAGE: Final = (
+    "report",
+    "vhost",
+    "queue",
+    "offset",
+    "timestamp_ms",
+    "exchange",
+    "routing_key",
+    "settled",
+    "payload",
+    "payload_encoding",
+)
+_MESSAGES_SHOWN: Final = 100
+_PAYLOAD_CHARACTERS_SHOWN: Final = 60
+_PIPE: Final = "-"
+_UNITS: Final = ("bytes", "kB", "MB", "GB", "TB")
+
+
+@command("Replication status of node {node} ...", "replication_status")
+def replication_status(ctl: Session) -> Report:
+    """Show what this node is, leader or follower, whom it follows and who follows it."""
+    status = ctl.api.get("replication", "node")
+    lines = _node_lines(status)
+    if status["leader"] is not None:
+        lines += _leader_lines(status["leader"])
+    return Report(lines, status, _followers(ctl, status, _FOLLOWER_SHOWN))
+
+
+@command("Listing followers of node {node} ...", "list_followers name state lag_s")
+def list_followers(
+    ctl: Session,
+    columns: Annotated[
+        list[str] | None, Argument(metavar="COLUMN", help=f"Any of {', '.join(_FOLLOWER)}.")
+    ] = None,
+) -> Table:
+    """List the nodes that follow this one."""
+    wanted = chosen(columns, _FOLLOWER_SHOWN, _FOLLOWER)
+    return _followers(ctl, ctl.api.get("replication", "node"), wanted)
+
+
+@command("Checking if the replication of node {node} is as it should be ...", "check_replication")
+def check_replication(ctl: Session) -> Message:
+    """Fail if a leader has too few followers in sync, or a follower does not keep up with its leader."""
+    found = ctl.api.get("health", "checks", "replication")
+    text = f"Node {ctl.node} is a {found['role']}, its replication is as it should be"
+    return Message(text, {"result": "ok", "node": ctl.node, "message": text, **found})
+
+
+@command("", "promote_follower --dry-run")
+def promote_follower(
+    ctl: Session,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Only tell what the leader has and this follower has not.")
+    ] = False,
+    force: Annotated[
+        bool, Option("--force", help="Promote even a follower that had not received all there was.")
+    ] = False,
+) -> Report:
+    """Make a leader of this follower; the former one is fenced when it is met."""
+    what = "Asking what a promotion would lose" if dry_run else "Promoting this follower to leader"
+    ctl.announce(f"{what} ...")
+    outcome = ctl.api.post_slowly("replication", "promote", body={"dry_run": dry_run, "force": force})
+    lines = [
+        ("Promoted", f"in {outcome['took_ms']} ms" if outcome["promoted"] else "no"),
+        ("Would lose" if dry_run else "Lost", _loss(outcome["would_lose"])),
+        ("State", outcome["state"]),
+        ("Epoch", outcome["epoch"]),
+    ]
+    lines += [("Reason", outcome["reason"])] if outcome["reason"] else []
+    return Report(lines, outcome)
+
+
+@command("Comparing what is stored here and there ...", "replication_verify --deep")
+def replication_verify(
+    ctl: Session,
+    follower: Annotated[str | None, Option(help="Compare with this follower only, by name or id.")] = None,
+    deep: Annotated[
+        bool, Option("--deep", help="Read all that is stored, on both sides, instead of its ends.")
+    ] = False,
+) -> Table:
+    """Compare leader and follower log by log while they run; fail if they differ."""
+    rows = ctl.api.post_slowly("replication", "verify", body={"follower": follower, "deep": deep})
+    if not rows:
+        raise CtlError(exits.UNAVAILABLE, "nothing was compared: no other node is connected")
+    table = Table.of(_COMPARED, rows, unknown=None)
+    differing = sum(not row["match"] for row in rows)
+    if differing:
+        ctl.show(table)
+        raise CtlError(exits.UNAVAILABLE, f"{differing} of {len(rows)} logs differ")
+    return table
+
+
+@command("Reading all that is stored ...", "scrub")
+def scrub(ctl: Session) -> Report:
+    """Look for damaged chunks and mend them from the other side; fail if some cannot be mended."""
+    found = ctl.api.post_slowly("replication", "scrub", body={})
+    left = found["unrepaired"]
+    lines = [
+        ("Chunks read", f"{found['chunks']} ({_size(found['octets'])})"),
+        ("Damaged", found["damaged"]),
+        ("Repaired", found["repaired"]),
+        *(("Not repaired", each) for each in left),
+    ]
+    report = Report(lines, found)
+    if left:
+        ctl.show(report)
+        raise CtlError(exits.UNAVAILABLE, f"not repaired: {len(left)} of {found['damaged']} damaged chunks")
+    return report
+
+
+@command("", "list_divergent_messages --export divergent.json")
+def list_divergent_messages(
+    ctl: Session,
+    report: Annotated[str | None, Option(metavar="ID", help="Only what this report is about.")] = None,
+    limit: Annotated[
+        int | None,
+        Option(
+            min=0,
+            help=f"Show so many messages at most; by default {_MESSAGES_SHOWN} in a table, else all of them.",
+        ),
+    ] = None,
+    export: Annotated[
+        str | None,
+        Option(metavar="FILE", help="Write all messages as a JSON array to a file; - for standard output."),
+    ] = None,
+) -> Report | Table | Message | None:
+    """List what a former leader had and its follower had not: set aside when it was told to follow."""
+    reports = ctl.api.get("replication", "divergent")
+    if report is not None:
+        reports = [each for each in reports if each["id"] == report]
+        if not reports:
+            raise CtlError(exits.DATA, f"there is no report '{report}'")
+    with closing(_messages(ctl, report)) as messages:
+        if export is not None:
+            return _export(ctl, export, messages)
+        if ctl.for_people:
+            ctl.announce("Listing what was set aside ...")
+            ctl.show(Table.of(_SET_ASIDE, _by_queue(reports), unknown=None))
+            return _first_messages(ctl, messages, _MESSAGES_SHOWN if limit is None else limit)
+        shown = list(islice(messages, limit))
+        return Report([], {"reports": reports, "messages": shown}, Table.of(_MESSAGE, shown, unknown=None))
+
+
+def _messages(ctl: Session, report: str | None) -> Generator[dict[str, Any]]:
+    """The messages set aside, as the node reads them.
+
+    Raises:
+        CtlError: one of them cannot be read.
+    """
+    query = {} if report is None else {"report": report}
+    with closing(ctl.api.get_lines("replication", "divergent", "messages", **query)) as lines:
+        for line in lines:
+            if "error" in line:
+                raise CtlError(exits.SOFTWARE, line["reason"])
+            yield line
+
+
+def _export(ctl: Session, file: str, messages: Iterator[dict[str, Any]]) -> Message | None:
+    if file == _PIPE:
+        write_array(None, messages)
+        return None
+    ctl.announce(f'Exporting messages in JSON to a file at "{file}" ...')
+    count = write_array(Path(file), messages)
+    return Message(f"{count} messages were exported", {"result": "ok", "messages": count, "file": file})
+
+
+def _first_messages(ctl: Session, messages: Iterator[dict[str, Any]], limit: int) -> Table:
+    """The table of some messages; it is said when there are more."""
+    shown = [_abridged(each) for each in islice(messages, limit)]
+    if next(messages, None) is not None:
+        ctl.announce(f"The first {limit} messages; --limit shows more, --export has all of them:")
+    return Table.of(_MESSAGE, shown, unknown=None)
+
+
+def _abridged(message: dict[str, Any]) -> dict[str, Any]:
+    payload = message["payload"]
+    if len(payload) <= _PAYLOAD_CHARACTERS_SHOWN:
+        return message
+    return {**message, "payload": payload[:_PAYLOAD_CHARACTERS_SHOWN] + "..."}
+
+
+def _by_queue(reports: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A row a report and queue; a report without messages has one as well."""
+    for each in reports:
+        common = {**each, "report": each["id"], "at": _time(each["at_ms"])}
+        for queue in each["queues"] or [{}]:
+            yield {**common, **queue}
+
+
+def _followers(ctl: Session, status: Mapping[str, Any], columns: tuple[str, ...] | list[str]) -> Table:
+    rows = status["followers"]
+    if ctl.for_people:
+        rows = [{**row, "progress": _progress(row["progress"])} for row in rows]
+    return Table.of(columns, rows, unknown=None)
+
+
+def _node_lines(status: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    below = f", publishers get {status['below_min_in_sync']} below it" if status["min_in_sync"] else ""
+    lines = [
+        ("Node", status["node"]),
+        ("Node id", status["node_id"]),
+        ("Role", status["role"]),
+        ("State", status["state"]),
+        ("Error", status["error"]),
+        ("Epoch", status["epoch"]),
+        ("Position", f"{status['position']} bytes, {status['records']} records"),
+        ("Followers connect to", status["listener"] or "(no listener)"),
+        ("Confirms wait for", f"{status['confirm']}, at least {status['min_in_sync']} followers{below}"),
+        ("In sync", ", ".join(status["in_sync"]) or "(none)"),
+        ("etcd", status["etcd"]),
+        ("Scrub", _scrubbed(status["scrub"])),
+    ]
+    return [line for line in lines if line[1] not in (None, "")]
+
+
+def _leader_lines(leader: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    since = _time(leader["connected_at_ms"]) if leader["connected_at_ms"] else "(not connected)"
+    name = f" ({leader['name']})" if leader["name"] else ""
+    lines = [
+        ("Leader", f"{leader['uri']}{name}"),
+        ("Leader's epoch", leader["epoch"]),
+        ("Link", leader["state"]),
+        ("Link's error", leader["error"]),
+        ("Connected since", since),
+        ("Lag", _lag(leader)),
+        ("Apply delay", f"{leader['apply_delay_s']:g} s" if leader["apply_delay_s"] else None),
+        ("Received", f"{leader['received_bytes']} bytes"),
+        ("Leader's confirms wait for this node", leader["in_sync"]),
+        ("Progress", _progress(leader["progress"])),
+    ]
+    return [line for line in lines if line[1] not in (None, "")]
+
+
+def _lag(leader: Mapping[str, Any]) -> str:
+    known = (leader["lag_records"], "records"), (leader["lag_bytes"], "bytes"), (leader["lag_s"], "s")
+    amounts = [f"{round(value, 1)} {unit}" for value, unit in known if value is not None]
+    return ", ".join(amounts) or "not known"
+
+
+def _loss(lost: Mapping[str, Any]) -> str:
+    """What is or would be lost, as far as it is known."""
+    amounts = f"{lost['messages']} messages, {lost['bytes']} bytes"
+    if lost["known"]:
+        return f"{amounts}, {lost['seconds']:.1f} s"
+    if lost["seconds"] is None:
+        return "not known, the leader was never reached"
+    text = f"not known, the link to the leader has been away for {lost['seconds']:.1f} s"
+    return text if lost["messages"] is None else f"{text}; when it was lost {amounts} were missing"
+
+
+def _scrubbed(scrub: Mapping[str, Any]) -> str:
+    counts = f"{scrub['chunks']} chunks read, {scrub['damaged']} damaged, {scrub['repaired']} repaired"
+    last = f"last at {_time(scrub['last_at_ms'])}" if scrub["last_at_ms"] else "not yet"
+    error = f"; {scrub['error']}" if scrub["error"] else ""
+    return f"{'running' if scrub['running'] else last}, {counts}{error}"
+
+
+def _progress(progress: Mapping[str, Any] | None) -> str | None:
+    """How far a join is, how fast it goes and how long it takes yet."""
+    if progress is None:
+        return None
+    done, total = progress["bytes_done"], progress["bytes_total"]
+    text = f"{_size(done)} of {_size(total)}"
+    if progress["rate_bytes_s"]:
+        text += f", {_size(progress['rate_bytes_s'])}/s"
+    left = progress["seconds_left"]
+    return text if left is None else f"{text}, {left:.0f} s left"
+
+
+def _size(octets: float) -> str:
+    """Octets in the unit that leaves few digits."""
+    for unit in _UNITS:
+        if octets < 1000 or unit == _UNITS[-1]:
+            break
+        octets /= 1000
+    return f"{octets:.0f} {unit}" if unit == _UNITS[0] else f"{octets:.1f} {unit}"
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")

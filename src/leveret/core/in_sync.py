@@ -1,0 +1,312 @@
+"""Which followers a promise waits for, and up to where everything is promised.
+
+A promise (a confirm, an answer to a declare) that was made at a position of the node may be kept once
+the leader has that position on its own disk and `committed()` has reached it. Positions are octets of
+changes since the node started. What happens to a follower, in this order, and why:
+
+1. It *joins*: it is live from a position on, everything before was sent while it caught up. Nothing
+   waits for it yet: what it wrote last may still be on its way to its disk.
+2. It acks its join position, so it *holds back* `committed()` from now on. It may lack what was
+   promised in between, when others were faster; while it does, `committed()` stands still, which
+   lasts one round trip. Without that pause a follower of a busy leader would never arrive: the
+   promised end would run before its acks for ever.
+3. It has acked all that was promised, so it is a *member*: it may take over at any time.
+4. It *left*, or owes an ack for too long and is dropped: nothing waits for it any more.
+
+**When the set is recorded elsewhere** (etcd), for an election to look at, a follower in the record may
+win at any moment. So the record may never name one that lacks a kept promise:
+
+- Growing: promises wait first, then the name is recorded. In the other order it could win in between.
+- Shrinking: the record changes first, then promises stop waiting. In the other order the one that was
+  dropped could win, without what was promised meanwhile.
+- A write under way counts as done and as not done, until its outcome is known: from `writing` on,
+  promises wait for all names in the record and in the write. Otherwise one that leaves while it is being
+  added would be in the record with nobody waiting for it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from leveret.model.errors import PeerError
+
+_MARKS_MAX: Final = 4096
+
+
+class Lag(NamedTuple):
+    """How far a follower is behind what was shipped: octets, and the age of the oldest it has not acked."""
+
+    lag_bytes: int
+    lag_s: float
+
+
+class _Mark(NamedTuple):
+    """Everything up to `position` was shipped by `at_ms`."""
+
+    position: int
+    at_ms: int
+
+
+class _Live:
+    """A follower that gets every frame from `joined` on, since `joined_ms`."""
+
+    __slots__ = ("acked", "held_ms", "joined", "joined_ms")
+
+    def __init__(self, joined: int, joined_ms: int) -> None:
+        self.joined = joined
+        self.joined_ms = joined_ms
+        self.held_ms = joined_ms
+        """Since when promises wait for it, if they do."""
+        self.acked = -1
+        """Below `joined` it says nothing of what the follower has."""
+
+    @property
+    def holds_back(self) -> bool:
+        return self.acked >= self.joined
+
+    @property
+    def owes_from(self) -> int:
+        """What was shipped behind this position is to be acked yet."""
+        return max(self.acked, self.joined)
+
+
+class InSync:
+    """The followers in sync with a leader; told of what was shipped and acked, asked what is promised.
+
+    Positions and times are integers that never fall.
+
+    Args:
+        ack_timeout_ms: a follower that has not acked what was shipped this long ago is dropped.
+        min_in_sync: fewer members than this are short.
+        records_shrink: the set is recorded elsewhere before promises stop waiting for one that left.
+        recorded: the followers that the record names at the start, this node itself left out. Nothing is
+            promised before they have joined again, or the record has changed.
+    """
+
+    def __init__(
+        self,
+        *,
+        ack_timeout_ms: int,
+        min_in_sync: int,
+        records_shrink: bool = False,
+        recorded: Iterable[str] = (),
+    ) -> None:
+        """Nobody has joined, nothing is shipped."""
+        self._min_in_sync = min_in_sync
+        self._ack_timeout_ms = ack_timeout_ms
+        self._records = records_shrink
+        self._recorded = frozenset(recorded)
+        self._maybe_recorded = self._surely_recorded = self._recorded
+        """All that the record may name, and all that it names whatever becomes of a write under way."""
+        self._is_writing = False
+        self._live: dict[str, _Live] = {}
+        self._gone: dict[str, int] = {}
+        """Up to where those have everything that the record may name and that hold nothing back by acks."""
+        self._end = 0
+        self._committed = 0
+        self._confirmable = 0
+        # Fine enough that a mark which is merged for want of room is past every timeout already.
+        self._grain_ms = 1 + ack_timeout_ms // (_MARKS_MAX // 2)
+        self._marks: deque[_Mark] = deque()
+        self._mark_from_ms = 0
+
+    # What happens.
+
+    def joined(self, follower: str, position: int, now_ms: int) -> None:
+        """It gets every frame from `position` on; a link that it had before is gone with this."""
+        self.left(follower)
+        self._live[follower] = _Live(position, now_ms)
+        if position < self._end and not self._marks:
+            self._mark(self._end, now_ms)
+
+    def shipped(self, position: int, now_ms: int) -> None:
+        """Frames up to `position` have been cut, whether or not there is a follower to have them.
+
+        Raises:
+            ValueError: the position is before the last one.
+        """
+        if position < self._end:
+            raise ValueError(f"shipped up to position {position}, which is before {self._end}")
+        if position == self._end:
+            return
+        self._end = position
+        if self._live:
+            self._mark(position, now_ms)
+        self._advance()
+
+    def acked(self, follower: str, position: int, now_ms: int) -> None:
+        """It has everything up to `position` on its disk; late words of one that left count for nothing.
+
+        Raises:
+            PeerError: that was not shipped yet; the link is to be ended.
+        """
+        live = self._live.get(follower)
+        if live is None or position <= live.acked:
+            return
+        if position > max(self._end, live.joined):
+            raise PeerError(
+                f"follower {follower} acks position {position}, but the last one shipped is {self._end}"
+            )
+        if not live.holds_back:
+            live.held_ms = now_ms
+        live.acked = position
+        if live.holds_back:
+            self._gone.pop(follower, None)
+        self._prune()
+        self._advance()
+
+    def left(self, follower: str) -> None:
+        """Its link is gone, or it is dropped; nothing happens when it was not live."""
+        live = self._live.pop(follower, None)
+        if live is None:
+            return
+        if live.holds_back and follower in self._maybe_recorded:
+            self._gone[follower] = live.acked
+        self._prune()
+        self._advance()
+
+    def tick(self, now_ms: int) -> list[str]:
+        """Drop those that owe an ack since `ack_timeout_ms` or longer, and tell who they are.
+
+        What counts is the oldest that was not acked, not when the last ack came: one that acks all the
+        time and falls ever further behind is dropped too. One that has not reached its join position
+        delays nobody and stays; its time runs from there.
+        """
+        long_ago_ms = now_ms - self._ack_timeout_ms
+        due = self._shipped_by(long_ago_ms)
+        late = [
+            name
+            for name, live in self._live.items()
+            if live.holds_back and live.held_ms <= long_ago_ms and live.acked < due
+        ]
+        for name in late:
+            self.left(name)
+        return late
+
+    # What follows from it.
+
+    def committed(self) -> int:
+        """The position up to which every member has everything, the shipped end without any; never falls."""
+        return self._committed
+
+    def confirmable(self) -> int:
+        """The position up to which publishes may be confirmed: as `committed`, but it rests while short.
+
+        When a member leaves, `committed` may jump over what nobody has but the leader. That is what
+        `min_in_sync` forbids: such a publish waits for a new member, or is nacked.
+        """
+        return self._confirmable
+
+    @property
+    def members(self) -> frozenset[str]:
+        """Followers that have everything that was promised, and that promises wait for."""
+        committed = self._committed
+        return frozenset(
+            name for name, live in self._live.items() if live.holds_back and live.acked >= committed
+        )
+
+    @property
+    def is_short(self) -> bool:
+        """Whether fewer than `min_in_sync` could take over; of those a record does not name, none could."""
+        members = self.members
+        return len(members & self._surely_recorded if self._records else members) < self._min_in_sync
+
+    def lag(self, follower: str, now_ms: int) -> Lag | None:
+        """How far it is behind; None when it is not live."""
+        live = self._live.get(follower)
+        if live is None:
+            return None
+        owes_from = live.owes_from
+        since_ms = self._owed_since_ms(owes_from, now_ms) if live.holds_back else live.joined_ms
+        return Lag(max(0, self._end - owes_from), (now_ms - since_ms) / 1000)
+
+    # The record.
+
+    @property
+    def recorded(self) -> frozenset[str]:
+        """The followers that the record names, as far as is known."""
+        return self._recorded
+
+    @property
+    def wanted(self) -> frozenset[str] | None:
+        """The set that the record should name; None when it does, or when there is no record.
+
+        Also what the record named last is wanted again after a write with an unknown outcome.
+        """
+        members = self.members
+        return members if self._records and (self._is_writing or members != self._recorded) else None
+
+    def writing(self, members: frozenset[str]) -> None:
+        """The record is about to be changed to `members`, as `wanted` told; call `written` when it has been.
+
+        A write that fails, or whose outcome is not known, is followed by another one. Each must be made on
+        condition that the record is still as the one before left it, so that a late one changes nothing.
+
+        Raises:
+            ValueError: one of them lacks what was promised.
+        """
+        lacking = members - self.members - self._maybe_recorded
+        if lacking:
+            raise ValueError(f"to be recorded as in sync, but not members: {', '.join(sorted(lacking))}")
+        self._maybe_recorded |= members
+        self._surely_recorded &= members
+        self._is_writing = True
+
+    def written(self, members: frozenset[str]) -> None:
+        """The record names `members`, and no write before this one can change it any more.
+
+        Raises:
+            ValueError: `writing` was not told of one of them.
+        """
+        unknown = members - self._maybe_recorded
+        if unknown:
+            raise ValueError(f"recorded as in sync without `writing`: {', '.join(sorted(unknown))}")
+        self._recorded = self._maybe_recorded = self._surely_recorded = members
+        self._is_writing = False
+        self._gone = {name: acked for name, acked in self._gone.items() if name in members}
+        self._advance()
+
+    def _advance(self) -> None:
+        """Let the promised end follow what it waits for."""
+        end = min((live.acked for live in self._live.values() if live.holds_back), default=self._end)
+        for name in self._maybe_recorded:
+            live = self._live.get(name)
+            if live is None or not live.holds_back:
+                end = min(end, self._gone.get(name, 0))
+        self._committed = max(self._committed, min(end, self._end))
+        if not self.is_short:
+            self._confirmable = self._committed
+
+    # When what was shipped.
+
+    def _mark(self, position: int, now_ms: int) -> None:
+        """Note the time. What is merged gets the later time: nobody is dropped early."""
+        marks = self._marks
+        if marks and now_ms - self._mark_from_ms < self._grain_ms:
+            marks[-1] = _Mark(position, now_ms)
+            return
+        marks.append(_Mark(position, now_ms))
+        self._mark_from_ms = now_ms
+        if len(marks) > _MARKS_MAX:
+            # Only of one that has not reached its join position, or is a member and due at the next tick.
+            marks[1] = _Mark(marks[1].position, marks[0].at_ms)
+            marks.popleft()
+
+    def _prune(self) -> None:
+        """Forget the marks that everyone has acked."""
+        slowest = min((live.owes_from for live in self._live.values()), default=self._end)
+        while self._marks and self._marks[0].position <= slowest:
+            self._marks.popleft()
+
+    def _shipped_by(self, at_ms: int) -> int:
+        """A position up to which everything had been shipped then, 0 when nothing that is still owed was."""
+        index = bisect_right(self._marks, at_ms, key=lambda mark: mark.at_ms)
+        return self._marks[index - 1].position if index else 0
+
+    def _owed_since_ms(self, position: int, now_ms: int) -> int:
+        """When what is behind `position` was shipped, at the latest; now when nothing is."""
+        index = bisect_right(self._marks, position, key=lambda mark: mark.position)
+        return self._marks[index].at_ms if index < len(self._marks) else now_ms

@@ -1,0 +1,165 @@
+"""What changes in the tree becomes frames, one a group commit; and what waits until followers have them.
+
+`cut` is called by the group commit at the end of each flush: all changes since the last cut are one frame,
+which goes to every follower that streams. **Why one frame**: the flush orders its appends so that any prefix
+of the node is consistent (a settlement behind its message, a dead letter settled where it died only when it
+is durable where it went); a follower applies whole frames in order, so it is always at such a prefix.
+
+A promise that the group commit makes is bound to the position behind the last cut. It is kept when the local
+disk has everything up to there *and* each follower in the in-sync set has acked that position, which it does
+after its own fdatasync. Both go on at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from leveret.core.in_sync import InSync
+from leveret.storage.tree import Tree
+from leveret.wire.chunk import Header
+from leveret.wire.link import Frame, Kind, Octets, file_change, log_change, name_change, whole_change
+
+
+class Follower(Protocol):
+    """A follower that has a link, as the feed sees it."""
+
+    is_live: bool
+
+    def send_frame(self, pieces: list[Octets]) -> None:
+        """A frame that was cut just now; only if it is live."""
+
+    def noted(self, name: str) -> None:
+        """There is more in a log; only if it is not live."""
+
+    def noted_drop(self, name: str, first_offset: int) -> None:
+        """A log begins later; only if it is not live."""
+
+    def noted_delete(self, name: str) -> None:
+        """A log is gone; only if it is not live."""
+
+    def noted_file(self, name: str, octets: bytes | None) -> None:
+        """A state file was replaced or removed; only if it is not live."""
+
+
+class Feed:
+    """storage.tree.Changes, and what the group commit asks before it keeps promises; see the module.
+
+    Attributes:
+        position: octets of changes that were cut so far.
+        records: records in them.
+        in_sync: which followers a promise waits for.
+        followers: all that are told.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        in_sync: InSync,
+        clock_ms: Callable[[], int],
+        *,
+        waits: bool,
+        compress: bool,
+    ) -> None:
+        """Follow what changes in `tree` from now on. Without `waits` a promise waits for no follower."""
+        self.position = 0
+        self.records = 0
+        self.in_sync = in_sync
+        self.followers: list[Follower] = []
+        self._clock_ms = clock_ms
+        self._waits = waits
+        self._compress = compress
+        self._numbers: dict[str, int] = {}
+        self._last_number = 0
+        self._frame = Frame()
+        self._live = 0
+        tree.changes = self
+
+    # -- what the tree tells ------------------------------------------------------------------
+
+    def appended(self, name: str, segment: int, header: Header, octets: list[Octets]) -> None:
+        """See storage.tree.Changes."""
+        if self._live:
+            number = self._number(name)
+            self._frame.add(log_change(Kind.APPEND, number, segment), octets, header.records)
+        if self._live < len(self.followers):
+            for follower in self.followers:
+                if not follower.is_live:
+                    follower.noted(name)
+
+    def dropped(self, name: str, first_offset: int) -> None:
+        """See storage.tree.Changes."""
+        if self._live:
+            self._frame.add(log_change(Kind.DROP, self._number(name), first_offset))
+        for follower in self.followers:
+            if not follower.is_live:
+                follower.noted_drop(name, first_offset)
+
+    def deleted(self, name: str) -> None:
+        """See storage.tree.Changes."""
+        if self._live:
+            self._frame.add(whole_change(Kind.DELETE, self._number(name)))
+        for follower in self.followers:
+            if not follower.is_live:
+                follower.noted_delete(name)
+        # The epochs that queues' logs are named after never come back: so a name would stay for nothing.
+        self._numbers.pop(name, None)
+
+    def replaced(self, name: str, octets: bytes | None) -> None:
+        """See storage.tree.Changes."""
+        if self._live:
+            self._frame.add(file_change(name, octets))
+        for follower in self.followers:
+            if not follower.is_live:
+                follower.noted_file(name, octets)
+
+    # -- names --------------------------------------------------------------------------------
+
+    def _number(self, name: str) -> int:
+        """What stands for the log in frames; where it is new, the frame says so first."""
+        number = self._numbers.get(name)
+        if number is None:
+            self._last_number += 1
+            number = self._numbers[name] = self._last_number
+            self._frame.add(name_change(number, name))
+        return number
+
+    def name_all(self, frame: Frame) -> None:
+        """All numbers that frames may use without saying so again."""
+        for name, number in self._numbers.items():
+            frame.add(name_change(number, name))
+
+    # -- frames -------------------------------------------------------------------------------
+
+    def cut(self) -> int:
+        """Send what changed since the last cut; the position behind it."""
+        frame = self._frame
+        if frame.octets:
+            self._frame = Frame()
+            self.position += frame.octets
+            self.records += frame.records
+            now_ms = self._clock_ms()
+            pieces = frame.message(self.position, self.records, now_ms, compress=self._compress)
+            self.in_sync.shipped(self.position, now_ms)
+            for follower in tuple(self.followers):
+                if follower.is_live:
+                    follower.send_frame(pieces)
+        return self.position
+
+    def heartbeat(self) -> list[Octets]:
+        """A frame without changes: says that the leader is there, and how far it is."""
+        return Frame().message(self.position, self.records, self._clock_ms())
+
+    def count_live(self) -> None:
+        """To be called when a follower begins or ceases to be live, right after a cut."""
+        self._live = sum(follower.is_live for follower in self.followers)
+
+    # -- what the group commit asks -----------------------------------------------------------
+
+    def committed(self) -> int:
+        """The position up to which promises may be kept."""
+        return self.in_sync.committed() if self._waits else self.position
+
+    def confirmable(self) -> int:
+        """The position up to which publishers may be told."""
+        return self.in_sync.confirmable() if self._waits else self.position

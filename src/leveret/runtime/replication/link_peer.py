@@ -1,0 +1,186 @@
+"""The socket of a replication link: whole messages in, pieces out.
+
+A long message is received straight into a buffer of its own length: its chunks go from there to disk without
+being copied again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol, cast
+
+from leveret.wire.link import (
+    GREETING,
+    LENGTH,
+    MESSAGE_BYTES_MAX,
+    SMALL_BYTES_MAX,
+    LinkError,
+    Octets,
+    Type,
+)
+
+_BUFFER_BYTES: Final = 256 * 1024
+WRITE_BUFFER_BYTES: Final = 1024 * 1024
+"""With more waiting for the socket, `drain` waits."""
+
+
+class Receiver(Protocol):
+    """Who uses a link."""
+
+    def received(self, kind: Type, payload: memoryview) -> None:
+        """A message; the octets are the receiver's to keep. A LinkError or PeerError ends the link."""
+
+    def ended(self, error: Exception | None) -> None:
+        """The link is gone, once; None if the other side closed it."""
+
+
+class LinkPeer(asyncio.BufferedProtocol):
+    """One end of a link.
+
+    Attributes:
+        address: of the other end.
+        sent_bytes, received_bytes: octets of messages so far.
+        is_closed: nothing more is sent or received.
+        is_trusted: the other side has proven the secret, and may send long messages.
+    """
+
+    def __init__(self) -> None:
+        """Not connected yet; set `receiver` before octets can come."""
+        self.receiver: Receiver
+        self.address = ""
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self.is_closed = False
+        self.is_trusted = False
+        self._transport: asyncio.Transport
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._filled = 0
+        self._long: bytearray | None = None
+        self._long_filled = 0
+        self._greeted = False
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._error: Exception | None = None
+
+    # -- what asyncio calls -------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.address = f"{peer[0]}:{peer[1]}" if peer else ""
+        self._transport.write(GREETING)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next octets go."""
+        if self._long is not None:
+            return memoryview(self._long)[self._long_filled :]
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many octets came."""
+        self.received_bytes += nbytes
+        try:
+            if self._long is None:
+                self._filled += nbytes
+                self._take()
+            else:
+                self._long_filled += nbytes
+                if self._long_filled == len(self._long):
+                    whole, self._long = self._long, None
+                    self._give(memoryview(whole))
+        except Exception as error:
+            # Whatever a peer makes us do wrong ends its link, and nothing else.
+            self.close(error)
+
+    def eof_received(self) -> bool:
+        """The other side sends no more: nothing is left to be said to it."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The link is gone."""
+        self.is_closed = True
+        self._writable.set()
+        self.receiver.ended(self._error or exc)
+
+    def pause_writing(self) -> None:
+        """The socket takes no more for now."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """The socket takes more."""
+        self._writable.set()
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def _take(self) -> None:
+        """Hand on every whole message in the buffer; begin a long one."""
+        at = 0
+        if not self._greeted:
+            if self._filled < len(GREETING):
+                return
+            if self._buffer[: len(GREETING)] != GREETING:
+                raise LinkError(
+                    f"{self.address} is no replication link of this version: it began with "
+                    f"{bytes(self._buffer[: len(GREETING)])!r}; is it the replication port of a Leveret?"
+                )
+            self._greeted, at = True, len(GREETING)
+        buffer = self._buffer
+        while self._filled - at >= LENGTH.size and not self.is_closed:
+            (size,) = LENGTH.unpack_from(buffer, at)
+            if not 0 < size <= (MESSAGE_BYTES_MAX if self.is_trusted else SMALL_BYTES_MAX):
+                raise LinkError(f"a message of {size} octets")
+            start = at + LENGTH.size
+            if self._filled - start < size:
+                if size > _BUFFER_BYTES - LENGTH.size:
+                    self._long, self._long_filled = bytearray(size), self._filled - start
+                    self._long[: self._long_filled] = buffer[start : self._filled]
+                    self._filled = at
+                break
+            at = start + size
+            self._give(memoryview(bytes(buffer[start:at])))
+        rest = self._filled - at
+        buffer[:rest] = buffer[at : self._filled]
+        self._filled = rest
+
+    def _give(self, octets: memoryview) -> None:
+        try:
+            kind = Type(octets[0])
+        except ValueError:
+            raise LinkError(f"message of unknown type {octets[0]}") from None
+        self.receiver.received(kind, octets[1:])
+
+    def write(self, *pieces: Octets) -> None:
+        """Send; what is too much at once is kept, see `waiting_bytes`."""
+        if self.is_closed:
+            return
+        self.sent_bytes += sum(map(len, pieces))
+        if len(pieces) == 1:
+            self._transport.write(pieces[0])
+        else:
+            self._transport.writelines(cast("Sequence[bytes]", pieces))
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Octets that the socket has not taken yet."""
+        return 0 if self.is_closed else self._transport.get_write_buffer_size()
+
+    async def drain(self) -> None:
+        """Wait until the socket takes more, or the link is gone."""
+        await self._writable.wait()
+
+    def close(self, error: Exception | None = None) -> None:
+        """End the link, for a reason; what was written before is still sent."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._error = error
+            self._transport.close()
+
+    def abort(self, error: Exception | None = None) -> None:
+        """End the link at once."""
+        if self._error is None:
+            self._error = error
+        self.is_closed = True
+        self._transport.abort()

@@ -1,0 +1,387 @@
+"""How two nodes of a replication meet: each proves that it has the secret, and neither sends it.
+
+    follower                                             leader
+    HELLO   version, kind, node_id, name, nonce  ->
+                                                 <-      HELLO    version, node_id, name, nonce, proof
+    PROOF   epoch, followed_epoch, led, uri, proof ->
+                                                 <-      WELCOME  epoch, uri, proof   or   REFUSED  reason
+
+A proof is an HMAC-SHA256, under the secret, of who proves what at which step, of all messages before as they were
+sent, and of the message's own other fields. Both nonces are in them from the second proof on, so nothing of one
+handshake serves in another; the steps' names differ, so a peer that sends our own proof back proves nothing.
+
+Messages are JSON, and one value has one text: anything but what `msgspec` writes is refused, so every octet
+counts. A later version may change all but HELLO's `version`.
+
+Texts that come from a peer are printable and short, whoever it is; so they may be logged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from leveret.model.errors import PeerError
+
+VERSION: Final = 1
+HELLO: Final = 1
+PROOF: Final = 2
+WELCOME: Final = 3
+REFUSED: Final = 4
+NONCE_BYTES: Final = 32
+MESSAGE_BYTES_MAX: Final = 4096
+SECRETS_DIFFER: Final = "the secrets differ: copy .replication_secret from the leader"
+_NAMES: Final = {HELLO: "HELLO", PROOF: "PROOF", WELCOME: "WELCOME", REFUSED: "REFUSED"}
+_PROOF_BYTES: Final = 32
+_REASON_CHARACTERS_MAX: Final = 500
+_NAME_CHARACTERS_MAX: Final = 255
+
+_Octets32 = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+_NodeId = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
+_Name = Annotated[str, Meta(min_length=1, max_length=_NAME_CHARACTERS_MAX)]
+_Uri = Annotated[str, Meta(max_length=300)]
+_Epoch = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+Kind = Literal["follow", "fence"]
+"""What a node comes for: to follow, or to tell its former leader that there is a newer one."""
+
+
+class Message(NamedTuple):
+    """One message of the link: its type and its octets."""
+
+    type: int
+    payload: bytes
+
+
+class HandshakeError(PeerError):
+    """The peer's message is not one of a handshake, or not the one that was due."""
+
+
+class HandshakeDeclined(HandshakeError):
+    """This side wants nothing to do with the peer; the text says why.
+
+    Attributes:
+        answer: tells the peer so; to be sent before hanging up.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.answer = refusal(reason)
+
+
+class SecretsDiffer(HandshakeDeclined):
+    """The peer has not this node's secret, or somebody between the two changed a message."""
+
+    def __init__(self) -> None:
+        super().__init__(SECRETS_DIFFER)
+
+
+class HandshakeRefused(HandshakeError):
+    """The peer wants nothing to do with this side; the text is its reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """Who came to a leader, proven.
+
+    Attributes:
+        kind: what for.
+        epoch: of its own data.
+        followed_epoch: of the leader that it followed last; 0 if it never did.
+        led: whether it was a leader itself since then.
+        uri: where it can be followed; empty if it cannot.
+    """
+
+    kind: Kind
+    node_id: str
+    name: str
+    epoch: int
+    followed_epoch: int
+    led: bool
+    uri: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who lets itself be followed, proven.
+
+    Attributes:
+        epoch: of its data.
+        uri: where other nodes find it; empty if it does not say.
+    """
+
+    node_id: str
+    name: str
+    epoch: int
+    uri: str
+
+
+class _Hello(msgspec.Struct, frozen=True):
+    version: int
+    kind: Kind
+    node_id: _NodeId
+    name: _Name
+    nonce: _Octets32
+
+
+class _LeaderHello(msgspec.Struct, frozen=True):
+    version: int
+    node_id: _NodeId
+    name: _Name
+    nonce: _Octets32
+    proof: _Octets32
+
+
+class _Proof(msgspec.Struct, frozen=True):
+    epoch: _Epoch
+    followed_epoch: _Epoch
+    led: bool
+    uri: _Uri
+    proof: _Octets32
+
+
+class _Welcome(msgspec.Struct, frozen=True):
+    epoch: _Epoch
+    uri: _Uri
+    proof: _Octets32
+
+
+class _Refused(msgspec.Struct, frozen=True):
+    reason: Annotated[str, Meta(max_length=_REASON_CHARACTERS_MAX)]
+
+
+class _AnyHello(msgspec.Struct, frozen=True):
+    """What a HELLO of every version has."""
+
+    version: int
+
+
+_Decoded = TypeVar("_Decoded", _Hello, _LeaderHello, _Proof, _Welcome, _Refused)
+_Proven = TypeVar("_Proven", _LeaderHello, _Proof, _Welcome)
+_UNPROVEN: Final = bytes(_PROOF_BYTES)
+
+
+def refusal(reason: str) -> Message:
+    """The message that ends a handshake, or that a leader sends instead of WELCOME."""
+    return Message(REFUSED, msgspec.json.encode(_Refused(_printable(reason)[:_REASON_CHARACTERS_MAX])))
+
+
+class LeaderHandshake:
+    """The side that was connected to: HELLO and PROOF come in, then `welcome` or `refusal` goes out.
+
+    Attributes:
+        follower: who is there, once that is proven.
+    """
+
+    def __init__(self, secret: bytes, *, node_id: str, name: str, nonce: bytes) -> None:
+        """`nonce` is `NONCE_BYTES` random octets, never used before."""
+        self._transcript = _Transcript(secret)
+        self._node_id = node_id
+        self._name = _as_name(name)
+        self._nonce = nonce
+        self._hello: _Hello | None = None
+        self.follower: Follower | None = None
+
+    def answer_hello(self, message: Message) -> Message:
+        """This side's HELLO, for the first message of the peer.
+
+        Raises:
+            HandshakeDeclined: the peer is of another version, or this very node.
+            HandshakeError: it is no HELLO.
+        """
+        if self._hello is not None:
+            raise HandshakeError("a second HELLO came in a handshake of the replication")
+        _check_version(message)
+        hello = _decode(message, HELLO, _Hello)
+        _check_is_other(hello, self._node_id, self._nonce)
+        self._hello = hello
+        self._transcript.add(message)
+        answer = _LeaderHello(VERSION, self._node_id, self._name, self._nonce, _UNPROVEN)
+        return self._transcript.prove(HELLO, answer)
+
+    def take_proof(self, message: Message) -> Follower:
+        """Who the peer is, for its second message.
+
+        Raises:
+            SecretsDiffer: the proof is wrong.
+            HandshakeRefused: the peer declines; it found that the secrets differ, for instance.
+            HandshakeError: it is no PROOF.
+        """
+        if self._hello is None or self.follower is not None:
+            raise HandshakeError("no PROOF is due in this handshake of the replication")
+        _check_not_refused(message)
+        proof = _decode(message, PROOF, _Proof)
+        self._transcript.check(PROOF, proof)
+        self._transcript.add(message)
+        hello = self._hello
+        self.follower = Follower(
+            hello.kind, hello.node_id, hello.name, proof.epoch, proof.followed_epoch, proof.led, proof.uri
+        )
+        return self.follower
+
+    def welcome(self, *, epoch: int, uri: str) -> Message:
+        """The end, once `follower` is known and may stay; to send it away, see `refusal`."""
+        if self.follower is None:
+            raise RuntimeError("welcome before the peer has proven itself")
+        return self._transcript.prove(WELCOME, _Welcome(epoch, uri, _UNPROVEN))
+
+
+class FollowerHandshake:
+    """The side that connects: `hello` goes out, then HELLO and WELCOME come in."""
+
+    def __init__(self, secret: bytes, *, kind: Kind, node_id: str, name: str, nonce: bytes) -> None:
+        """`nonce` is `NONCE_BYTES` random octets, never used before."""
+        self._transcript = _Transcript(secret)
+        self._node_id = node_id
+        self._nonce = nonce
+        self._opening = Message(
+            HELLO, msgspec.json.encode(_Hello(VERSION, kind, node_id, _as_name(name), nonce))
+        )
+        self._is_opened = False
+        self._leader: _LeaderHello | None = None
+
+    def hello(self) -> Message:
+        """The first message."""
+        return self._opening
+
+    def answer_hello(
+        self, message: Message, *, epoch: int, followed_epoch: int, led: bool, uri: str
+    ) -> Message:
+        """This side's PROOF, for the first message of the peer, who has proven itself by it; see `Follower`.
+
+        Raises:
+            SecretsDiffer: the peer's proof is wrong.
+            HandshakeDeclined: the peer is of another version, or this very node.
+            HandshakeRefused: the peer declines.
+            HandshakeError: it is no HELLO.
+        """
+        if self._is_opened:
+            raise HandshakeError("a second HELLO came in a handshake of the replication")
+        self._is_opened = True
+        _check_not_refused(message)
+        _check_version(message)
+        hello = _decode(message, HELLO, _LeaderHello)
+        _check_is_other(hello, self._node_id, self._nonce)
+        self._transcript.add(self._opening)
+        self._transcript.check(HELLO, hello)
+        self._transcript.add(message)
+        self._leader = hello
+        return self._transcript.prove(PROOF, _Proof(epoch, followed_epoch, led, uri, _UNPROVEN))
+
+    def take_welcome(self, message: Message) -> Leader:
+        """Who the peer is and that this side may stay, for its second message.
+
+        Raises:
+            HandshakeRefused: it may not.
+            SecretsDiffer: the proof is wrong: somebody between the two changed a message.
+            HandshakeError: it is no WELCOME.
+        """
+        if self._leader is None:
+            raise HandshakeError("no WELCOME is due in this handshake of the replication")
+        _check_not_refused(message)
+        welcome = _decode(message, WELCOME, _Welcome)
+        self._transcript.check(WELCOME, welcome)
+        leader, self._leader = self._leader, None
+        return Leader(leader.node_id, leader.name, welcome.epoch, welcome.uri)
+
+
+class _Transcript:
+    """The messages so far, and proofs over them."""
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) < _PROOF_BYTES:
+            raise ValueError(f"a secret has {_PROOF_BYTES} octets or more")
+        self._secret = secret
+        self._said = b""
+
+    def add(self, message: Message) -> None:
+        """What was said, by either side; each with its length, so that two never look like one."""
+        self._said += message.type.to_bytes(1) + len(message.payload).to_bytes(4) + message.payload
+
+    def prove(self, type: int, unproven: _Proven) -> Message:
+        """The message with its proof in it; from now on it was said."""
+        proven = msgspec.structs.replace(unproven, proof=self._proof(type, unproven))
+        message = Message(type, msgspec.json.encode(proven))
+        self.add(message)
+        return message
+
+    def check(self, type: int, proven: _Proven) -> None:
+        """Raises SecretsDiffer: the proof in it is wrong."""
+        if not hmac.compare_digest(self._proof(type, proven), proven.proof):
+            raise SecretsDiffer
+
+    def _proof(self, type: int, message: _Proven) -> bytes:
+        role = "follower" if type == PROOF else "leader"
+        label = f"leveret replication {VERSION}: {role}: {_NAMES[type]}\n".encode()
+        own = msgspec.json.encode(msgspec.structs.replace(message, proof=_UNPROVEN))
+        return hmac.digest(self._secret, label + self._said + own, hashlib.sha256)
+
+
+def _check_version(message: Message) -> None:
+    _check_type(message, HELLO)
+    try:
+        version = msgspec.json.decode(message.payload, type=_AnyHello).version
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _malformed(HELLO, error) from None
+    if version != VERSION:
+        raise HandshakeDeclined(
+            f"the replication speaks version {version} there and {VERSION} here: upgrade the older node"
+        )
+
+
+def _check_is_other(hello: _Hello | _LeaderHello, node_id: str, nonce: bytes) -> None:
+    if hello.node_id == node_id:
+        raise HandshakeDeclined(
+            f"the node {_printable(hello.name)} was told to follow itself, or a copy of its own data directory: "
+            "name another node in replication.follow"
+        )
+    if hmac.compare_digest(hello.nonce, nonce):
+        raise HandshakeDeclined("the peer sent this node's own nonce back")
+
+
+def _check_not_refused(message: Message) -> None:
+    if message.type == REFUSED:
+        raise HandshakeRefused(_printable(_decode(message, REFUSED, _Refused).reason))
+
+
+def _check_type(message: Message, due: int) -> None:
+    if message.type != due:
+        came = _NAMES.get(message.type, f"type {message.type}")
+        raise HandshakeError(f"{came} came where {_NAMES[due]} was due in a handshake of the replication")
+    if len(message.payload) > MESSAGE_BYTES_MAX:
+        raise HandshakeError(f"{_NAMES[due]} of the replication has more than {MESSAGE_BYTES_MAX} octets")
+
+
+def _decode(message: Message, due: int, struct: type[_Decoded]) -> _Decoded:
+    """Raises HandshakeError: another message, or one that `msgspec` would not have written so."""
+    _check_type(message, due)
+    try:
+        decoded = msgspec.json.decode(message.payload, type=struct)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _malformed(due, error) from None
+    if msgspec.json.encode(decoded) != message.payload:
+        raise HandshakeError(
+            f"{_NAMES[due]} of the replication is not written as version {VERSION} writes it"
+        )
+    for name in ("name", "uri"):
+        if not getattr(decoded, name, "").isprintable():
+            raise HandshakeError(f"{_NAMES[due]} of the replication has unprintable characters in its {name}")
+    return decoded
+
+
+def _malformed(type: int, error: Exception) -> HandshakeError:
+    return HandshakeError(f"{_NAMES[type]} of the replication is malformed: {_printable(str(error))}")
+
+
+def _as_name(text: str) -> str:
+    """A node's own name as peers take it."""
+    return _printable(text)[:_NAME_CHARACTERS_MAX] or "?"
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text)
