@@ -7,10 +7,13 @@ streams     the rows of the stream protocol
 backlog     the rows of a long queue
 queues      the rows of ten thousand queues
 standby     the rows that need two nodes and the pipeline
+followers   the rows of a leader and a follower
 contenders  the brokers that are measured, behind one small interface
 workers     starts the load generator's processes, together, and reads rates off their samples
 process     what those processes have in common
 load        a publisher and a consumer on raw sockets
+failover    the row of a leader that dies where etcd elects
+pacer       a publisher at a steady rate that notes when confirms came
 client      as much of an AMQP 0-9-1 client as they need
 sink        a stand-in for a broker that does nothing: shows what the load generator can do
 report      table, build/bench.json, docs/performance.md

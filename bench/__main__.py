@@ -17,6 +17,8 @@ from rich.console import Console
 from bench import report, runner, selftest
 from bench.backlog import BACKLOG, LARGE_BACKLOG
 from bench.contenders import LEVERET, MAKERS, RABBITMQ
+from bench.failover import FAILOVER
+from bench.followers import FOLLOWER, JOIN
 from bench.many import MANY
 from bench.queues import QUEUES_SCENARIO
 from bench.report import Record
@@ -38,6 +40,9 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     LARGE_BACKLOG,
     QUEUES_SCENARIO,
     STANDBY,
+    FOLLOWER,
+    JOIN,
+    FAILOVER,
 )
 ROW_NAMES: Final = [row.name for scenario in SCENARIOS for row in scenario.rows]
 

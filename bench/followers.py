@@ -19,6 +19,7 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -33,6 +34,7 @@ from bench.pacer import RATE, PaceJob, longest_pause_s
 from bench.rows import LATENCY_RATE, WINDOW, Reading, Row, Scenario, Settings, Target, paced, reading
 from bench.workers import QUEUE, Throughput, Worker, publish_only, together
 from leveret.testing.broker import LeveretProcess
+from leveret.testing.follower_site import SECRET_FILE
 from leveret.testing.link_proxy import LinkProxy
 from leveret.testing.ports import LOOPBACK, accepts, free_port, speaks_amqp, wait_until
 
@@ -42,13 +44,10 @@ JOIN_MB_S_MIN: Final = 200.0
 JOIN_PAUSE_MS_MAX: Final = 100.0
 REJOIN_MS_MAX: Final = 200.0
 PROMOTION_S_MAX: Final = 1.0
-SECRET: Final = ".replication_secret"
 POLL_S: Final = 0.05
 DOOR_POLL_S: Final = 0.002
 JOIN_TIMEOUT_S: Final = 120.0
 HTTP_TIMEOUT_S: Final = 60.0
-QUIET_S: Final = 2.0
-"""How long the pacer runs before and after what is measured."""
 
 
 class Operator:
@@ -168,8 +167,8 @@ def link_port(leader: LeveretProcess) -> int:
 def give_secret(leader: LeveretProcess, node: LeveretProcess) -> None:
     """Copy the leader's secret, as its operator would."""
     node.data_dir.mkdir(mode=0o700, parents=True)
-    shutil.copyfile(leader.data_dir / SECRET, node.data_dir / SECRET)
-    (node.data_dir / SECRET).chmod(0o400)
+    shutil.copyfile(leader.data_dir / SECRET_FILE, node.data_dir / SECRET_FILE)
+    (node.data_dir / SECRET_FILE).chmod(0o400)
 
 
 # -- with one ---------------------------------------------------------------------------------
@@ -226,28 +225,33 @@ def _run_join(node: Node, settings: Settings) -> dict[str, Reading]:
     assert isinstance(node, LeveretProcess)
     lead(node)
     fill(node, settings.backlog)
+    quiet_s = 2 * settings.warmup_s
     with Follower(node, settings.folder) as follower, LinkProxy(link_port(node)) as link:
-        joined, live = _join(follower)
+        joined, live = _join(follower, quiet_s)
         again = _join_again(follower)
-        cut, more = _cut(follower, link)
-        differing = Operator(node).differing()
+        cut, more = _cut(follower, link, quiet_s)
+        with closing(Operator(node)) as operator:
+            differing = operator.differing()
         if differing:
             raise LoadError(f"leader and follower differ: {'; '.join(differing)}")
         promoted = _promote(follower, settings.backlog + live + more)
     return joined | again | cut | promoted
 
 
-def _join(follower: Follower) -> tuple[dict[str, Reading], int]:
-    """Have it join beside a publisher; return the readings, and how many messages that published."""
+def _join(follower: Follower, quiet_s: float) -> tuple[dict[str, Reading], int]:
+    """Have it join beside a publisher; return the readings, and how many messages that published.
+
+    The publisher goes on for `quiet_s` before and after, for pauses to compare with.
+    """
     held_bytes = sum(each.stat().st_size for each in follower.leader.data_dir.rglob("*") if each.is_file())
     with Worker(PaceJob(follower.leader.amqp_port, QUEUE), "bench.pacer") as pacer:
         pacer.ready().go()
         began = time.monotonic()
-        time.sleep(QUIET_S)
+        time.sleep(quiet_s)
         started = time.monotonic()
         row = follower.start()
         ended = time.monotonic()
-        time.sleep(QUIET_S)
+        time.sleep(quiet_s)
         pacer.end()
         result = pacer.result()
     joined_s = row["joined_ms"] / 1000
@@ -259,8 +263,8 @@ def _join(follower: Follower) -> tuple[dict[str, Reading], int]:
         "sent_mb": row["sent_bytes"] / 1e6,
     }
     pauses = {
-        "before_ms": longest_pause_s(result.samples, began + QUIET_S / 2, started) * 1000,
-        "after_ms": longest_pause_s(result.samples, ended, ended + QUIET_S) * 1000,
+        "before_ms": longest_pause_s(result.samples, began + quiet_s / 2, started) * 1000,
+        "after_ms": longest_pause_s(result.samples, ended, ended + quiet_s) * 1000,
     }
     readings = {
         "join": Reading(held_bytes / joined_s / 1e6, details=details),
@@ -283,19 +287,19 @@ def _join_again(follower: Follower) -> dict[str, Reading]:
     return {"rejoin": Reading(row["joined_ms"], details=details)}
 
 
-def _cut(follower: Follower, link: LinkProxy) -> tuple[dict[str, Reading], int]:
+def _cut(follower: Follower, link: LinkProxy, quiet_s: float) -> tuple[dict[str, Reading], int]:
     """Cut its link while a publisher goes on; what that publishes meanwhile is all there is to send."""
     follower.process.stop()
     follower.follow(link.port)
     follower.start()
     with Worker(PaceJob(follower.leader.amqp_port, QUEUE), "bench.pacer") as pacer:
         pacer.ready().go()
-        time.sleep(QUIET_S)
+        time.sleep(quiet_s)
         cut_at = time.monotonic()
         link.cut(abruptly=True)
         row = follower.streaming()
         back_at = time.monotonic()
-        time.sleep(QUIET_S)
+        time.sleep(quiet_s)
         pacer.end()
         result = pacer.result()
     details = {
@@ -310,34 +314,31 @@ def _promote(follower: Follower, published: int) -> dict[str, Reading]:
     """Kill the leader, promote the follower; make sure that everything is there after it."""
     process = follower.process
     follower.leader.kill9()
-    operator = Operator(process)
-    with ThreadPoolExecutor(1) as pool:
+    with closing(Operator(process)) as operator, ThreadPoolExecutor(1) as pool:
         asked = time.monotonic()
         answer = pool.submit(operator.promote)
-        answers = answers_amqp(process)
-        opened = time.monotonic()
+        opened = wait_amqp(process)
         told = answer.result()
-    operator.close()
     if not told["promoted"]:
         raise LoadError(f"promotion: {told['reason']}")
     connection = Connection(process.amqp_port)
     found = connection.ready_messages(QUEUE)
     connection.close()
-    if not answers or found != published:
+    if found != published:
         raise LoadError(f"{published} messages confirmed, {found} after the promotion")
     details = {"took_ms": float(told["took_ms"]), "messages": float(found)}
     return {"follower-promotion": Reading(opened - asked, details=details)}
 
 
-def answers_amqp(process: LeveretProcess) -> bool:
-    """Wait until clients are served; the moment at which this returns is what counts."""
+def wait_amqp(process: LeveretProcess) -> float:
+    """Wait until clients are served; return the moment."""
 
     def answers() -> bool:
         process.server.assert_alive()
         return speaks_amqp(process.amqp_port)
 
     wait_until(answers, "an AMQP door after a promotion", HTTP_TIMEOUT_S, interval_s=DOOR_POLL_S)
-    return True
+    return time.monotonic()
 
 
 LOAD: Final = "1000 B persistent, confirms, window 1000"

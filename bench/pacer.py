@@ -9,6 +9,7 @@ are the moments at which its count of confirms grew, and the time between two of
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
 from dataclasses import dataclass
@@ -21,16 +22,25 @@ from bench.process import ORDERS, Result, main, wait_for_go
 
 RATE: Final = 5_000
 RUN_MESSAGES: Final = 1_000
+GRAIN_NS: Final = 1_000_000
+"""It wakes up no more often than this to send: one message at a time would cost a quarter of a processor."""
 
 
 @dataclass
 class PaceJob:
-    """What a pacer is to do; `rate` is messages a second."""
+    """What a pacer is to do.
+
+    Attributes:
+        rate: messages a second.
+        until_lost: the broker will be killed: the end of the connection is no error, and what it returns is
+            how many messages were confirmed until then.
+    """
 
     port: int
     queue: str
     rate: int = RATE
     body_bytes: int = 1000
+    until_lost: bool = False
     vhost: str = "/"
     role: str = "pace"
 
@@ -43,32 +53,42 @@ class Pacer(Publisher):
             PublishJob(job.port, job.queue, body_bytes=job.body_bytes, window=RUN_MESSAGES, vhost=job.vhost)
         )
         self._interval_ns = 1_000_000_000 // job.rate
+        self._until_lost = job.until_lost
+        self._samples: list[tuple[float, int]] = []
 
     def run(self) -> Result:
-        """Publish; return when told to and all is confirmed."""
+        """Publish; return when told to and all is confirmed, or when the broker is gone."""
         self.socket.settimeout(None)
-        before_s, started_ns = time.process_time(), time.monotonic_ns()
-        samples: list[tuple[float, int]] = []
-        sent, ending = 0, False
+        before_s = time.process_time()
+        try:
+            self._publish()
+        except (LoadError, OSError):
+            if not self._until_lost:
+                raise
+        return Result(self.confirms.count, self._samples, time.process_time() - before_s)
+
+    def _publish(self) -> None:
+        started_ns = time.monotonic_ns()
+        sent, ending, next_ns = 0, False, started_ns
         while not ending or self.confirms.count < sent:
-            due_ns = started_ns + sent * self._interval_ns
-            if not ending and (late_ns := time.monotonic_ns() - due_ns) >= 0:
-                run = min(late_ns // self._interval_ns + 1, self.longest_run)
+            now_ns = time.monotonic_ns()
+            if not ending and now_ns >= next_ns:
+                run = min((now_ns - started_ns) // self._interval_ns + 1 - sent, self.longest_run)
                 self._send(sent, run)
                 sent += run
+                next_ns = max(started_ns + sent * self._interval_ns, now_ns + GRAIN_NS)
                 continue
-            readable = self._wait(None if ending else -late_ns / 1e9)
+            readable = self._wait(None if ending else (next_ns - now_ns) / 1e9)
             ending = ending or ORDERS in readable
             if self.socket in readable:
                 seen = self.confirms.count
                 self._read_confirms()
                 if self.confirms.count > seen:
-                    samples.append((time.monotonic(), self.confirms.count))
-        return Result(sent, samples, time.process_time() - before_s)
+                    self._samples.append((time.monotonic(), self.confirms.count))
 
     def _wait(self, timeout_s: float | None) -> list[Any]:
         """Wait for confirms; for the parent's word too, as long as there is a time at which more is due."""
-        sources = [self.socket] if timeout_s is None else [self.socket, ORDERS]
+        sources: list[Any] = [self.socket] if timeout_s is None else [self.socket, ORDERS]
         return select.select(sources, [], [], timeout_s)[0]
 
 
@@ -91,7 +111,8 @@ def work(told: dict[str, Any]) -> Result:
     pacer = Pacer(PaceJob(**told))
     wait_for_go()
     result = pacer.run()
-    pacer.connection.close()
+    with contextlib.suppress(OSError):
+        pacer.connection.close()
     return result
 
 

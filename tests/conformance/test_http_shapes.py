@@ -61,6 +61,8 @@ MORE: Final = frozenset(
         "original_cluster_name",
         "original_vhost_name",
         "rabbitmq_definition_format",
+        # LavinMQ's.
+        "followers",
         # Leveret's own.
         "python_full_version",
         "python_version",

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pika
 from pika.exceptions import AMQPError
 
-from leveret.testing.applications import Consumer, Message, Publisher, Taken, drain, parameters
+from leveret.testing.applications import Consumer, Message, Publisher, Taken, drain, now_ms, parameters
 from leveret.testing.audit import Account, Audit, audit
 from leveret.testing.books import Books, count_entries
 from leveret.testing.broker import LeveretProcess
@@ -33,7 +33,10 @@ class Site:
         self._vhost = vhost
         self._seed = seed
         self._count = 0
+        self._kept: set[int] = set()
+        self._forgotten: dict[int, int] = {}
         self._books: list[Books] = []
+        self._books_before = 0
         self._folder = folder
 
     def move_to(self, node: LeveretProcess) -> None:
@@ -76,7 +79,7 @@ class Site:
         return Consumer(self._node.amqp_port, self._vhost, queues, books, seed, rate=rate)
 
     def _new_books(self) -> Books:
-        self._books.append(Books(self._folder / f"books-{len(self._books)}"))
+        self._books.append(Books(self._folder / f"books-{self._books_before + len(self._books)}"))
         return self._books[-1]
 
     def confirmed(self) -> int:
@@ -89,11 +92,31 @@ class Site:
 
     def forget(self, queue: str) -> None:
         """What was published to this queue so far must not be found again."""
+        gone = [message.number for message in self.published if message.queue == queue]
+        self._forgotten |= dict.fromkeys(gone, now_ms())
         self.published = [message for message in self.published if message.queue != queue]
+
+    def turn_page(self, found: Mapping[str, Sequence[Taken]]) -> None:
+        """What was found is all there is, and none of it may go; the books begin anew, all else is a stranger."""
+        self._kept = {message.number for taken in found.values() for message in taken}
+        self.published = [message for message in self.published if message.number in self._kept]
+        self._books_before += len(self._books)
+        self._books.clear()
 
     def account(self) -> Account:
         """What the books say by now."""
-        return Account.read(*self._books)
+        account = Account.read(*self._books)
+        account.confirmed = dict.fromkeys(self._kept, 0) | account.confirmed
+        return account
+
+    def strangers(self) -> set[int]:
+        """Messages that were delivered although they had been settled, forgotten, or never published."""
+        known = {message.number for message in self.published}
+        return {
+            number
+            for number, at in self.account().delivered.items()
+            if number not in known and at > self._forgotten.get(number, 0)
+        }
 
     def audit(
         self,

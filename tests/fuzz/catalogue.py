@@ -6,7 +6,10 @@ from typing import Final
 
 from tests.fuzz.codecs import CODECS
 from tests.fuzz.documents import DOCUMENTS
+from tests.fuzz.replication import REPLICATION
 from tests.fuzz.sessions import SESSIONS
 from tests.fuzz.target import Target
 
-TARGETS: Final[dict[str, Target]] = {target.name: target for target in (*CODECS, *SESSIONS, *DOCUMENTS)}
+TARGETS: Final[dict[str, Target]] = {
+    target.name: target for target in (*CODECS, *SESSIONS, *REPLICATION, *DOCUMENTS)
+}

@@ -18,7 +18,12 @@ import atheris
 
 from tests.fuzz.target import Target
 
-ROOMS: Final = {"codecs": "CODECS", "sessions": "SESSIONS", "documents": "DOCUMENTS"}
+ROOMS: Final = {
+    "codecs": "CODECS",
+    "sessions": "SESSIONS",
+    "replication": "REPLICATION",
+    "documents": "DOCUMENTS",
+}
 """Modules of targets and the names of their lists, the quickest to import first: instrumenting takes its time."""
 
 

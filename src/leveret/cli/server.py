@@ -32,6 +32,7 @@ from leveret.model.errors import ConfigError, LeveretError, StorageError
 if TYPE_CHECKING:
     from leveret.management.server import ManagementServer
     from leveret.runtime.node import Node
+    from leveret.runtime.replication.roles import Roles
 
 logger = logging.getLogger("leveret.cli.server")
 
@@ -147,29 +148,32 @@ def _run_node(config: Config, data_dir: Path, logs: Logs) -> int:
 async def _serve(config: Config, data_dir: Path, logs: Logs) -> int:
     """Start, wait for a signal or a failed disk, stop; return the exit status."""
     from leveret.management.server import ManagementServer
-    from leveret.runtime.node import Node
+    from leveret.runtime.replication.roles import Roles
 
     stop = _on_signals(config, logs)
     service = ServiceManager(os.environ)
     service.status("recovering queues")
     logger.info("starting version=%s data_dir=%s", leveret.__version__, data_dir)
-    node = Node(config, data_dir)
-    management = ManagementServer(node, config)
+    roles = Roles(config, data_dir)
+    management: ManagementServer | None = None
     try:
-        await node.start()
+        await roles.start()
+        management = ManagementServer(roles.node, config)
+        roles.on_node = management.serve_for
         await management.start()
-        line = _ready_line(node, management)
+        line = _ready_line(roles, management)
         print(line, flush=True)
-        logger.info("ready queues=%d", len(node.broker.queues))
+        logger.info("ready role=%s queues=%d", roles.role, len(roles.node.broker.queues))
         service.ready(line.removeprefix("leveret "))
-        await _first(stop, node.failed)
+        await _first(stop, roles.failed)
         service.stopping()
-        logger.info("stopping reason=%s", "disk_failed" if node.failed.is_set() else "signal")
+        logger.info("stopping reason=%s", "disk_failed" if roles.failed.is_set() else "signal")
     finally:
-        await management.stop()
-        await node.stop()
+        if management is not None:
+            await management.stop()
+        await roles.stop()
     logger.info("stopped")
-    return exits.INPUT_OUTPUT if node.failed.is_set() else exits.OK
+    return exits.INPUT_OUTPUT if roles.failed.is_set() else exits.OK
 
 
 def _on_signals(config: Config, logs: Logs) -> asyncio.Event:
@@ -200,10 +204,13 @@ async def _first(*events: asyncio.Event) -> None:
         wait.cancel()
 
 
-def _ready_line(node: Node, management: ManagementServer) -> str:
+def _ready_line(roles: Roles, management: ManagementServer) -> str:
+    node = roles.node
     places = [
+        *([] if roles.role == "leader" else [f"role={roles.role}"]),
         *(f"{_amqp(node, address)}={address}" for address in node.amqp.addresses),
         *(f"{_stream(node, address)}={address}" for address in node.streams.addresses),
+        *([f"replication={roles.listener.address}"] if roles.listener is not None else []),
         f"http={management.address}",
         f"data_dir={node.data_dir}",
         f"pid={os.getpid()}",

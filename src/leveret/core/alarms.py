@@ -1,7 +1,7 @@
 """Whether the node has memory and disk left for what publishers send.
 
-Two alarms, memory and disk, each with a limit that is a size or a part of the memory there is. While
-one is in effect, connections that publish are not listened to (RabbitMQ's rules). Nothing here looks at
+Two alarms, memory and disk, each with a limit that is a size or a part of the memory there is, and a third
+for too few followers in sync (`replication.min_in_sync`). While one is in effect, connections that publish are not listened to (RabbitMQ's rules). Nothing here looks at
 the machine: `measure` is told what was found.
 """
 
@@ -12,6 +12,7 @@ from typing import Final
 
 MEMORY: Final = "memory"
 DISK: Final = "disk"
+REPLICAS: Final = "in-sync followers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Alarms:
         self.memory_used_bytes = 0
         self.disk_free_bytes: int | None = None
         self.active: tuple[str, ...] = ()
+        self._replicas_short = False
 
     @property
     def memory_limit_bytes(self) -> int | None:
@@ -82,6 +84,11 @@ class Alarms:
         self.disk = limit
         return self._judge()
 
+    def set_replicas_short(self, is_short: bool) -> bool:
+        """Whether too few followers are in sync; tell whether the alarms in effect are others now."""
+        self._replicas_short = is_short
+        return self._judge()
+
     def _judge(self) -> bool:
         found: list[str] = []
         memory, disk = self.memory_limit_bytes, self.disk_limit_bytes
@@ -89,6 +96,8 @@ class Alarms:
             found.append(DISK)
         if memory is not None and self.memory_used_bytes > memory:
             found.append(MEMORY)
+        if self._replicas_short:
+            found.append(REPLICAS)
         before, self.active = self.active, tuple(found)
         return before != self.active
 

@@ -153,8 +153,6 @@ class InSync:
         if not live.holds_back:
             live.held_ms = now_ms
         live.acked = position
-        if live.holds_back:
-            self._gone.pop(follower, None)
         self._prune()
         self._advance()
 
@@ -248,7 +246,7 @@ class InSync:
         Raises:
             ValueError: one of them lacks what was promised.
         """
-        lacking = members - self.members - self._maybe_recorded
+        lacking = members - self.members
         if lacking:
             raise ValueError(f"to be recorded as in sync, but not members: {', '.join(sorted(lacking))}")
         self._maybe_recorded |= members

@@ -166,6 +166,12 @@ class Queue:
         self.ready_bytes = body_bytes
         self._must_count_bytes = self.settings.max_length_bytes is not None
 
+    def show(self, first_offset: int, next_offset: int, settled: OffsetSet, body_bytes: int) -> None:
+        """As `restore`, of a queue that another node serves: it can be counted, and nothing is taken from it."""
+        Backlog.restore(self.backlog, first_offset, next_offset, settled)
+        self._offered = next_offset
+        self.ready_bytes = body_bytes
+
     # -- publishing ---------------------------------------------------------------------------
 
     def advance_sequence(self, reference: bytes, sequence: int) -> None:

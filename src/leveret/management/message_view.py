@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-from datetime import datetime
-from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -12,8 +9,8 @@ from pamqp import encode
 
 from leveret.model.errors import InvalidCommand
 from leveret.session.ingest import Fetched
+from leveret.session.message_json import payload_json, properties_json
 from leveret.wire import properties as props
-from leveret.wire.properties import decode
 
 _TEXTS: Final = {
     "content_type": props.CONTENT_TYPE,
@@ -32,26 +29,8 @@ _NUMBERS: Final = {
     "priority": (props.PRIORITY, 1),
     "timestamp": (props.TIMESTAMP, 8),
 }
-_SHOWN: Final = (
-    "type",
-    "message_id",
-    "app_id",
-    "user_id",
-    "timestamp",
-    "expiration",
-    "reply_to",
-    "correlation_id",
-    "priority",
-    "delivery_mode",
-    "headers",
-    "content_encoding",
-    "content_type",
-    "cluster_id",
-)
 KEY_BYTES_MAX: Final = 128
 """Of a header's name, by the specification (4.2.5.5)."""
-_PAMQP: Final = {"type": "message_type"}
-"""Names that pamqp changed."""
 
 
 class Properties(msgspec.Struct):
@@ -101,7 +80,7 @@ def message_json(fetched: Fetched, encoding: str, truncate: int | None) -> dict[
     """A message as RabbitMQ shows it; its payload as text if it is one and nobody wants base64."""
     head = fetched.head
     shown = fetched.body if truncate is None else fetched.body[: max(0, truncate)]
-    payload, used = _payload(shown, encoding)
+    payload, used = payload_json(shown, encoding)
     return {
         "payload_bytes": len(fetched.body),
         "redelivered": fetched.redelivered,
@@ -112,25 +91,6 @@ def message_json(fetched: Fetched, encoding: str, truncate: int | None) -> dict[
         "payload": payload,
         "payload_encoding": used,
     }
-
-
-def properties_json(header: bytes) -> dict[str, Any] | list[Any]:
-    """The properties that are set; an empty list if none is, as in RabbitMQ."""
-    try:
-        properties = decode(header)
-    except props.SyntaxFault:
-        return []
-    held = {name: getattr(properties, _PAMQP.get(name, name)) for name in _SHOWN}
-    return {name: _plain(value) for name, value in held.items() if value not in (None, "")} or []
-
-
-def _payload(body: bytes, encoding: str) -> tuple[str, str]:
-    if encoding == "auto":
-        try:
-            return body.decode(), "string"
-        except UnicodeDecodeError:
-            pass
-    return base64.b64encode(body).decode(), "base64"
 
 
 def _table(headers: dict[str, Any]) -> bytes:
@@ -151,19 +111,3 @@ def _check_keys(value: Any) -> None:
     elif isinstance(value, list):
         for each in value:
             _check_keys(each)
-
-
-def _plain(value: Any) -> Any:
-    """A field's value as JSON has it: times in seconds, octets as text."""
-    match value:
-        case datetime():
-            return int(value.timestamp())
-        case Decimal():
-            return float(value)
-        case bytes() | bytearray():
-            return value.decode("utf-8", "replace")
-        case dict():
-            return {key: _plain(each) for key, each in value.items()}
-        case list():
-            return [_plain(each) for each in value]
-    return value

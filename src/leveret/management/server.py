@@ -59,10 +59,6 @@ class ManagementServer:
         self._settings = config.management
         self._metrics = config.metrics
         self._data_dir = node.data_dir
-        if not hasattr(node, "replication"):
-            from leveret.management.alone import Alone
-
-            setattr(node, "replication", Alone())  # noqa: B010
         self._app = build_app(node)
         self._running: list[tuple[_Server, asyncio.Task[None]]] = []
         self._sampling: asyncio.Task[None] | None = None

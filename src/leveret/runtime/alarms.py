@@ -72,6 +72,12 @@ class AlarmWatch(Alarms):
         self._tell(changed)
         return changed
 
+    def set_replicas_short(self, is_short: bool) -> bool:
+        """Block publishers while so; whoever must know of a change is told."""
+        changed = super().set_replicas_short(is_short)
+        self._tell(changed)
+        return changed
+
     def _tell(self, changed: bool) -> None:
         if not changed:
             return

@@ -80,6 +80,10 @@ class GroupCommit:
         """The log must be synced by the next round."""
         self._dirty[log] = None
 
+    def forget(self, log: Log) -> None:
+        """The log is about to be deleted, or opened anew: it needs no sync."""
+        self._dirty.pop(log, None)
+
     def when_durable(self, promise: Promise) -> None:
         """Call `promise` on the loop once everything appended so far is durable."""
         self._promises.append(promise)

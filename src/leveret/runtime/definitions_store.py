@@ -46,7 +46,7 @@ class DefinitionsStore:
     """
 
     def __init__(self, log: Log, commit: GroupCommit, clock_ms: Callable[[], int]) -> None:
-        """Open the log, which is not open yet, and compact it if that is due.
+        """Read the log, and open it if it is not.
 
         Raises:
             Corrupt: the definitions cannot be read; the node must not start without them.
@@ -65,21 +65,31 @@ class DefinitionsStore:
         self.last_epoch = max(self._log.next_offset, *live, *self._marked, 0)
         self._marked &= live
         self._compact_above_bytes = COMPACT_BYTES_MIN
-        self._compact_at_start()
 
     def _recovered(self, chunk: Chunk) -> None:
+        self.replayed(chunk)
+
+    def replayed(self, chunk: Chunk) -> list[Change]:
+        """Take over a chunk that stands in the log; the changes in it.
+
+        Raises:
+            Corrupt: it holds something else.
+        """
+        changes: list[Change] = []
         marks = chunk.header.type == ChunkType.TRACKING
         for index, entry in enumerate(split_entries(chunk.data)):
             try:
                 if marks:
                     self._marked.update(epoch for (epoch,) in struct.iter_unpack(">Q", entry))
                 else:
-                    self._apply(decode_change(entry))
+                    changes.append(decode_change(entry))
+                    self._apply(changes[-1])
             except (msgspec.DecodeError, struct.error) as error:
                 offset = chunk.header.chunk_id + index
                 raise Corrupt(
                     str(self._log.directory), "", offset, -1, f"not a change of a definition: {error}"
                 ) from None
+        return changes
 
     def _apply(self, change: Change) -> None:
         match change:
@@ -152,7 +162,12 @@ class DefinitionsStore:
 
     # -- compaction ---------------------------------------------------------------------------
 
-    def _compact_at_start(self) -> None:
+    def compact_at_start(self) -> None:
+        """Before anything is logged: compact what is far too large, in one go.
+
+        Raises:
+            StorageError: what was logged cannot be synced.
+        """
         if self._log.size_bytes <= COMPACT_BYTES_MIN:
             return
         live_bytes = sum(len(encode_change(Put(entity))) for entity in self.definitions.entities())

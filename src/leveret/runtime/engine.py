@@ -70,6 +70,7 @@ class Engine:
     Attributes:
         outbox: sessions that have octets to send.
         peers: the socket of each session.
+        refuses_publishes: whether what must be durable is nacked for now: too few followers are in sync.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Engine:
         on_bug: Callable[[], None],
     ) -> None:
         """Wire the rooms together; nothing runs until `touch`."""
+        self.refuses_publishes = False
         self._clock_ms = clock_ms
         self._deadlines = Deadlines(clock_ms, self._due)
         self._on_bug = on_bug
@@ -296,7 +298,7 @@ class Engine:
         for session in touched:
             confirming, session.confirming = session.confirming, {}
             for channel, batch in [(c, batch) for c in confirming for batch in c.close_batches()]:
-                refused = batch.refused or (unlogged and batch.needs_sync)
+                refused = batch.refused or ((unlogged or self.refuses_publishes) and batch.needs_sync)
                 if refused or (self._failed and not self._failed.isdisjoint(batch.queues)):
                     channel.confirm(batch, ok=False)
                 elif batch.needs_sync:

@@ -36,7 +36,7 @@ class LogHome:
 
     def place(self, epoch: int) -> Path:
         """The directory of one log."""
-        return self.directory / _name(epoch)
+        return self.directory / directory_of(epoch)
 
     def recover(self, queue: Queue, log: Log, on_chunk: OnChunk) -> bool:
         """Open a queue's log if it has one, and hand what it holds to `on_chunk`, messages without their data.
@@ -76,7 +76,7 @@ class LogHome:
         `epochs` are those of all queues that the definitions log holds, also of one that could not be put
         this time: its messages must not go for that.
         """
-        known = set(map(_name, epochs))
+        known = set(map(directory_of, epochs))
         for directory in self.directory.iterdir() if self.directory.exists() else ():
             if directory.name not in known:
                 logger.info("orphaned_log_removed directory=%s", directory.name)
@@ -89,7 +89,8 @@ def take_down(queue: Queue, error: Exception) -> None:
     queue.damage = str(error)
 
 
-def _name(epoch: int) -> str:
+def directory_of(epoch: int) -> str:
+    """The directory that a queue's log is in, after its epoch."""
     return f"{epoch:016x}"
 
 

@@ -12,6 +12,7 @@ import gc
 import logging
 import os
 import resource
+import ssl
 import sys
 import time
 from collections.abc import Coroutine, Iterator
@@ -38,16 +39,19 @@ from leveret.runtime.maintenance import Maintenance
 from leveret.runtime.outgoing import Collector
 from leveret.runtime.schema_sync import SchemaSync
 from leveret.runtime.standby import StandbyDownstream
-from leveret.runtime.stores import Stores
+from leveret.runtime.stores import Stores, log_name
 from leveret.runtime.stream_door import StreamDoor
 from leveret.runtime.stream_listener import StreamListener
 from leveret.runtime.tls import server_context
 from leveret.session.ingest import Outsider
+from leveret.storage.log import Log
 from leveret.storage.tree import Tree
+from leveret.wire.chunk import Chunk
 
 logger = logging.getLogger(__name__)
 
 _RETAIN_EVERY_S: Final = 5.0
+_SETTLE_TIMEOUT_S: Final = 2.0
 SWITCH_INTERVAL_S: Final = 0.0005
 """A thread that comes back from fdatasync waits as long for the event loop's thread to let it go on. Python's
 own 5 ms tripled the latency of confirms and halved the rate of a hundred queues; shorter brings no more."""
@@ -60,12 +64,17 @@ class Node:
         broker: what exists; change it with `broker.apply`, then `await commit()`.
         schema_sync: schema replication, both sides.
         standby: the downstream side of message replication.
+        replication: who follows it, or whom it follows; set by the one who builds it.
         maintenance: takes the node out of service for clients.
         failed: set when the disk failed for good; the process must end.
     """
 
-    def __init__(self, config: Config, data_dir: Path, tree: Tree | None = None) -> None:
-        """Read what is on disk; listen nowhere yet. `tree` is what `data_dir` holds, by default just that.
+    def __init__(
+        self, config: Config, data_dir: Path, tree: Tree | None = None, commits: GroupCommit | None = None
+    ) -> None:
+        """Read what is on disk; listen nowhere yet.
+
+        `tree` is what `data_dir` holds, by default just that; `commits` makes it durable, by default its own.
 
         Raises:
             Corrupt: the definitions cannot be read.
@@ -74,11 +83,16 @@ class Node:
         self.data_dir = data_dir
         self.started_at_ms = clock_ms()
         self.failed = asyncio.Event()
+        self.replication: Any = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._shown: dict[str, Queue] = {}
+        self._tls: ssl.SSLContext | None = None
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.tree = tree or Tree(data_dir)
         storage = config.storage
-        self.commits = GroupCommit(fsync=storage.durability == "fsync", on_failure=self._disk_failed)
+        self.commits = commits or GroupCommit(
+            fsync=storage.durability == "fsync", on_failure=self._disk_failed
+        )
         self._definitions = DefinitionsStore(self.tree.log(data_dir / "definitions"), self.commits, clock_ms)
         self._stores = Stores(self.tree, self.commits, clock_ms, storage.segment_bytes_max)
         self._stores.use_marks(self._definitions.has_log, self._definitions.mark_log)
@@ -161,10 +175,20 @@ class Node:
         Raises:
             LeveretError: a log is damaged, or an address cannot be had.
         """
+        await self.recover()
+        await self.open()
+
+    async def recover(self) -> None:
+        """Recover everything, and have it durable; nobody is served yet.
+
+        Raises:
+            LeveretError: a log is damaged, or a certificate that is needed later cannot be used.
+        """
         _raise_file_limit()
         # Before anything else: a certificate that cannot be used is the operator's to put right.
-        needs_tls = self.config.listeners.amqp_tls or self.config.streams.listeners_tls
-        tls = server_context(self.config.tls, "ssl_options") if needs_tls else None
+        if self.config.listeners.amqp_tls or self.config.streams.listeners_tls:
+            self._tls = server_context(self.config.tls, "ssl_options")
+        self._definitions.compact_at_start()
         await self._unless_failed(self._restore())
         await self._unless_failed(self.commit())
         if self.broker.changes:
@@ -173,15 +197,22 @@ class Node:
             )
         self._boot_definitions.remember()
         self.alarms.probe()
+
+    async def open(self) -> None:
+        """Open the doors.
+
+        Raises:
+            LeveretError: an address cannot be had.
+        """
         for address in self.config.listeners.amqp:
             await self.amqp.start(address.ip, address.port)
         for address in self.config.listeners.amqp_tls:
-            await self.amqp.start(address.ip, address.port, tls)
+            await self.amqp.start(address.ip, address.port, self._tls)
         for address in self.config.listeners.stream:
             await self.streams.start(address.ip, address.port)
             self.stream_door.listening(self.streams.addresses[-1])
         for address in self.config.streams.listeners_tls:
-            await self.streams.start(address.ip, address.port, tls)
+            await self.streams.start(address.ip, address.port, self._tls)
             self.stream_door.listening_tls(self.streams.addresses[-1])
         loop = asyncio.get_running_loop()
         self._tasks = [
@@ -220,15 +251,7 @@ class Node:
                 f"it from a copy, or move {self.data_dir} aside to start anew; nothing was changed"
             )
         epochs = [queue.epoch for queue in stored.by_kind["queues"].values() if isinstance(queue, d.Queue)]
-        broker.last_epoch = self._definitions.last_epoch
-        for entity in stored.entities():
-            try:
-                broker.apply(d.Put(entity))
-            except Refusal as error:
-                logger.error(
-                    "definition_not_restored kind=%s key=%s error=%s", entity.kind, entity.key, error
-                )
-        broker.changes.clear()
+        self._restore_definitions()
         queues = list(broker.queues.values())
         self._stores.remove_orphans(set(epochs))
         for queue in queues:
@@ -240,6 +263,18 @@ class Node:
             self._boot_definitions.into(broker)
         elif not stored.by_kind["users"] and not stored.by_kind["vhosts"]:
             self._seed()
+
+    def _restore_definitions(self) -> None:
+        self.broker.last_epoch = self._definitions.last_epoch
+        for entity in self._definitions.definitions.entities():
+            self._take_over(d.Put(entity))
+        self.broker.changes.clear()
+
+    def _take_over(self, change: d.Change) -> None:
+        try:
+            self.broker.apply(change)
+        except Refusal as error:
+            logger.error("definition_not_restored change=%s error=%s", change, error)
 
     def _seed(self) -> None:
         """The first start: one vhost, and one user in it."""
@@ -273,6 +308,62 @@ class Node:
                     if queue.replicated and queue.damage is None:
                         await self.collector.complete(queue)
 
+    # -- a node whose data another one leads --------------------------------------------------
+
+    def show(self) -> None:
+        """Recover everything to be looked at, instead of `start`: nobody is served, and nothing changes by itself.
+
+        What is appended to the tree's logs from now on is to be told by `replayed`.
+        """
+        self._stores.show()
+        self._restore_definitions()
+        for queue in self.broker.queues.values():
+            self._stores.recover(queue)
+            self._shown[log_name(queue)] = queue
+        self._quieten()
+        self.alarms.probe()
+
+    def replayed(self, name: str, log: Log, chunk: Chunk) -> None:
+        """A chunk was appended to the log of that name in the tree."""
+        if name == "definitions":
+            self._replay_definitions(chunk)
+        elif name in self._shown:
+            self._stores.replayed(self._shown[name], log, chunk)
+
+    def _replay_definitions(self, chunk: Chunk) -> None:
+        for change in self._definitions.replayed(chunk):
+            self._take_over(change)
+            match change:
+                case d.Put(d.Queue() as definition):
+                    self._show_new(self.broker.queues.get(definition.key))
+        for queue in self.broker.deleted:
+            self._stores.forget(queue)
+            self._shown.pop(log_name(queue), None)
+        self._quieten()
+
+    def _show_new(self, queue: Queue | None) -> None:
+        """Its first messages may have been appended before it was told of: a flush appends definitions last."""
+        if queue is None or log_name(queue) in self._shown:
+            return
+        self._shown[log_name(queue)] = queue
+        log = self.tree.logs.get(log_name(queue))
+        if log is not None:
+            for chunk in log.read(0, sys.maxsize):
+                self._stores.replayed(queue, log, chunk)
+
+    def queue_of(self, name: str) -> tuple[str, str] | None:
+        """The vhost and name of the queue whose log has that name in the tree."""
+        queue = self._shown.get(name) or next(
+            (queue for queue in self.broker.queues.values() if log_name(queue) == name), None
+        )
+        return None if queue is None else (queue.key[0], queue.key[1])
+
+    def _quieten(self) -> None:
+        """Forget what is to be done about changes: their leader does it."""
+        broker = self.broker
+        for due in (broker.changes, broker.deleted, broker.dirty, broker.replication_changes):
+            due.clear()
+
     async def stop(self) -> None:
         """Close the doors, keep what was promised, close the files.
 
@@ -280,13 +371,29 @@ class Node:
         """
         self.amqp.stop_reading()
         await self._settle()
-        await self.amqp.stop(self.config.process.shutdown_timeout_ms / 1000)
+        await self._close_doors(self.config.process.shutdown_timeout_ms / 1000)
+        await self._settle()
+        self.close()
+
+    async def abandon(self) -> None:
+        """Close the doors at once and promise nothing more: another node leads.
+
+        The group commit's fence sees to it that nothing was promised before this could be called.
+        """
+        self.amqp.stop_reading()
+        await self._close_doors(0)
+        self.close()
+
+    async def _close_doors(self, timeout_s: float) -> None:
+        await self.amqp.stop(timeout_s)
         await self.schema_sync.stop()
         await self.standby.stop()
         await self.streams.stop()
         for task in self._tasks:
             task.cancel()
-        await self._settle()
+
+    def close(self) -> None:
+        """Close the files of a node that serves nobody."""
         self.engine.stop()
         self.commits.close()
         self.collector.close()
@@ -294,12 +401,20 @@ class Node:
         self._definitions.close()
 
     async def _settle(self) -> None:
-        """Make what was received durable and say so; a disk that failed lets nothing be promised any more."""
+        """Make what was received durable and say so.
+
+        A disk that failed lets nothing be promised any more, and followers have a bounded time to acknowledge.
+        """
         self.engine.flush()
         if not self.failed.is_set():
             failed = asyncio.create_task(self.failed.wait())
             settled = asyncio.create_task(self.commits.settle())
-            await asyncio.wait((failed, settled), return_when=asyncio.FIRST_COMPLETED)
+            timeout_s = self.config.followers.ack_timeout_ms / 1000 + _SETTLE_TIMEOUT_S
+            await asyncio.wait(
+                (failed, settled),
+                return_when=asyncio.FIRST_COMPLETED,
+                timeout=timeout_s if self.commits.fence else None,
+            )
             for task in (failed, settled):
                 task.cancel()
 

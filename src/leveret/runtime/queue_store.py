@@ -41,6 +41,41 @@ OnAppend = Callable[[Queue, Header, bytes], None]
 """(queue, header, data) of a chunk that was just appended to a queue's log."""
 
 
+class Replay:
+    """What the chunks of a queue's log say, from the first that is held on."""
+
+    def __init__(self, queue: Queue) -> None:
+        """No chunk was seen."""
+        self._queue = queue
+        self._settled = OffsetSet()
+
+    def add(self, chunk: Chunk) -> None:
+        """The next chunk; one of messages may come without its data."""
+        header = chunk.header
+        for kind, name, value in decode_trailer(chunk.trailer):
+            if kind == Attribute.SEQUENCE:
+                self._queue.sequences[name] = value
+            elif kind == Attribute.EXPIRES:
+                self._queue.may_expire = True
+        if header.type == ChunkType.TRACKING:
+            self._settled.add(header.chunk_id, header.next_offset)
+            for _, first, count in decode_settlements(chunk.data[4:]):
+                self._settled.add(first, first + count)
+
+    def restore(self, log: Log) -> None:
+        """Give the queue all of it, to serve it."""
+        self._queue.restore(*self._state(log))
+
+    def show(self, log: Log) -> None:
+        """Give the queue what it has so far, to count it."""
+        self._queue.show(*self._state(log))
+
+    def _state(self, log: Log) -> tuple[int, int, OffsetSet, int]:
+        left = self._settled.count_missing(log.next_offset)
+        body_bytes = log.user_bytes * left // max(1, log.user_records)
+        return log.first_offset, log.next_offset, self._settled, body_bytes
+
+
 class QueueStore:
     """One log a queue.
 
@@ -48,6 +83,7 @@ class QueueStore:
         on_append: told of every chunk that was appended.
         keep_from: the first offset of a queue's log that somebody still needs.
         home: where the logs of durable queues are.
+        replays: of queues that another node serves, what their logs say so far; None on a node that serves them.
     """
 
     def __init__(
@@ -62,6 +98,7 @@ class QueueStore:
         self._commit = commit
         self._clock_ms = clock_ms
         self._segment_bytes_max = segment_bytes_max
+        self.replays: dict[Queue, Replay] | None = None
         self._logs: dict[Queue, Log] = {}
         self._heads = Heads()
         shutil.rmtree(self._transient.directory, ignore_errors=True)
@@ -88,31 +125,35 @@ class QueueStore:
     def recover(self, queue: Queue) -> None:
         """Give the queue what its log holds; a damaged log takes the queue down, and nothing else."""
         log = self._describe(queue)
-        settled = OffsetSet()
-
-        def on_chunk(chunk: Chunk) -> None:
-            header = chunk.header
-            for kind, name, value in decode_trailer(chunk.trailer):
-                if kind == Attribute.SEQUENCE:
-                    queue.sequences[name] = value
-                elif kind == Attribute.EXPIRES:
-                    queue.may_expire = True
-            if header.type == ChunkType.TRACKING:
-                settled.add(header.chunk_id, header.next_offset)
-                for _, first, count in decode_settlements(chunk.data[4:]):
-                    settled.add(first, first + count)
-
-        if not self.home.recover(queue, log, on_chunk):
+        replay = Replay(queue)
+        if not self.home.recover(queue, log, replay.add):
             return
         self._logs[queue] = log
         self._commit.appended(log)
-        left = settled.count_missing(log.next_offset)
+        if self.replays is not None:
+            self.replays[queue] = replay
+            replay.show(log)
+            return
         try:
-            queue.restore(
-                log.first_offset, log.next_offset, settled, log.user_bytes * left // max(1, log.user_records)
-            )
+            replay.restore(log)
         except StorageError as error:
             take_down(queue, error)
+
+    def replayed(self, queue: Queue, log: Log, chunk: Chunk) -> None:
+        """A chunk was appended to the log of a queue that another node serves."""
+        if self.replays is not None:
+            self._logs[queue] = log
+            replay = self.replays.get(queue)
+            if replay is None:
+                replay = self.replays[queue] = Replay(queue)
+            replay.add(chunk)
+            replay.show(log)
+
+    def forget(self, queue: Queue) -> None:
+        """A queue that another node serves is gone; its log is not this store's to delete."""
+        self._logs.pop(queue, None)
+        if self.replays is not None:
+            self.replays.pop(queue, None)
 
     def delete(self, queue: Queue) -> None:
         """Remove a deleted queue's log."""

@@ -118,7 +118,9 @@ class Decided(msgspec.Struct, kw_only=True):
 class StandbyDownstream:
     """Follows an upstream's messages, and takes its place."""
 
-    def __init__(self, node: StandbyNode, state_file: StateFile, drain_timeout_s: float = DRAIN_TIMEOUT_S) -> None:
+    def __init__(
+        self, node: StandbyNode, state_file: StateFile, drain_timeout_s: float = DRAIN_TIMEOUT_S
+    ) -> None:
         """Read what was decided before; do nothing yet.
 
         Raises:

@@ -9,9 +9,17 @@ from leveret.core.head import Run
 from leveret.core.queue import Queue
 from leveret.core.stream import Stream
 from leveret.runtime.commit import GroupCommit
+from leveret.runtime.log_home import directory_of
 from leveret.runtime.queue_store import OnAppend, QueueStore
 from leveret.runtime.stream_store import StreamStore
+from leveret.storage.log import Log
 from leveret.storage.tree import Tree
+from leveret.wire.chunk import Chunk
+
+
+def log_name(queue: Queue) -> str:
+    """What the log of a durable queue is called in the tree (storage.tree)."""
+    return f"{'streams' if isinstance(queue, Stream) else 'queues'}/{directory_of(queue.epoch)}"
 
 
 class QueueLogs(Protocol):
@@ -85,6 +93,24 @@ class Stores:
             self.streams.recover(queue)
         else:
             self.queues.recover(queue)
+
+    def show(self) -> None:
+        """These queues are another node's to serve: recover them only to be counted, and follow with `replayed`."""
+        self.queues.replays = {}
+
+    def replayed(self, queue: Queue, log: Log, chunk: Chunk) -> None:
+        """A chunk was appended to the log of a queue that another node serves."""
+        if isinstance(queue, Stream):
+            self.streams.replayed(queue, log, chunk)
+        else:
+            self.queues.replayed(queue, log, chunk)
+
+    def forget(self, queue: Queue) -> None:
+        """A queue that another node serves is gone."""
+        if isinstance(queue, Stream):
+            self.streams.forget(queue)
+        else:
+            self.queues.forget(queue)
 
     def delete(self, queue: Queue) -> None:
         """See QueueLogs."""

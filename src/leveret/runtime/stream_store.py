@@ -114,6 +114,19 @@ class StreamStore:
             self._keep(stream, log, last_chunk_id)
             self._commit.appended(log)
 
+    def replayed(self, stream: Stream, log: Log, chunk: Chunk) -> None:
+        """A chunk was appended to the log of a stream that another node serves."""
+        kept = self._logs.get(stream) or self._keep(stream, log, -1)
+        _remember(stream, chunk)
+        kept.commit(
+            log.next_offset,
+            chunk.header.chunk_id if chunk.header.type == ChunkType.USER else kept.last_chunk_id,
+        )
+
+    def forget(self, stream: Stream) -> None:
+        """A stream that another node serves is gone; its log is not this store's to delete."""
+        self._logs.pop(stream, None)
+
     def delete(self, stream: Stream) -> None:
         """Remove a deleted stream's log, and tell its readers.
 

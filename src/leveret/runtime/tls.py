@@ -1,4 +1,4 @@
-"""From settings to a TLS server, for every door that speaks it.
+"""From settings to a TLS server, for every door that speaks it, and to a TLS client, for a node that follows one.
 
 Certificates are read when a door opens: what is wrong with them then stops the start and names the setting, the
 file and the reason. Files that are renewed later are taken without a restart; what is wrong with them then is
@@ -34,6 +34,28 @@ def server_context(options: TlsOptions, prefix: str) -> ssl.SSLContext:
     """
     context = _read(options, prefix)
     context.sni_callback = _Renewal(options, prefix)
+    return context
+
+
+def client_context(options: TlsOptions, prefix: str) -> ssl.SSLContext:
+    """A context for connecting to one TLS server; `prefix` is the settings', for messages.
+
+    With `verify_peer` the server's certificate must be signed by one of the authorities and name the host that was
+    connected to. A certificate of its own is shown where one is set. It does not keep up with its files: make
+    it anew for each connection.
+
+    Raises:
+        ConfigError: a file is missing, cannot be read or does not fit, or settings contradict each other.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if options.certfile is not None:
+        _load_own(context, options, prefix)
+    if options.verify == "verify_none":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    else:
+        _trust(context, options, prefix)
+    _limit(context, options, prefix)
     return context
 
 
@@ -86,6 +108,16 @@ def _read(options: TlsOptions, prefix: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load_own(context, options, prefix)
     _ask_peers(context, options, prefix)
+    _limit(context, options, prefix)
+    if not options.honor_cipher_order:
+        context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+    if not options.client_renegotiation:
+        context.options |= ssl.OP_NO_RENEGOTIATION
+    return context
+
+
+def _limit(context: ssl.SSLContext, options: TlsOptions, prefix: str) -> None:
+    """To the versions and cipher suites that are set."""
     chosen = sorted(_VERSIONS[version] for version in options.versions)
     if not chosen:
         raise ConfigError(f"{prefix}.versions: at least one version of TLS is needed")
@@ -97,11 +129,6 @@ def _read(options: TlsOptions, prefix: str) -> ssl.SSLContext:
             raise ConfigError(
                 f"{prefix}.ciphers: OpenSSL knows none of {', '.join(options.ciphers)}"
             ) from error
-    if not options.honor_cipher_order:
-        context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    if not options.client_renegotiation:
-        context.options |= ssl.OP_NO_RENEGOTIATION
-    return context
 
 
 def _load_own(context: ssl.SSLContext, options: TlsOptions, prefix: str) -> None:
@@ -123,6 +150,11 @@ def _ask_peers(context: ssl.SSLContext, options: TlsOptions, prefix: str) -> Non
             raise ConfigError(f"{prefix}.fail_if_no_peer_cert = true needs {prefix}.verify = verify_peer")
         context.verify_mode = ssl.CERT_NONE
         return
+    _trust(context, options, prefix)
+    context.verify_mode = ssl.CERT_REQUIRED if options.fail_if_no_peer_cert else ssl.CERT_OPTIONAL
+
+
+def _trust(context: ssl.SSLContext, options: TlsOptions, prefix: str) -> None:
     authorities = _readable(
         options.cacertfile, f"{prefix}.cacertfile", f"{prefix}.verify = verify_peer needs it:"
     )
@@ -132,7 +164,6 @@ def _ask_peers(context: ssl.SSLContext, options: TlsOptions, prefix: str) -> Non
         raise ConfigError(
             f"{prefix}.cacertfile = {authorities} holds no certificates: {_cause(error)}"
         ) from error
-    context.verify_mode = ssl.CERT_REQUIRED if options.fail_if_no_peer_cert else ssl.CERT_OPTIONAL
 
 
 def _readable(path: Path | None, key: str, what: str) -> Path:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
@@ -101,6 +102,8 @@ class Log:
     ) -> Log:
         """Make the directory or recover what is in it, handing every whole chunk to `on_chunk`.
 
+        One that is open already stays as it is.
+
         Not `with_messages`: of segments that have a summary `on_chunk` gets only chunks that are notable
         (see storage.summary), messages without their data. With `must_exist` nothing is made.
         What is not before the chunk `cut_at` is removed unread, as a torn tail is.
@@ -112,6 +115,11 @@ class Log:
             StorageError: the disk refused it, or the log is missing and must not be.
         """
         self._with_messages = with_messages
+        if self._segments:
+            # It is used already: whoever opens it again wants to know what is in it.
+            for chunk in self.read(0, sys.maxsize):
+                (on_chunk or _ignore)(chunk)
+            return self
         try:
             names = list(self.directory.iterdir()) if self.directory.exists() else []
             found = sorted(match for path in names if (match := _segment_of(path)))
@@ -244,6 +252,15 @@ class Log:
     def size_bytes(self) -> int:
         """Octets of all segments."""
         return sum(segment.size for segment in self._segments)
+
+    def bytes_from(self, offset: int) -> int:
+        """Octets of what stands at and after an offset, up to an index step more."""
+        whole = [segment for segment in self._segments if segment.next_offset > offset]
+        if not whole:
+            return 0
+        first = whole[0]
+        before = first.place_before(offset)[1] if offset > first.first_offset else 0
+        return sum(segment.size for segment in whole) - before
 
     @property
     def user_records(self) -> int:
@@ -424,6 +441,28 @@ class Log:
         for header, buffer, at, segment, _ in self._walk(offset, bytes_max):
             yield segment.first_offset, header, buffer[at : at + header.chunk_bytes]
 
+    def headers_before(self, before: int, count: int) -> list[tuple[Header, bytes]]:
+        """Headers, as they are and as octets, of at most `count` chunks that begin before an offset, newest first.
+
+        Reads no more than an index step beyond them.
+
+        Raises:
+            Corrupt: a chunk on the way can not be read back.
+        """
+        found: list[tuple[Header, bytes]] = []
+        for segment in reversed(self._segments):
+            end = min(before, segment.next_offset)
+            while end > segment.first_offset and len(found) < count:
+                start, _ = segment.place_before(end - 1)
+                step: list[tuple[Header, bytes]] = []
+                for header, buffer, at, _, _ in self._walk_segment(segment, start):
+                    if header.chunk_id >= end:
+                        break
+                    step.append((header, buffer[at : at + HEADER_BYTES]))
+                found += reversed(step)
+                end = start
+        return found[:count]
+
     def _walk(self, offset: int, bytes_max: int) -> Iterator[_Found]:
         offset = max(offset, self.first_offset)
         total = 0
@@ -603,6 +642,11 @@ def _fsync_directory(path: Path) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def has_segments(directory: Path) -> bool:
+    """Whether there is a log in the directory."""
+    return any(_segment_of(path) for path in directory.iterdir())
 
 
 def _segment_of(path: Path) -> tuple[int, State] | None:

@@ -17,11 +17,14 @@ from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
 from leveret.model.errors import StorageError
-from leveret.storage.log import SEGMENT_BYTES_MAX, Log
+from leveret.storage.log import SEGMENT_BYTES_MAX, Log, has_segments
 from leveret.storage.state_file import StateFile
 from leveret.wire.chunk import Header
 
 NAME_BYTES_MAX: Final = 1024
+_OWN: Final = frozenset({"transient", "divergent", "delayed", "standby", "log"})
+"""Directories of one node alone: what ends with it, what it set aside, what it received and has not applied."""
+_OWN_FILES: Final = frozenset({"replication.json"})
 
 
 class Changes(Protocol):
@@ -96,6 +99,44 @@ class Tree:
         if self.changes is not None:
             self.changes.deleted(name)
 
+    def open_all(self) -> dict[str, StorageError]:
+        """Open every log that is on disk and is not open, whoever may use it later; what is wrong with the others."""
+        damaged: dict[str, StorageError] = {}
+        for directory in self._directories():
+            name = self.name_of(directory)
+            if name not in self.logs and has_segments(directory):
+                try:
+                    self.log(directory).open(with_messages=False, sync=False)
+                except StorageError as error:
+                    damaged[name] = error
+        return damaged
+
+    def put_away(self, name: str, to: Path) -> None:
+        """Move a log that cannot be opened out of the tree: what is in it may yet be wanted.
+
+        Raises:
+            StorageError: the disk refuses it.
+        """
+        try:
+            target = to / name
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path_of(name).rename(target)
+        except OSError as error:
+            raise StorageError(f"log {name}: cannot be moved to {to}: {error}") from error
+
+    def close(self) -> None:
+        """Close every log; nobody is told of anything any more."""
+        self.changes = None
+        for log in self.logs.values():
+            log.close()
+
+    def _directories(self) -> Iterator[Path]:
+        """Where logs may be: directories of the root, and in those."""
+        for top in sorted(self.root.iterdir()):
+            if top.is_dir() and top.name not in _OWN and not top.name.startswith("."):
+                yield top
+                yield from (path for path in sorted(top.iterdir()) if path.is_dir())
+
     # -- state files --------------------------------------------------------------------------
 
     def file(self, path: Path) -> StateFile:
@@ -108,10 +149,12 @@ class Tree:
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Name and content of every state file that exists."""
-        for name, file in sorted(self._files.items()):
-            octets = file.octets()
-            if octets is not None:
-                yield name, octets
+        for path in sorted((*self.root.glob("*.json"), *self.root.glob("*/*/*.json"))):
+            name = self.name_of(path)
+            if path.name not in _OWN_FILES and name.partition("/")[0] not in _OWN:
+                octets = self.file(path).octets()
+                if octets is not None:
+                    yield name, octets
 
     def _replaced(self, path: Path, octets: bytes | None) -> None:
         if self.changes is not None:
@@ -134,6 +177,7 @@ class Tree:
             not parts
             or len(os.fsencode(name)) > NAME_BYTES_MAX
             or name != "/".join(parts)
+            or parts[0] in _OWN
             or any(part in ("..", "/") or part.startswith(".") or "\0" in part for part in parts)
         ):
             raise StorageError(f"{name!r} is not the name of a log or state file")

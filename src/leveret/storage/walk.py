@@ -1,50 +1,45 @@
 """Chunks where they stand in a log's files, read beside the log itself, and on behind what is damaged.
 
 A log (`storage.log`) stops at damage, and belongs to the event loop. Who compares, checks or rescues what a
-log holds walks its directory instead: in a thread, by `pread` on descriptors of its own, at most a mebibyte
-at a time, each told to `on_read`, which may wait there, or raise to end the walk. Meanwhile the log may be
-appended to, its segments may change their names (only a state, see `storage.segment`) and the oldest may be
-deleted: a walk goes up to an offset that was given, never looks at what is behind it, and takes a segment that
-is gone for dropped unless the one before it is still there. A log that is cut or deleted during a walk is not
-what the walk says; whoever does that throws the outcome away.
+log holds walks its directory instead, in a thread. Meanwhile the log may be appended to, its segments may
+change their names (that is a state, see `storage.segment`) and the oldest may be deleted: a walk goes up to
+an offset that it was given, never looks at what is behind it, and takes a segment that is gone for dropped
+unless the one before it is still there. A log that is cut or deleted during a walk is not what the walk says
+it is; whoever does that throws the outcome away.
 
 **Behind damage.** A chunk whose header is whole says where the next one begins, whatever became of its data.
-Otherwise the next chunk is looked for: octets that are a header, with an offset that fits, from which a chain
-of headers leads to a place that is known: an entry of the segment's summary, or its end. Messages may look
-like chunks, so the chain matters; where a segment is damaged twice, the longest chain is taken.
+Otherwise the next chunk is looked for: octets that are a header, of an offset that fits, from which headers
+lead on to a place that is known: one that the segment's summary names, or the segment's end. A message may
+look like chunks, that is why they must. When none does, as more is damaged before that place, all up to one
+that the summary names is damage; without a summary the header is taken that leads furthest.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Generator
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-from isal.isal_zlib import crc32
-
-from leveret.model.errors import Corrupt, StorageError
+from leveret.model.errors import Corrupt
 from leveret.storage.segment import Segment, State
+from leveret.storage.segment_file import CutShort, OnRead, SegmentFile, Unreadable, starts
 from leveret.storage.summary import Summary
-from leveret.wire.chunk import HEADER_BYTES, MAGIC, Attribute, ChunkError, Header, decode_header, encode_attribute
+from leveret.wire.chunk import HEADER_BYTES, MAGIC, Attribute, ChunkError, Header, encode_attribute
 
-STEP_BYTES: Final = 1024 * 1024
 HEADERS_BYTES: Final = 64 * 1024
-"""What is read at once by a walk that wants headers alone: chunks that are larger are stepped over."""
-_ID_RANGE: Final = 1 << 40
-"""No segment holds as many records."""
-_PAGE_BYTES: Final = 4096
+"""Read at once by a walk that wants headers alone; chunks that are larger are stepped over."""
+_RECORDS_MAX: Final = 1 << 40
+"""No segment holds as many."""
 _CHECK_BYTES: Final = 10
-_NAME: Final = re.compile(rf"(\d{{20}})(?:{'|'.join(map(re.escape, State))})")
-
-OnRead: TypeAlias = Callable[[int], None]
-"""Told how many octets were just read."""
 
 
 class Damage(NamedTuple):
-    """What cannot be read: records from `offset` up to `next_offset`, at `position` in the segment that begins at
-    offset `segment`. `length` is that of the hole, None if no octets stand for what is missing."""
+    """Records that cannot be read: from `offset` up to `next_offset`.
+
+    They stand, or stood, at `position` of the segment that begins at offset `segment`, -1 for behind its end, in
+    `length` octets; None if octets are missing and not just other ones.
+    """
 
     segment: int
     offset: int
@@ -59,18 +54,17 @@ class Damage(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A chunk with a whole header that fits what is before it; `file` can be read until the walk goes on."""
+    """Where a chunk is: its header is whole, and what is before it ends where it begins.
+
+    `file` can be read until the walk goes on.
+    """
 
     header: Header
     file: SegmentFile
     position: int
 
-    def octets(self) -> Iterator[memoryview]:
-        """The chunk, header to trailer, in pieces. Raises OSError."""
-        return self.file.pieces(self.position, self.header.chunk_bytes)
-
     def fault(self) -> str | None:
-        """Read data and trailer; what is wrong with them, None if nothing is."""
+        """What is wrong with its data and trailer, which are read for it; None: nothing."""
         header, file = self.header, self.file
         middle = self.position + HEADER_BYTES + header.data_bytes
         end = middle + header.trailer_bytes
@@ -78,185 +72,18 @@ class Place(NamedTuple):
             if file.crc(self.position + HEADER_BYTES, header.data_bytes) != header.crc:
                 return "CRC of its data does not match"
             if header.trailer_bytes:
-                covered = max(0, header.trailer_bytes - _CHECK_BYTES)
-                check = encode_attribute(Attribute.CHECK, b"", file.crc(middle, covered))
-                if file.read(middle + covered, end - middle - covered) != check:
+                check_at = max(middle, end - _CHECK_BYTES)
+                check = encode_attribute(Attribute.CHECK, b"", file.crc(middle, check_at - middle))
+                if file.read(check_at, end - check_at) != check:
                     return "check of its trailer does not match"
-        except OSError as error:
+        except Unreadable as error:
             return f"it cannot be read: {error}"
         return None
 
     def damage(self, what: str) -> Damage:
-        """The chunk as a damaged one."""
-        header = self.header
-        return Damage(
-            self.file.first_offset,
-            header.chunk_id,
-            header.next_offset,
-            self.position,
-            header.chunk_bytes,
-            what,
-        )
-
-
-class SegmentFile:
-    """One segment, opened for reading whatever state it is in; it may lose its name meanwhile.
-
-    Attributes:
-        size: octets in it, as far as was looked.
-    """
-
-    def __init__(
-        self, directory: Path, first_offset: int, on_read: OnRead, *, window_bytes: int, from_disk: bool
-    ) -> None:
-        """Open it; `from_disk`: what memory holds of it is not trusted, and left as little as it was found.
-
-        Raises:
-            FileNotFoundError: it is gone, or never was.
-            StorageError: it may not be opened.
-        """
-        self.directory = directory
-        self.first_offset = first_offset
-        self.path, self._fd = _open(directory, first_offset)
-        self._on_read = on_read
-        self._window_bytes = window_bytes
-        self._from_disk = from_disk
-        self._window = memoryview(b"")
-        self._begin = 0
-        self.size = os.fstat(self._fd).st_size
-        if from_disk:
-            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        os.close(self._fd)
-
-    def ends_at(self, position: int) -> bool:
-        """Whether nothing stands at and behind `position`; looks again whether the file grew."""
-        if position >= self.size:
-            self.size = os.fstat(self._fd).st_size
-        return position >= self.size
-
-    def read(self, position: int, size: int) -> memoryview:
-        """Those octets, all of them.
-
-        Raises:
-            OSError: they are not there, or the disk cannot read them.
-        """
-        at = position - self._begin
-        if at < 0 or at + size > len(self._window):
-            self._window, self._begin, at = memoryview(self._load(position, size)), position, 0
-            if len(self._window) < size:
-                raise OSError(f"{len(self._window)} of {size} octets are there")
-        return self._window[at : at + size]
-
-    def _load(self, position: int, size: int) -> bytes:
-        try:
-            return self._pread(position, max(size, self._window_bytes))
-        except OSError:
-            # What is asked for may be good, and only what is behind it bad.
-            return self._pread(position, size)
-
-    def _pread(self, position: int, size: int) -> bytes:
-        octets = os.pread(self._fd, size, position)
-        if self._from_disk:
-            os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_DONTNEED)
-        self._on_read(len(octets))
-        return octets
-
-    def pieces(self, position: int, size: int) -> Iterator[memoryview]:
-        """The octets in pieces of at most a mebibyte. Raises OSError as `read`."""
-        end = position + size
-        while position < end:
-            piece = self.read(position, min(STEP_BYTES, end - position))
-            yield piece
-            position += len(piece)
-
-    def crc(self, position: int, size: int, crc: int = 0) -> int:
-        """CRC-32 of the octets, and of what `crc` is that of before them. Raises OSError as `read`."""
-        for piece in self.pieces(position, size):
-            crc = crc32(piece, crc)
-        return crc
-
-    def header(self, position: int) -> Header:
-        """The header there, of a chunk that is in the file as a whole.
-
-        Raises:
-            ChunkError: there is none.
-        """
-        try:
-            header = decode_header(self.read(position, HEADER_BYTES))
-        except OSError as error:
-            raise ChunkError(f"its header cannot be read: {error}") from error
-        missing = position + header.chunk_bytes - self.size
-        if missing > 0 and self.ends_at(position + header.chunk_bytes - 1):
-            raise _CutShort(f"the file ends {missing} octets before the chunk does")
-        return header
-
-    def find(self, pattern: re.Pattern[bytes], position: int, end: int) -> Iterator[int]:
-        """Where the pattern, which is no longer than a header, begins from `position` on and before `end`."""
-        while position < end:
-            octets = self._readable(position, min(STEP_BYTES, end - position) + HEADER_BYTES)
-            for match in pattern.finditer(octets):
-                if match.start() < min(STEP_BYTES, end - position):
-                    yield position + match.start()
-            position += STEP_BYTES
-
-    def _readable(self, position: int, size: int) -> bytes:
-        """What is there; zeros for pages that the disk cannot read."""
-        try:
-            return self._pread(position, size)
-        except OSError:
-            pages = range(position, position + size, _PAGE_BYTES)
-            return b"".join([self._page(page, min(_PAGE_BYTES, position + size - page)) for page in pages])
-
-    def _page(self, position: int, size: int) -> bytes:
-        try:
-            return self._pread(position, size)
-        except OSError:
-            return bytes(size)
-
-
-class _CutShort(ChunkError):
-    """Its file ends before the chunk does."""
-
-
-def starts(directory: Path) -> list[int]:
-    """First offsets of the log's segments, in order; none if it is gone.
-
-    Raises:
-        StorageError: the directory may not be read.
-    """
-    found: set[int] = set()
-    try:
-        # A name that changes while names are read may be missed: not twice.
-        for _ in range(2):
-            found.update(int(match[1]) for name in os.listdir(directory) if (match := _NAME.fullmatch(name)))
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except OSError as error:
-        raise StorageError(f"log {directory}: cannot be read: {error}") from error
-    return sorted(found)
-
-
-def _open(directory: Path, first_offset: int, flags: int = os.O_RDONLY) -> tuple[Path, int]:
-    # States are tried in the order that a segment has them; twice, for one that was cut is the newest again.
-    for state in (*State, *State):
-        path = directory / f"{first_offset:020d}{state}"
-        try:
-            return path, os.open(path, flags | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise StorageError(
-                f"log {directory}: segment {path.name} cannot be opened: {error}"
-            ) from error
-    raise FileNotFoundError(f"log {directory}: there is no segment {first_offset:020d}")
-
-
-def open_to_write(directory: Path, first_offset: int) -> int:
-    """A descriptor to write to that segment in place; the caller's to close. Raises as SegmentFile."""
-    return _open(directory, first_offset, os.O_RDWR)[1]
+        """All of it, as damage."""
+        offset, end, size = self.header.chunk_id, self.header.next_offset, self.header.chunk_bytes
+        return Damage(self.file.first_offset, offset, end, self.position, size, what)
 
 
 def walk(
@@ -267,10 +94,11 @@ def walk(
     on_read: OnRead | None = None,
     window_bytes: int = HEADERS_BYTES,
     from_disk: bool = False,
-) -> Iterator[Place | Damage]:
-    """Every chunk from the one that holds `from_offset` on, header checked, and what is not readable as one.
+) -> Generator[Place | Damage, None, None]:
+    """Every chunk from the one that holds `from_offset` on, by its header alone, and what is not readable as one.
 
-    Before `until_offset`: all there is without one, for a log that nobody appends to.
+    Ends before `until_offset`; without one, where the files do: for a log that nobody appends to. `window_bytes`
+    and `from_disk` are as of SegmentFile.
 
     Raises:
         StorageError: files cannot be opened, which says nothing of what is in them.
@@ -283,7 +111,7 @@ def walk(
                 directory, start, on_read or _unheard, window_bytes=window_bytes, from_disk=from_disk
             )
         except FileNotFoundError:
-            start = _after(directory, start)
+            start = _after(starts(directory), start)
             continue
         try:
             end = yield from _walk_file(file, from_offset, until_offset)
@@ -291,18 +119,133 @@ def walk(
             file.close()
         if until_offset is not None and end >= until_offset:
             return
-        start = yield from _step_on(directory, start, end, until_offset)
+        start = yield from _step_on(directory, start, end, from_offset, until_offset)
 
 
 def _unheard(octets: int) -> None:
     """Nobody waits."""
 
 
-def _after(directory: Path, start: int) -> int | None:
-    return min((each for each in starts(directory) if each > start), default=None)
+def _after(held: list[int], start: int) -> int | None:
+    return next((each for each in held if each > start), None)
 
 
 def _step_on(
-    directory: Path, start: int, end: int, until_offset: int | None
-) -> Iterator[Damage] | Iterator[int | None]:
-    raise NotImplementedError
+    directory: Path, start: int, end: int, from_offset: int, until_offset: int | None
+) -> Generator[Damage, None, int | None]:
+    """The segment after the one that began at `start` and ended at `end`; None if that was the last."""
+    held = starts(directory)
+    after = _after(held, start)
+    # The oldest are dropped first: as long as this one is there, nothing behind it was dropped.
+    if after != end and start in held:
+        if after is None and until_offset is not None:
+            yield Damage(start, end, until_offset, -1, None, f"the log ends at offset {end}")
+        elif after is not None and max(after, end) > from_offset:
+            what = f"the next segment starts at offset {after}, this one ends at {end}"
+            yield Damage(start, min(after, end), max(after, end), -1, None, what)
+    return after
+
+
+def _walk_file(
+    file: SegmentFile, from_offset: int, until_offset: int | None
+) -> Generator[Place | Damage, None, int]:
+    """What is in one segment; returns the offset after it."""
+    expected, position = file.first_offset, 0
+    while (until_offset is None or expected < until_offset) and file.has(position):
+        try:
+            header = file.header(position)
+            if header.chunk_id != expected:
+                raise ChunkError(f"chunk id is {header.chunk_id}, expected {expected}")
+        except ChunkError as error:
+            damage = _damage(file, position, expected, until_offset, error)
+            if damage.next_offset > from_offset or damage.next_offset == expected:
+                yield damage
+            if damage.length is None:
+                return damage.next_offset
+            expected, position = damage.next_offset, position + damage.length
+        else:
+            if header.next_offset > from_offset:
+                yield Place(header, file, position)
+            expected, position = header.next_offset, position + header.chunk_bytes
+    return expected
+
+
+def _damage(
+    file: SegmentFile, position: int, expected: int, until_offset: int | None, error: ChunkError
+) -> Damage:
+    """The damage that begins there, up to the next chunk or else to the end of the segment."""
+    after = _after(starts(file.directory), file.first_offset)
+    found = _next_chunk(file, position, expected, after)
+    length: int | None
+    if found is not None:
+        next_offset, length = found[0], found[1] - position
+    else:
+        next_offset = after or until_offset or expected
+        length = None if isinstance(error, CutShort) else file.size - position
+    return Damage(file.first_offset, expected, next_offset, position, length, str(error))
+
+
+# -- looking for the next chunk -------------------------------------------------------------------
+
+
+def _next_chunk(file: SegmentFile, position: int, expected: int, after: int | None) -> tuple[int, int] | None:
+    """Offset and position of the first chunk behind the one of offset `expected`, which is not whole.
+
+    `after` is where the next segment begins, None if there is none.
+    """
+    known = _summarised(file, position, expected)
+    end_id, end = known or (after, file.size)
+    pattern = _headers_like(expected + 1, expected + _RECORDS_MAX if end_id is None else end_id)
+    best: tuple[int, int] | None = None
+    reached = position
+    passed: set[int] = set()
+    for start in file.find(pattern, position + 1, end):
+        if start in passed:
+            continue
+        chunk_id, last_id, last = _chain(file, start, end, passed)
+        if not expected < chunk_id < last_id or (end_id is not None and (last_id > end_id or last > end)):
+            continue
+        if last == end and end_id in (None, last_id):
+            return chunk_id, start
+        if last > reached:
+            best, reached = (chunk_id, start), last
+    return known or best
+
+
+def _summarised(file: SegmentFile, position: int, expected: int) -> tuple[int, int] | None:
+    """A chunk further on that the segment's summary knows."""
+    summary = Summary.load(Segment(file.directory, file.first_offset, State.SEALED))
+    ids, positions, _ = summary.index if summary else ((), (), ())
+    places = zip(ids, positions, strict=True)
+    return next(((chunk_id, at) for chunk_id, at in places if at > position and chunk_id > expected), None)
+
+
+def _headers_like(low: int, high: int) -> re.Pattern[bytes]:
+    """What the header of a chunk looks like whose offset is from `low` to `high`."""
+    first, last = low.to_bytes(8, "big"), min(high, (1 << 64) - 1).to_bytes(8, "big")
+    same = next((n for n in range(8) if first[n] != last[n]), 8)
+    # A look ahead: a header may begin inside of what only looks like one.
+    return re.compile(
+        re.escape(bytes([MAGIC])) + rb"(?=[\x00-\x02].{22}" + re.escape(first[:same]) + rb")", re.DOTALL
+    )
+
+
+def _chain(file: SegmentFile, position: int, end: int, passed: set[int]) -> tuple[int, int, int]:
+    """Follow headers from `position`: the first's offset, and the offset and position after the last before `end`.
+
+    `passed` has the places of all headers of all chains; a chain that meets one ends there, as that one did not
+    lead to the end.
+    """
+    first_id = next_id = -1
+    while position < end and position not in passed:
+        try:
+            header = file.header(position)
+        except ChunkError:
+            break
+        if next_id not in (-1, header.chunk_id):
+            break
+        if next_id == -1:
+            first_id = header.chunk_id
+        passed.add(position)
+        next_id, position = header.next_offset, position + header.chunk_bytes
+    return first_id, next_id, position

@@ -20,7 +20,7 @@ from leveret.wire.chunk import HEADER_BYTES, ChunkError, decode_header
 
 _SEGMENT: Final = re.compile(r"(\d{20})(\.sealed)?\.segment(\.new)?")
 _OWN_DIRECTORIES: Final = frozenset({"transient", "divergent", "log"})
-_OWN_FILES: Final = frozenset({"replication.json", "node.lock", ".replication_secret"})
+_OWN_FILES: Final = frozenset({"replication.json", "node.lock"})
 _OWN_SUFFIXES: Final = (".summary", ".summary.new", ".pid", ".json.new")
 _PIECE_BYTES: Final = 1 << 20
 
@@ -170,6 +170,7 @@ def _own_paths(root: Path) -> Iterator[Path]:
         if (
             path.is_file()
             and parts[0] not in _OWN_DIRECTORIES
+            and not any(part.startswith(".") for part in parts)
             and path.name not in _OWN_FILES
             and not path.name.endswith(_OWN_SUFFIXES)
         ):

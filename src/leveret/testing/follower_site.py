@@ -13,6 +13,7 @@ is at the moment. Members are operated as an operator does it, over the node's o
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -42,11 +43,13 @@ class Member:
         node: its process.
         replication_port: where others follow it.
         link: between this node and the one that it follows.
+        scheme: of the place it follows, `tcp` or `tls`.
     """
 
     def __init__(self, name: str, folder: Path, config: Mapping[str, str]) -> None:
         """Prepare; nothing runs."""
         self.name = name
+        self.scheme = "tcp"
         self.replication_port = free_port()
         self.node = LeveretProcess(
             folder / name, {"nodename": f"{name}@{LOOPBACK}", **config}, parent_dir=folder
@@ -77,7 +80,7 @@ class Member:
         self.link.target_port = leader.replication_port
         if secret:
             self.take_secret(leader)
-        self.node.arguments = (*self._door(), "--follow", f"tcp://{LOOPBACK}:{self.link.port}")
+        self.node.arguments = (*self._door(), "--follow", f"{self.scheme}://{LOOPBACK}:{self.link.port}")
         self.node.launch()
         if wait:
             self.wait_answers()
@@ -111,13 +114,10 @@ class Member:
 
     def get(self, path: str) -> Any:
         """What the API has at a path below `/api/`."""
-        return self._ask("GET", path).raise_for_status().json()
+        return self.ask("GET", path).raise_for_status().json()
 
-    def post(self, path: str, document: Mapping[str, Any] | None = None) -> Any:
-        """What the API answers to a document."""
-        return self._ask("POST", path, dict(document or {})).raise_for_status().json()
-
-    def _ask(self, method: str, path: str, document: Any = None) -> httpx.Response:
+    def ask(self, method: str, path: str, document: Any = None) -> httpx.Response:
+        """What the API answers, whatever that is."""
         with (
             short_path(self.data_dir) as socket,
             httpx.Client(
@@ -134,9 +134,16 @@ class Member:
         return found
 
     def promote(self, *, dry_run: bool = False, force: bool = False) -> dict[str, Any]:
-        """Make this follower a leader; or only ask what would be lost."""
-        found: dict[str, Any] = self.post("replication/promote", {"dry_run": dry_run, "force": force})
+        """Make this follower a leader, or only ask what would be lost; the answer, also if it is a refusal."""
+        found: dict[str, Any] = self.ask(
+            "POST", "replication/promote", {"dry_run": dry_run, "force": force}
+        ).json()
         return found
+
+    def divergent_messages(self) -> list[dict[str, Any]]:
+        """Messages that were set aside, of all reports."""
+        lines = self.ask("GET", "replication/divergent/messages").raise_for_status().iter_lines()
+        return [json.loads(line) for line in lines]
 
     def row(self, follower: Member) -> dict[str, Any] | None:
         """What this node tells of one that follows it; None while it is not connected."""
@@ -226,13 +233,13 @@ class FollowerSite:
         self.wait_in_sync()
 
     def promote(self, follower: Member, *, force: bool = False) -> dict[str, Any]:
-        """Promote; the others are pointed at the new leader, and the old one, if it is down, becomes a follower of it.
+        """Promote; the links of all others, the old leader's too, lead to the new one from then on.
 
         Raises:
             AssertionError: it was refused.
         """
         result = follower.promote(force=force)
-        assert result["promoted"], result
+        assert result.get("promoted"), result
         follower.node.wait_ready()
         self.followers = [member for member in self.members if member is not follower]
         self.leader = follower

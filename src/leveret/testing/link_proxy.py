@@ -156,6 +156,11 @@ class LinkProxy:
         return self._ways[direction].passed
 
     @property
+    def faults(self) -> int:
+        """How many cuts and bits have not come yet."""
+        return sum(len(way.faults) for way in self._ways.values())
+
+    @property
     def connections(self) -> int:
         """How many connections stand."""
         return len(self._links)

@@ -93,6 +93,33 @@ def test_a_stream_is_read_line_by_line() -> None:
     assert list(api(lambda request: httpx.Response(200, text=text)).stream("promote", body={})) == lines
 
 
+@pytest.mark.parametrize("piece_bytes", [1, 7, 1000])
+def test_only_a_line_feed_ends_a_line(piece_bytes: int) -> None:
+    objects = [{"text": "one\u2028two\x85three"}, {}, {"text": "\n"}]
+    octets = "\n".join(json.dumps(each, ensure_ascii=False) for each in objects).encode()
+    pieces = [octets[start : start + piece_bytes] for start in range(0, len(octets), piece_bytes)]
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(f"{request.method} {request.url.raw_path.decode()}")
+        return httpx.Response(200, content=iter(pieces))
+
+    assert list(api(answer).get_lines("a", "b c", report="r 1")) == objects
+    assert asked == ["GET /api/a/b%20c?report=r+1"]
+
+
+def test_what_takes_its_time_is_waited_for() -> None:
+    waited: list[float | None] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        waited.append(request.extensions["timeout"]["read"])
+        return httpx.Response(200, content=request.content)
+
+    client = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://node")
+    assert Api(client, "the node", 7).post_slowly("scrub", body={"a": 1}) == {"a": 1}
+    assert waited == [None]
+
+
 def test_a_stream_that_is_refused_tells_why() -> None:
     refused = httpx.Response(400, json={"reason": "not a downstream"})
     with pytest.raises(CtlError, match="not a downstream"):

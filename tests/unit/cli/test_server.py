@@ -61,9 +61,37 @@ def test_a_secret_of_the_environment_is_not_printed() -> None:
     assert "# default_pass is not shown" in ended.stdout
 
 
+def test_flags_of_the_replication_win_over_every_other_source() -> None:
+    flags = ["--replication-bind", "127.0.0.1", "--replication-port", "7", "--follow", "tcp://[::1]"]
+    ended = serve(
+        "serve", "--print-config", "--set", "replication.port=6", *flags, LEVERET_REPLICATION_PORT="5"
+    )
+    origins = {line.split(" ")[0]: re.split(" {2,}# ", line) for line in ended.stdout.splitlines()}
+    assert origins["replication.bind"] == ["replication.bind = 127.0.0.1", "--replication-bind"]
+    assert origins["replication.port"] == ["replication.port = 7", "--replication-port"]
+    assert origins["replication.follow"] == ["replication.follow = tcp://[::1]:5679", "--follow"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "key"),
+    [
+        ("--replication-bind", "localhost", "replication.bind"),
+        ("--replication-port", "many", "replication.port"),
+        ("--follow", "localhost:5679", "replication.follow"),
+    ],
+)
+def test_a_flag_that_is_malformed_ends_with_one_line_that_names_it(flag: str, text: str, key: str) -> None:
+    ended = serve("serve", "--data-dir", "nowhere", flag, text)
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (78, 1)
+    assert ended.stderr.startswith(f"leveret: {flag}: {key} = '{text}' is not valid: expected ")
+
+
 def test_the_help_of_serve_tells_its_options() -> None:
     told = serve("serve", "--help").stdout
-    assert all(option in told for option in ("--data-dir", "--config", "--set", "--print-config", "SIGHUP"))
+    assert all(
+        option in told
+        for option in ("--data-dir", "--config", "--set", "--print-config", "--follow", "SIGHUP")
+    )
 
 
 @pytest.mark.parametrize(

@@ -380,6 +380,35 @@ def test_one_that_leaves_while_it_is_being_recorded_is_waited_for() -> None:
     assert (sync.committed(), sync.wanted) == (0, frozenset())
 
 
+def test_an_ack_below_the_join_position_says_nothing_of_what_one_in_the_record_has() -> None:
+    sync = make(records_shrink=True, recorded=["a"])
+    sync.shipped(5, 0)
+    sync.joined("a", 5, 0)
+    sync.acked("a", 4, 0)
+    sync.left("a")
+    assert sync.committed() == 0
+
+
+def test_one_that_is_recorded_after_it_left_is_waited_for_from_where_it_was() -> None:
+    sync = with_member(with_member(make(records_shrink=True)), "b")
+    sync.shipped(9, 0)
+    sync.acked("a", 6, 0)
+    sync.writing(frozenset("ab"))
+    sync.left("a")
+    sync.written(frozenset("ab"))
+    sync.acked("b", 9, 0)
+    assert sync.committed() == 6
+
+
+def test_one_that_joins_at_an_earlier_position_owes_what_was_shipped_before() -> None:
+    sync = make()
+    sync.shipped(9, 0)
+    sync.joined("a", 3, 50)
+    sync.acked("a", 3, 60)
+    assert sync.tick(59 + TIMEOUT_MS) == []
+    assert sync.tick(60 + TIMEOUT_MS) == ["a"]
+
+
 def test_one_that_the_record_does_not_surely_name_does_not_count_for_the_minimum() -> None:
     sync = with_member(make(records_shrink=True, min_in_sync=1))
     was_short = [sync.is_short]

@@ -26,6 +26,7 @@ from leveret.runtime.commit import GroupCommit
 from leveret.runtime.node import clock_ms
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.ingest import Outsider
+from tests.unit.management.fake_replication import FakeReplication
 from tests.unit.session.amqp091.fakes import FakeNode as Host
 
 
@@ -170,6 +171,7 @@ class FakeNode:
         self.outsiders: list[ClientConnection] = []
         self.schema_sync = FakeSchemaSync()
         self.standby = FakeStandby()
+        self.replication = FakeReplication()
         self.streams = FakeStreams()
         self.maintenance = FakeMaintenance()
         self.commits = GroupCommit(fsync=False, on_failure=lambda error: None)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.parser import text_string_to_metric_families
 
 from leveret.model.definitions import Binding, Put, Queue, Vhost
+from tests.unit.management.fake_replication import follower
 
 if TYPE_CHECKING:
     from .conftest import Client, FakeNode
@@ -141,3 +142,50 @@ def test_counts_of_a_deleted_queue_stay_in_the_sums_of_all(anonymous: Client, no
     labels = (("protocol", "amqp091"), ("queue_type", "rabbit_classic_queue"))
     assert found["rabbitmq_global_messages_delivered_consume_manual_ack_total", labels] == 5
     assert found["rabbitmq_queues_deleted_total", ()] == 1
+
+
+def test_a_leader_tells_of_each_of_its_followers(anonymous: Client, node: FakeNode) -> None:
+    node.replication.followers = [
+        follower("b", "2", lag_bytes=100, lag_records=3, lag_s=0.5, sent_bytes=700, acked_bytes=600),
+        follower("c", "3", in_sync=False, lag_s=None, compression_ratio=None),
+    ]
+    found = samples(anonymous.get("/metrics").text)
+    b, c = (("follower", "b"),), (("follower", "c"),)
+    assert {name: value for (name, labels), value in found.items() if labels == b} == {
+        "leveret_follower_lag_bytes": 100,
+        "leveret_follower_lag_records": 3,
+        "leveret_follower_lag_seconds": 0.5,
+        "leveret_follower_in_sync": 1,
+        "leveret_follower_sent_bytes_total": 700,
+        "leveret_follower_acked_bytes_total": 600,
+        "leveret_follower_compression_ratio": 2.5,
+    }
+    assert found["leveret_follower_in_sync", c] == 0
+    assert ("leveret_follower_lag_seconds", c) not in found
+    assert ("leveret_replication_lag_seconds", ()) not in found
+
+
+def test_followers_of_one_name_are_told_apart(anonymous: Client, node: FakeNode) -> None:
+    node.replication.followers = [follower("b", "2"), follower("b", "3"), follower("c", "4")]
+    found = samples(anonymous.get("/metrics").text)
+    labels = {dict(key)["follower"] for name, key in found if name == "leveret_follower_in_sync"}
+    assert labels == {"b (2)", "b (3)", "c"}
+
+
+def test_a_follower_tells_how_far_it_is_behind(anonymous: Client, node: FakeNode) -> None:
+    node.replication.follow()
+    for path in ("/metrics", "/metrics/per-object"):
+        found = samples(anonymous.get(path).text)
+        assert found["leveret_replication_role", (("role", "follower"),)] == 1
+        assert found["leveret_replication_role", (("role", "leader"),)] == 0
+        assert found["leveret_replication_role", (("role", "fenced"),)] == 0
+        assert found["leveret_replication_epoch", ()] == 3
+        assert found["leveret_replication_lag_seconds", ()] == 1.5
+        assert found["leveret_replication_lag_bytes", ()] == 1000
+        assert found["leveret_replication_received_bytes_total", ()] == 70_000
+
+
+def test_what_a_scrub_found_is_told(anonymous: Client) -> None:
+    found = samples(anonymous.get("/metrics").text)
+    counts = [found[f"leveret_scrub_{name}_total", ()] for name in ("chunks", "damaged", "repaired")]
+    assert counts == [40, 2, 1]

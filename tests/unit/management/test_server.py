@@ -5,6 +5,7 @@ import socket
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,10 @@ import httpx
 import pytest
 
 from leveret.config import load
+from leveret.config.metrics import Metrics
 from leveret.management.server import AddressInUse, ManagementServer
 from leveret.management.socket_path import CONTROL_SOCKET
-from leveret.model.definitions import Queue
+from leveret.model.definitions import Put, Queue, Vhost
 from leveret.testing.certificates import CertificateAuthority, available
 
 if TYPE_CHECKING:
@@ -135,6 +137,64 @@ def test_without_a_port_the_metrics_are_on_the_ports_of_the_api_alone(node: Fake
         async with serving(node) as server, httpx.AsyncClient(base_url=f"http://{server.address}") as client:
             assert server.metrics_address is None
             assert "rabbitmq_queues 0" in (await client.get("/metrics")).text
+
+    run(check)
+
+
+def test_a_promotion_is_answered_while_another_node_takes_over_the_doors(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    promoted = type(node)(tmp_path)
+    promoted.broker.apply(Put(Vhost(name="/")))
+    promoted.add_user("guest", "administrator", vhost="/")
+    new = promoted.broker.declare_queue(Queue(name="new", vhost="/"))
+    promoted.replication = node.replication
+    promoted.config = replace(promoted.config, metrics=Metrics(interval_ms=50))
+    node.broker.declare_queue(Queue(name="old", vhost="/"))
+    node.replication.follow()
+    settings = {"management.tcp.port": "0", "prometheus.tcp.port": "0"}
+
+    async def check() -> None:
+        server = ManagementServer(node, load(None, settings))
+        node.replication.on_promoted = lambda: server.serve_for(promoted)
+        await server.start()
+        limits = httpx.Limits(max_connections=1)
+        base = f"http://{server.address}"
+        try:
+            async with httpx.AsyncClient(base_url=base, auth=("guest", "secret"), limits=limits) as client:
+                assert [each["name"] for each in (await client.get("/api/queues")).json()] == ["old"]
+                assert (await client.put("/api/queues/%2F/q", json={})).status_code == 503
+                reply = await client.post("/api/replication/promote", json={})
+                assert (reply.status_code, reply.json()["promoted"]) == (200, True)
+                assert [each["name"] for each in (await client.get("/api/queues")).json()] == ["new"]
+                assert (await client.put("/api/queues/%2F/q", json={})).status_code == 201
+                metrics = await client.get(f"http://{server.metrics_address}/metrics/per-object")
+                assert 'rabbitmq_queue_messages{vhost="/",queue="new"} 0' in metrics.text
+                rate = 0.0
+                while not rate:  # until the new node was sampled
+                    new.counters.publish += 1
+                    stats = (await client.get("/api/queues/%2F/new")).json().get("message_stats")
+                    rate = stats["publish_details"]["rate"] if stats else 0.0
+            assert (await whoami_over_socket(node)).status_code == 200
+        finally:
+            await server.stop()
+
+    run(check)
+
+
+def test_another_node_may_take_over_before_the_doors_are_open(node: FakeNode, tmp_path: Path) -> None:
+    other = type(node)(tmp_path)
+    other.config = replace(other.config, node_name="other@test")
+
+    async def check() -> None:
+        server = ManagementServer(node, load(None, {"management.tcp.port": "0"}))
+        server.serve_for(other)
+        await server.start()
+        transport = httpx.AsyncHTTPTransport(uds=str(node.data_dir / CONTROL_SOCKET))
+        async with httpx.AsyncClient(transport=transport) as client:
+            reply = await client.get("http://node/api/operations/node")
+        assert reply.json() == {"name": "other@test"}
+        await server.stop()
 
     run(check)
 

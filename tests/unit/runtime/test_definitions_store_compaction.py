@@ -46,7 +46,9 @@ class Rounds(GroupCommit):
 
 def opened(directory: Path) -> tuple[DefinitionsStore, Rounds]:
     commit = Rounds(fsync=True, on_failure=lambda error: None)
-    return DefinitionsStore(Log(directory, epoch=1), commit, lambda: 7), commit
+    store = DefinitionsStore(Log(directory, epoch=1), commit, lambda: 7)
+    store.compact_at_start()
+    return store, commit
 
 
 def state(definitions: d.Definitions) -> State:

@@ -13,7 +13,7 @@ import pytest
 from leveret.config.tls import TlsOptions
 from leveret.model.errors import ConfigError
 from leveret.runtime import tls
-from leveret.runtime.tls import server_context
+from leveret.runtime.tls import client_context, server_context
 from leveret.testing.certificates import CertificateAuthority, Issued, available
 
 pytestmark = pytest.mark.skipif(available() is not None, reason=str(available()))
@@ -142,3 +142,91 @@ def test_renewed_files_are_taken_without_a_restart_and_broken_ones_are_not(
     assert "certificates_not_renewed setting=ssl_options" in caplog.text
     renew(options, first)
     assert shown_to_a_client(context, authority) == "first"
+
+
+# --- the side that connects ----------------------------------------------------------------------
+
+
+def met(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """Both ends after a handshake in memory, server first.
+
+    Raises:
+        ssl.SSLError: one refused the other.
+    """
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        server.wrap_bio(to_server, to_client, server_side=True),
+        client.wrap_bio(to_client, to_server, server_hostname=host),
+    )
+    for _ in range(4):
+        for end in reversed(ends):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    return ends
+
+
+def test_a_client_that_verifies_takes_only_the_host_it_wants_of_an_authority_it_knows(
+    options: TlsOptions, server: Issued, tmp_path: Path
+) -> None:
+    door = server_context(options, "x")
+    checks = TlsOptions(verify="verify_peer", cacertfile=server.cacertfile)
+    _, client = met(door, client_context(checks, "x"), "localhost")
+    assert client.getpeercert()
+    with pytest.raises(ssl.SSLCertVerificationError, match="not valid for 'elsewhere'"):
+        met(door, client_context(checks, "x"), "elsewhere")
+    stranger = CertificateAuthority(tmp_path)
+    with pytest.raises(ssl.SSLCertVerificationError, match="verify failed"):
+        met(door, client_context(replace(checks, cacertfile=stranger.cacertfile), "x"), "localhost")
+    _, careless = met(door, client_context(TlsOptions(), "x"), "elsewhere")
+    assert careless.version() == "TLSv1.3"
+
+
+def test_a_client_shows_its_own_certificate_where_one_is_set(
+    options: TlsOptions, server: Issued, authority: CertificateAuthority
+) -> None:
+    asking = replace(
+        options,
+        verify="verify_peer",
+        cacertfile=server.cacertfile,
+        fail_if_no_peer_cert=True,
+        versions=("tlsv1.2",),
+    )
+    door = server_context(asking, "x")
+    follower = authority.issue("follower", password="secret")
+    own = TlsOptions(certfile=follower.certfile, keyfile=follower.keyfile, password="secret")
+    served, _ = met(door, client_context(own, "x"), "localhost")
+    certificate: Any = served.getpeercert()
+    assert certificate["subject"][0][0][1] == "follower"
+    with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
+        met(door, client_context(TlsOptions(), "x"), "localhost")
+
+
+def test_a_client_speaks_the_versions_and_suites_that_are_set(options: TlsOptions) -> None:
+    old = TlsOptions(versions=("tlsv1.2",), ciphers=("ECDHE-ECDSA-AES256-GCM-SHA384",))
+    _, client = met(server_context(options, "x"), client_context(old, "x"), "localhost")
+    suite = client.cipher()
+    assert suite is not None
+    assert (client.version(), suite[0]) == ("TLSv1.2", "ECDHE-ECDSA-AES256-GCM-SHA384")
+    with pytest.raises(ssl.SSLError):
+        met(
+            server_context(replace(options, versions=("tlsv1.3",)), "x"),
+            client_context(old, "x"),
+            "localhost",
+        )
+
+
+def test_what_a_client_lacks_is_told(options: TlsOptions, tmp_path: Path) -> None:
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("not a certificate")
+    for changed, text in (
+        (TlsOptions(verify="verify_peer"), "x.cacertfile is not set"),
+        (
+            TlsOptions(verify="verify_peer", cacertfile=garbage),
+            f"x.cacertfile = {garbage} holds no certificates",
+        ),
+        (replace(options, keyfile=None), "x.keyfile is not set"),
+        (TlsOptions(versions=()), "at least one version"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            client_context(changed, "x")
+        assert text in str(refused.value)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from leveret.model.errors import StorageError
-from leveret.storage import secret_file
 from leveret.storage.secret_file import SECRET_FILE, SecretError, make_or_read, read
 
 TEXT = b"c2VjcmV0IG9mIHNpeHR5LWZvdXIgY2hhcmFjdGVycyE="
@@ -70,7 +69,7 @@ def test_one_that_is_copied_while_another_is_made_stays(
         if not (tmp_path / SECRET_FILE).exists():
             put(tmp_path)
 
-    monkeypatch.setattr(secret_file.os, "fsync", copied_meanwhile)
+    monkeypatch.setattr(os, "fsync", copied_meanwhile)
     assert make_or_read(tmp_path).octets == TEXT
     assert [each.name for each in tmp_path.iterdir()] == [SECRET_FILE]
 
@@ -95,7 +94,7 @@ def test_file_and_directory_are_on_disk_when_it_is_used(
         assert (tmp_path / SECRET_FILE).exists() is is_directory
         sync(descriptor)
 
-    monkeypatch.setattr(secret_file.os, "fsync", noted)
+    monkeypatch.setattr(os, "fsync", noted)
     make_or_read(tmp_path)
     assert synced == ["file", "directory"]
 
@@ -125,7 +124,7 @@ def test_any_other_mode_is_refused(tmp_path: Path, mode: int) -> None:
 
 def test_another_user_s_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path)
-    monkeypatch.setattr(secret_file.os, "geteuid", lambda: 4711)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with pytest.raises(
         SecretError, match=r"belongs to user \d+, and this node runs as user 4711: chown 4711 "
     ):

@@ -72,6 +72,7 @@ _MESSAGE: Final = (
 _MESSAGES_SHOWN: Final = 100
 _PAYLOAD_CHARACTERS_SHOWN: Final = 60
 _PIPE: Final = "-"
+_SHORT: Final = {"block": "publishers are blocked", "nack": "publishes are nacked"}
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB")
 
 
@@ -254,7 +255,6 @@ def _followers(ctl: Session, status: Mapping[str, Any], columns: tuple[str, ...]
 
 
 def _node_lines(status: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    below = f", publishers get {status['below_min_in_sync']} below it" if status["min_in_sync"] else ""
     lines = [
         ("Node", status["node"]),
         ("Node id", status["node_id"]),
@@ -264,12 +264,21 @@ def _node_lines(status: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("Epoch", status["epoch"]),
         ("Position", f"{status['position']} bytes, {status['records']} records"),
         ("Followers connect to", status["listener"] or "(no listener)"),
-        ("Confirms wait for", f"{status['confirm']}, at least {status['min_in_sync']} followers{below}"),
+        ("Confirms wait for", _waited_for(status)),
         ("In sync", ", ".join(status["in_sync"]) or "(none)"),
         ("etcd", status["etcd"]),
         ("Scrub", _scrubbed(status["scrub"])),
     ]
     return [line for line in lines if line[1] not in (None, "")]
+
+
+def _waited_for(status: Mapping[str, Any]) -> str:
+    if status["confirm"] == "local":
+        return "this node"
+    text = "this node and all followers in sync"
+    if not status["min_in_sync"]:
+        return text
+    return f"{text}, at least {status['min_in_sync']}; else {_SHORT[status['below_min_in_sync']]}"
 
 
 def _leader_lines(leader: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -12,8 +12,9 @@ after its own fdatasync. Both go on at the same time.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from leveret.core.in_sync import InSync
 from leveret.storage.tree import Tree
@@ -21,13 +22,20 @@ from leveret.wire.chunk import Header
 from leveret.wire.link import Frame, Kind, Octets, file_change, log_change, name_change, whole_change
 
 
+_MARKS_MAX: Final = 8192
+
+
 class Follower(Protocol):
     """A follower that has a link, as the feed sees it."""
 
     is_live: bool
 
-    def send_frame(self, pieces: list[Octets]) -> None:
-        """A frame that was cut just now; only if it is live."""
+    @property
+    def node_id(self) -> str:
+        """Which node it is."""
+
+    def send_frame(self, pieces: list[Octets], octets: int) -> None:
+        """A frame that was cut just now, with so many octets of changes; only if it is live."""
 
     def noted(self, name: str) -> None:
         """There is more in a log; only if it is not live."""
@@ -46,10 +54,11 @@ class Feed:
     """storage.tree.Changes, and what the group commit asks before it keeps promises; see the module.
 
     Attributes:
-        position: octets of changes that were cut so far.
+        position: octets of changes that were cut so far, and 1.
         records: records in them.
         in_sync: which followers a promise waits for.
         followers: all that are told.
+        compresses: whether frames are compressed.
     """
 
     def __init__(
@@ -60,15 +69,22 @@ class Feed:
         *,
         waits: bool,
         compress: bool,
+        may_promise: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Follow what changes in `tree` from now on. Without `waits` a promise waits for no follower."""
-        self.position = 0
+        """Follow what changes in `tree` from now on. Without `waits` a promise waits for no follower.
+
+        Nothing is promised while `may_promise` says no: this node may have been replaced.
+        """
+        # Position 0 is that of a follower that has not begun to stream.
+        self.position = 1
         self.records = 0
         self.in_sync = in_sync
         self.followers: list[Follower] = []
         self._clock_ms = clock_ms
         self._waits = waits
-        self._compress = compress
+        self._may_promise = may_promise
+        self.compresses = compress
+        self._marks: list[tuple[int, int]] = []
         self._numbers: dict[str, int] = {}
         self._last_number = 0
         self._frame = Frame()
@@ -139,16 +155,24 @@ class Feed:
             self.position += frame.octets
             self.records += frame.records
             now_ms = self._clock_ms()
-            pieces = frame.message(self.position, self.records, now_ms, compress=self._compress)
+            pieces = frame.message(self.position, self.records, now_ms, compress=self.compresses)
             self.in_sync.shipped(self.position, now_ms)
+            self._marks.append((self.position, self.records))
+            if len(self._marks) > _MARKS_MAX:
+                del self._marks[: _MARKS_MAX // 2]
             for follower in tuple(self.followers):
                 if follower.is_live:
-                    follower.send_frame(pieces)
+                    follower.send_frame(pieces, frame.octets)
         return self.position
 
     def heartbeat(self) -> list[Octets]:
         """A frame without changes: says that the leader is there, and how far it is."""
         return Frame().message(self.position, self.records, self._clock_ms())
+
+    def records_at(self, position: int) -> int:
+        """How many records are up to a position, about; those of a position long ago count as the oldest known."""
+        index = bisect_right(self._marks, position, key=lambda mark: mark[0])
+        return self._marks[index - 1][1] if index else (self._marks[0][1] if self._marks else self.records)
 
     def count_live(self) -> None:
         """To be called when a follower begins or ceases to be live, right after a cut."""
@@ -158,8 +182,12 @@ class Feed:
 
     def committed(self) -> int:
         """The position up to which promises may be kept."""
+        if not self._may_promise():
+            return -1
         return self.in_sync.committed() if self._waits else self.position
 
     def confirmable(self) -> int:
         """The position up to which publishers may be told."""
+        if not self._may_promise():
+            return -1
         return self.in_sync.confirmable() if self._waits else self.position

@@ -1,0 +1,121 @@
+"""What happens when a leader dies and nobody is there to promote its follower: etcd elects it.
+
+One run: a leader, one follower and an etcd of one member on the same machine, with default settings but for
+their addresses. While a publisher sends 5,000/s the leader is killed, and a client knocks at the follower's
+door until a publish of its own is confirmed there. Every message that was ever confirmed must be in the queue.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import Final
+
+from bench.client import RECV_BYTES, Connection, LoadError, Message
+from bench.contenders import LEVERET, Node
+from bench.followers import DOOR_POLL_S, JOIN_TIMEOUT_S, Operator, give_secret
+from bench.load import Confirms
+from bench.pacer import PaceJob
+from bench.rows import Reading, Row, Scenario, Settings, Target
+from bench.workers import QUEUE, Worker
+from leveret.testing import etcd
+from leveret.testing.broker import LeveretProcess
+from leveret.testing.etcd import EtcdCluster
+from leveret.testing.ports import LOOPBACK, NotReady, free_port, wait_until
+
+FAILOVER_S_MAX: Final = 3.0
+FAILOVER_TIMEOUT_S: Final = 60.0
+BODY_BYTES: Final = 1000
+
+
+def _run(node: Node, settings: Settings) -> dict[str, Reading]:
+    assert isinstance(node, LeveretProcess)
+    if missing := etcd.available():
+        raise LoadError(missing)
+    follower = LeveretProcess(parent_dir=settings.folder)
+    with EtcdCluster() as cluster:
+        try:
+            _begin(node, follower, cluster.setting)
+            return {"failover": _fail_over(node, follower, settings)}
+        finally:
+            follower.close()
+
+
+def _begin(leader: LeveretProcess, follower: LeveretProcess, endpoints: str) -> None:
+    """Start both, the leader first; return when the follower is in sync."""
+    for one in (leader, follower):
+        one.config |= {
+            "replication.bind": LOOPBACK,
+            "replication.port": str(free_port()),
+            "cluster.etcd.endpoints": endpoints,
+        }
+    leader.restart()
+    give_secret(leader, follower)
+    follower.launch()
+    with closing(Operator(leader)) as operator:
+
+        def in_sync() -> bool:
+            follower.server.assert_alive()
+            return any(row["in_sync"] for row in operator.status()["followers"])
+
+        wait_until(in_sync, "a follower in sync", JOIN_TIMEOUT_S)
+
+
+def _fail_over(leader: LeveretProcess, follower: LeveretProcess, settings: Settings) -> Reading:
+    """Kill the leader while it is published to; return how long nobody could publish."""
+    connection = Connection(leader.amqp_port)
+    connection.declare_queue(QUEUE)
+    with Worker(PaceJob(leader.amqp_port, QUEUE, until_lost=True), "bench.pacer") as pacer:
+        pacer.ready().go()
+        time.sleep(2 * settings.warmup_s)
+        killed = time.monotonic()
+        leader.kill9()
+        confirmed_at = _confirmed(follower)
+        lost = pacer.result()
+    connection.socket.close()
+    connection = Connection(follower.amqp_port)
+    found = connection.ready_messages(QUEUE) - 1
+    connection.close()
+    if found < lost.count:
+        raise LoadError(f"{lost.count} messages confirmed by the old leader, {found} at the new one")
+    details = {"messages": float(found), "confirmed": float(lost.count)}
+    return Reading(confirmed_at - killed, details=details)
+
+
+def _confirmed(node: LeveretProcess) -> float:
+    """Try to publish a message until one is confirmed; return when that was."""
+    message = Message("", QUEUE, BODY_BYTES, persistent=True).encode(bytes(BODY_BYTES))
+
+    def is_confirmed() -> bool:
+        node.server.assert_alive()
+        try:
+            connection = Connection(node.amqp_port)
+        except (LoadError, OSError):
+            return False
+        connection.confirm_select()
+        with connection.socket as door:
+            door.sendall(message)
+            confirms = Confirms()
+            confirms.feed(door.recv(RECV_BYTES))
+        return confirms.count == 1
+
+    try:
+        wait_until(is_confirmed, "a confirm of the new leader", FAILOVER_TIMEOUT_S, interval_s=DOOR_POLL_S)
+    except NotReady as late:
+        raise NotReady(f"{late}\n{node.server.log_tail()}") from None
+    return time.monotonic()
+
+
+FAILOVER: Final = Scenario(
+    (
+        Row(
+            "failover",
+            "fail-over by etcd, from kill -9 of the leader until a publish is confirmed",
+            "s",
+            False,
+            Target("value", FAILOVER_S_MAX),
+        ),
+    ),
+    _run,
+    brokers=(LEVERET,),
+)

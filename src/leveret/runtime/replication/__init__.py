@@ -1,0 +1,1 @@
+"""Replication of the whole data directory: leader, followers, and who is which."""

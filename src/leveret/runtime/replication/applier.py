@@ -1,0 +1,181 @@
+"""A follower's hands: applies the changes of its leader to its own tree.
+
+A chunk is verified when its frame is decoded, before it is written. Changes are applied in the order in which
+they come; they count once the group commit of this node has synced them, and only then are they acked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from leveret.model.errors import StorageError
+from leveret.runtime.commit import GroupCommit
+from leveret.storage.log import Log
+from leveret.storage.tree import Tree
+from leveret.wire.chunk import HEADER_BYTES, Chunk
+from leveret.wire.link import Change, Held, Kind, LinkError
+
+logger = logging.getLogger(__name__)
+
+
+class Aside(Protocol):
+    """Keeps what is divergent: storage.divergent.SetAside."""
+
+    def add(self, path: str, at_offset: int = 0) -> object:
+        """Have everything of the log from that offset on somewhere else, on disk, when this returns."""
+
+
+class Applier:
+    """See the module.
+
+    Attributes:
+        aside: where divergent chunks go; each join has its own.
+        has_rewritten: whether a log was begun anew, cut or set aside.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        commits: GroupCommit,
+        replayed: Callable[[str, Log, Chunk], None],
+    ) -> None:
+        """`replayed` is told of every chunk that was appended."""
+        self._tree = tree
+        self._commits = commits
+        self.aside: Aside | None = None
+        self.has_rewritten = False
+        self._replayed = replayed
+        self._drops: dict[str, int] = {}
+        self._last: dict[str, bytes] = {}
+
+    # -- what there is ------------------------------------------------------------------------
+
+    def inventory(self) -> list[Held]:
+        """What this node has of each log.
+
+        Raises:
+            StorageError: a log cannot be read.
+        """
+        return [self._held(name, log) for name, log in self._tree.logs.items()]
+
+    def _held(self, name: str, log: Log) -> Held:
+        last = self._last.get(name)
+        if last is None:
+            last = b""
+            for header in self.headers(name, log.next_offset, 1):
+                last = header
+        return Held(name, log.first_offset, log.next_offset, last)
+
+    def headers(self, name: str, before: int, count: int) -> list[bytes]:
+        """The headers of at most `count` chunks of a log that begin before an offset, newest first.
+
+        Raises:
+            StorageError: they cannot be read.
+        """
+        log = self._tree.logs.get(name)
+        if log is None or not log.size_bytes:
+            return []
+        return [octets for _, octets in log.headers_before(before, count)]
+
+    # -- changes ------------------------------------------------------------------------------
+
+    def apply(self, change: Change) -> None:
+        """Make one change.
+
+        Raises:
+            StorageError: the disk refuses it, or it does not fit what is here: the link is to be begun anew.
+            LinkError: it makes no sense.
+        """
+        match change.kind:
+            case Kind.APPEND if change.chunk is not None:
+                self._append(change.name, change.offset, change.chunk, change.octets)
+            case Kind.DROP:
+                self._drop(change.name, change.offset)
+            case Kind.DELETE:
+                self._delete(change.name)
+            case Kind.BEGIN:
+                self._begin(change.name, change.offset)
+            case Kind.CUT:
+                self.has_rewritten = True
+                self._cut(change.name, change.offset)
+            case Kind.ASIDE:
+                self.has_rewritten = True
+                self._set_aside(change.name)
+            case Kind.FILE:
+                self._tree.file(self._tree.path_of(change.name)).replace(bytes(change.octets))
+            case Kind.REMOVE:
+                self._tree.file(self._tree.path_of(change.name)).remove()
+            case _:
+                raise LinkError(f"change of kind {change.kind} is none")
+
+    def _append(self, name: str, segment: int, chunk: Chunk, octets: bytes | memoryview) -> None:
+        log = self._tree.logs.get(name) or self._open(name, segment)
+        log.append_raw(chunk.header, octets, segment)
+        self._commits.appended(log)
+        self._last[name] = bytes(octets[:HEADER_BYTES])
+        self._replayed(name, log, chunk)
+
+    def _open(self, name: str, first_offset: int) -> Log:
+        log = self._tree.log(self._tree.path_of(name))
+        return log.open(first_offset=first_offset, with_messages=False, sync=False)
+
+    def _begin(self, name: str, offset: int) -> None:
+        if name in self._tree.logs:
+            self.has_rewritten = True
+            self._delete(name)
+        self._open(name, offset)
+
+    def _drop(self, name: str, first_offset: int) -> None:
+        self._drops[name] = first_offset
+        self.drop_due()
+
+    def drop_due(self) -> None:
+        """Drop what the leader dropped; a segment that waits for its sync goes at the next call.
+
+        Raises:
+            StorageError: the disk refuses it.
+        """
+        for name, first_offset in list(self._drops.items()):
+            log = self._tree.logs.get(name)
+            if log is not None:
+                log.drop_before(first_offset)
+            if log is None or log.first_offset >= first_offset:
+                del self._drops[name]
+
+    def _delete(self, name: str) -> None:
+        log = self._tree.logs.get(name)
+        self._last.pop(name, None)
+        self._drops.pop(name, None)
+        if log is not None:
+            self._commits.forget(log)
+            log.delete()
+
+    # -- what is divergent --------------------------------------------------------------------
+
+    def _cut(self, name: str, at: int) -> None:
+        """Only once all behind the cut is kept elsewhere is it cut: a crash in between does it again."""
+        log = self._tree.logs.get(name)
+        if log is None:
+            raise StorageError(f"log {name} is to be cut at offset {at}, and is not here")
+        self._keep(name, at)
+        self._commits.forget(log)
+        log.close()
+        del self._tree.logs[name]
+        self._last.pop(name, None)
+        cut = self._tree.log(log.directory)
+        cut.open(with_messages=False, cut_at=at)
+        logger.warning("divergent_tail_set_aside log=%s offset=%d", name, at)
+
+    def _keep(self, name: str, at: int) -> None:
+        if self.aside is None:
+            raise LinkError(f"log {name} is to be set aside, and no join is under way")
+        self.aside.add(name, at)
+
+    def _set_aside(self, name: str) -> None:
+        log = self._tree.logs.get(name)
+        if log is not None:
+            self._keep(name, log.first_offset)
+            self._delete(name)
+            logger.warning("divergent_log_set_aside log=%s", name)

@@ -1,0 +1,146 @@
+"""What one follower still lacks, read from disk beside live traffic, until nothing is missing.
+
+Only what is missing is sent: per log from the last chunk that both have. Nothing here holds up a publisher: a
+step reads a megabyte or so, and the next one waits until the socket has taken it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leveret.storage.log import Log
+from leveret.storage.tree import Tree
+from leveret.wire.link import Frame, Kind, file_change, log_change, name_change, whole_change
+
+STEP_BYTES: Final = 1024 * 1024
+_FIRST_NUMBER: Final = 1 << 31
+"""Numbers of logs below this one are the feed's."""
+
+
+class Lacking:
+    """Which logs have more than the follower was sent; see the module.
+
+    Attributes:
+        sent: the offset behind the last chunk that was sent, of every log that the follower knows.
+    """
+
+    def __init__(self, tree: Tree, sent: dict[str, int]) -> None:
+        """`sent` is what the follower has of the logs it shares with the leader."""
+        self.sent = sent
+        self._tree = tree
+        self._behind: dict[str, None] = {}
+        self._changes: list[bytes] = []
+        self._numbers: dict[str, int] = {}
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the follower was sent everything."""
+        return not self._behind and not self._changes
+
+    def bytes_left(self) -> int:
+        """Octets that are to be read yet, about."""
+        return sum(self._left(name) for name in self._behind)
+
+    def _left(self, name: str) -> int:
+        log = self._tree.logs.get(name)
+        if log is None:
+            return 0
+        return log.bytes_from(self.sent.get(name, log.first_offset))
+
+    # -- what happens meanwhile ---------------------------------------------------------------
+
+    def note_all(self) -> None:
+        """Look at every log; definitions first, for they say what the logs of queues are."""
+        for name in sorted(self._tree.logs, key=lambda name: (name != "definitions", name)):
+            self.noted(name)
+
+    def noted(self, name: str) -> None:
+        """There may be more in a log."""
+        if name not in self._behind:
+            log = self._tree.logs[name]
+            if name not in self.sent or self.sent[name] < log.next_offset:
+                self._behind[name] = None
+
+    def dropped(self, name: str, first_offset: int) -> None:
+        """The log begins later; if the follower lacks what came before that, it is told when the rest is sent."""
+        if self.sent.get(name, -1) >= first_offset:
+            self.drop(name, first_offset)
+
+    def deleted(self, name: str) -> None:
+        """The log is gone."""
+        self._behind.pop(name, None)
+        self.sent.pop(name, None)
+        self.delete(name)
+
+    # -- what the follower is to do -----------------------------------------------------------
+
+    def drop(self, name: str, first_offset: int) -> None:
+        """The follower is to drop what ends before that offset."""
+        self._changes.append(log_change(Kind.DROP, self._number(name), first_offset))
+
+    def delete(self, name: str) -> None:
+        """The follower is to delete the log."""
+        self._changes.append(whole_change(Kind.DELETE, self._number(name)))
+
+    def file(self, name: str, octets: bytes | None) -> None:
+        """A state file holds this now."""
+        self._changes.append(file_change(name, octets))
+
+    def begin(self, name: str, offset: int) -> None:
+        """The follower is to forget what it has of the log."""
+        self.sent[name] = offset
+        self._changes.append(log_change(Kind.BEGIN, self._number(name), offset))
+
+    def cut(self, name: str, offset: int) -> None:
+        """The follower is to set aside what it has of the log from an offset on."""
+        self.sent[name] = offset
+        self._changes.append(log_change(Kind.CUT, self._number(name), offset))
+
+    def set_aside(self, name: str) -> None:
+        """The follower is to set the whole log aside."""
+        self._changes.append(whole_change(Kind.ASIDE, self._number(name)))
+
+    def _number(self, name: str) -> int:
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = _FIRST_NUMBER + len(self._numbers)
+            self._changes.append(name_change(number, name))
+        return number
+
+    # -- sending ------------------------------------------------------------------------------
+
+    def step(self, bytes_max: int = STEP_BYTES) -> Frame:
+        """The next part of what is missing.
+
+        Raises:
+            StorageError: a log cannot be read back.
+        """
+        frame = Frame()
+        while self._behind and frame.octets < bytes_max:
+            name = next(iter(self._behind))
+            log = self._tree.logs.get(name)
+            if log is None:
+                del self._behind[name]
+                continue
+            self._read(frame, name, log, bytes_max)
+            if self.sent[name] >= log.next_offset:
+                del self._behind[name]
+        self._flush(frame)
+        return frame
+
+    def _read(self, frame: Frame, name: str, log: Log, bytes_max: int) -> None:
+        number = self._number(name)
+        if name not in self.sent or self.sent[name] < log.first_offset:
+            self.begin(name, log.first_offset)
+        self._flush(frame)
+        for segment, header, octets in log.read_segments(self.sent[name], bytes_max - frame.octets):
+            if header.next_offset > self.sent[name]:
+                frame.add(log_change(Kind.APPEND, number, segment), [octets], header.records)
+                self.sent[name] = header.next_offset
+        if log.size_bytes == 0:
+            self.sent[name] = log.next_offset
+
+    def _flush(self, frame: Frame) -> None:
+        for change in self._changes:
+            frame.add(change)
+        self._changes.clear()

@@ -1,0 +1,87 @@
+"""Who a node is in a replication, and what it was: kept in `replication.json`, which is never followed.
+
+**Epochs.** Every promotion raises the epoch, and it stands in each chunk that is appended from then on. A
+leader that hears of a higher epoch than its own has been replaced (`seen_epoch`): it serves nobody any more,
+also not after a restart, until it follows or is promoted itself. All of it is on disk before anything is done
+that relies on it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from leveret.model.errors import StorageError
+from leveret.storage.state_file import StateFile
+
+FILE: Final = "replication.json"
+_NODE_ID_BYTES: Final = 12
+
+
+class Identity(msgspec.Struct, kw_only=True):
+    """What is remembered.
+
+    Attributes:
+        node_id: drawn at the first start.
+        role: what the node was last.
+        epoch: of its data: the epoch of the leader it is, or follows.
+        seen_epoch: the highest it has heard of.
+        followed_epoch: of the leader that it was last in step with; 0 for none.
+        led: whether it was a leader since then, so that it may have what no other node has.
+        replaced_by: the URI of the leader with `seen_epoch`, if it said so.
+        former_leaders: URIs of those that this node took the place of, to be told so.
+    """
+
+    node_id: str = ""
+    role: Literal["", "leader", "follower"] = ""
+    epoch: int = 0
+    seen_epoch: int = 0
+    followed_epoch: int = 0
+    led: bool = False
+    replaced_by: str = ""
+    former_leaders: list[str] = []
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another node was promoted after this one."""
+        return self.seen_epoch > self.epoch
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether all it has is its last leader's."""
+        return not self.led
+
+
+class IdentityFile:
+    """The identity on disk.
+
+    Attributes:
+        identity: as it is; change it and `save`.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        """Read it, or draw a new one.
+
+        Raises:
+            StorageError: it cannot be read or written, or is damaged.
+        """
+        self._file = StateFile(data_dir / FILE)
+        found = self._file.load()
+        try:
+            self.identity = msgspec.convert(found, Identity)
+        except msgspec.ValidationError as error:
+            raise StorageError(f"{self._file.path}: {error}; restore it from a copy") from error
+        if not self.identity.node_id:
+            self.identity.node_id = secrets.token_hex(_NODE_ID_BYTES)
+            self.save()
+
+    def save(self) -> None:
+        """Have it on disk when this returns.
+
+        Raises:
+            StorageError: the disk refuses it.
+        """
+        self._file.save(msgspec.to_builtins(self.identity))

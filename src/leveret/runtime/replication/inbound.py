@@ -1,0 +1,355 @@
+"""The follower's side of the link: connects, tells what it has, applies what it is sent, acks what is on its disk.
+
+The link is begun anew whenever it ends or something does not fit: what is here already is never sent again, so
+that costs a round trip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from leveret.config.uris import NodeUri
+from leveret.model.errors import StorageError
+from leveret.runtime.commit import GroupCommit
+from leveret.runtime.replication.applier import Applier
+from leveret.runtime.replication.identity import IdentityFile
+from leveret.runtime.replication.link_peer import LinkPeer
+from leveret.runtime.replication.questions import Questions
+from leveret.session.link_handshake import (
+    NONCE_BYTES,
+    FollowerHandshake,
+    HandshakeDeclined,
+    HandshakeRefused,
+    Leader,
+    Message,
+    SecretsDiffer,
+)
+from leveret.storage.secret_file import Secret
+from leveret.wire.link import (
+    FrameHead,
+    Headers,
+    Held,
+    Inventory,
+    LinkError,
+    Probe,
+    Type,
+    decode_frame,
+    decode_streaming,
+    message,
+    pack,
+    pack_ack,
+)
+
+logger = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S: Final = 5.0
+SILENCE_S: Final = 10.0
+"""A leader says something every second; one that is silent for so long is gone."""
+_RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+_HELD_AT_ONCE: Final = 4096
+
+
+class Followed(Protocol):
+    """The node whose data it is, as far as the link cares."""
+
+    def files(self) -> Iterable[str]:
+        """Names of the state files that are here."""
+
+    def joined(self, leader: Leader) -> None:
+        """Everything that the leader has is here; it is told what the leader is."""
+
+    def leader_epoch(self, leader: Leader) -> None:
+        """A leader was found; its epoch may be higher than this node's."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """What is known of the leader.
+
+    Attributes:
+        state: connecting, joining, catching_up, streaming or failed; see `error`.
+        position, records: of the leader's feed as last told.
+        applied_position, applied_records: as far as this node has applied.
+        cut_at_ms: when the last frame that was applied was cut, by the leader's clock; 0 for none.
+        is_torn: whether a link ended while this node was catching up.
+    """
+
+    state: str = "connecting"
+    error: str = ""
+    leader: Leader | None = None
+    connected_at_ms: int | None = None
+    lost_at_ms: int | None = None
+    position: int = 0
+    records: int = 0
+    applied_position: int = 0
+    applied_records: int = 0
+    acked_position: int = 0
+    received_bytes: int = 0
+    cut_at_ms: int = 0
+    bytes_total: int = 0
+    was_streaming: bool = False
+    is_torn: bool = False
+    names: dict[int, str] = field(default_factory=dict)
+
+
+class Inbound:
+    """See the module.
+
+    Attributes:
+        progress: how it goes.
+        questions: asks the leader.
+    """
+
+    def __init__(
+        self,
+        uri: NodeUri,
+        *,
+        secret: Secret,
+        identity: IdentityFile,
+        name: str,
+        own_uri: Callable[[], str],
+        applier: Applier,
+        commits: GroupCommit,
+        followed: Followed,
+        clock_ms: Callable[[], int],
+        tls: Callable[[], Any],
+        answer: Callable[[str, dict[str, Any]], dict[str, Any]],
+    ) -> None:
+        """Connect nowhere yet; `tls` makes a context for a `tls://` leader, `answer` answers the leader's questions."""
+        self.uri = uri
+        self.progress = Progress()
+        self.questions = Questions(answer)
+        self._secret = secret
+        self._identity = identity
+        self._name = name
+        self._own_uri = own_uri
+        self._applier = applier
+        self._commits = commits
+        self._followed = followed
+        self._clock_ms = clock_ms
+        self._tls = tls
+        self._peer: LinkPeer | None = None
+        self._handshake: FollowerHandshake | None = None
+        self._ended = asyncio.Event()
+        self._heard_at_s = 0.0
+        self._received_before = 0
+        self._acked = (0, 0)
+        self._stops = False
+
+    # -- life of the link ---------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow, for ever; a link that ends is begun again."""
+        failures = 0
+        while not self._stops:
+            began_s = asyncio.get_running_loop().time()
+            await self._once()
+            if self.progress.was_streaming or asyncio.get_running_loop().time() - began_s > CONNECT_TIMEOUT_S:
+                failures = 0
+            await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
+            failures += 1
+
+    async def _once(self) -> None:
+        progress = self.progress
+        progress.was_streaming = False
+        self._ended.clear()
+        loop = asyncio.get_running_loop()
+        peer = LinkPeer()
+        peer.receiver = self
+        context = self._tls() if self.uri.is_tls else None
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await loop.create_connection(
+                    lambda: peer,
+                    self.uri.host,
+                    self.uri.port,
+                    ssl=context,
+                    server_hostname=self.uri.host if context else None,
+                )
+        except (OSError, TimeoutError) as error:
+            self._note_error(f"cannot connect to {self.uri}: {str(error) or 'no answer'}")
+            return
+        self._peer = peer
+        self._handshake = FollowerHandshake(
+            bytes(self._secret.octets),
+            kind="follow",
+            node_id=self._identity.identity.node_id,
+            name=self._name,
+            nonce=os.urandom(NONCE_BYTES),
+        )
+        self._send(self._handshake.hello())
+        self._heard_at_s = loop.time()
+        while not self._ended.is_set():
+            try:
+                async with asyncio.timeout(1.0):
+                    await self._ended.wait()
+            except TimeoutError:
+                if loop.time() - self._heard_at_s > SILENCE_S:
+                    peer.abort(LinkError(f"the leader has been silent for {SILENCE_S:.0f} s"))
+                else:
+                    self._ack_again()
+        await self._ended.wait()
+
+    def _ack_again(self) -> None:
+        """Say that this side is there."""
+        if self._peer is not None and self.progress.state == "streaming":
+            self._peer.write(pack_ack(*self._acked))
+
+    def stop(self) -> None:
+        """End the link and begin no other."""
+        self._stops = True
+        if self._peer is not None:
+            self._peer.close()
+
+    def _note_error(self, error: str) -> None:
+        if error != self.progress.error:
+            logger.warning("replication_link_lost leader=%s error=%s", self.uri, error)
+        self.progress.error = error
+
+    def ended(self, error: Exception | None) -> None:
+        """See link_peer.Receiver."""
+        progress = self.progress
+        if progress.state == "streaming":
+            progress.lost_at_ms = self._clock_ms()
+        elif progress.state == "catching_up":
+            progress.is_torn = True
+        if not self._stops:
+            self._note_error(str(error or "the leader closed the link"))
+        if isinstance(error, HandshakeDeclined) and self._peer is not None:
+            self._send(error.answer)
+        refused = isinstance(error, (SecretsDiffer, HandshakeRefused, HandshakeDeclined, StorageError))
+        progress.state = "failed" if refused else "connecting"
+        progress.connected_at_ms = None
+        self._received_before = progress.received_bytes
+        self.questions.ended()
+        self._peer = None
+        self._ended.set()
+
+    # -- what the leader says -----------------------------------------------------------------
+
+    def received(self, kind: Type, payload: memoryview) -> None:
+        """See link_peer.Receiver."""
+        peer = self._peer
+        if peer is None:
+            return
+        self._heard_at_s = asyncio.get_running_loop().time()
+        self.progress.received_bytes = self._received_before + peer.received_bytes
+        match kind:
+            case Type.FRAME:
+                self._take_frame(payload)
+            case Type.STREAMING:
+                self._begin_streaming(decode_streaming(payload))
+            case Type.PROBE:
+                probe = _decode(payload, Probe)
+                found = self._applier.headers(probe.path, probe.before, probe.count)
+                peer.write(pack(Type.HEADERS, Headers(probe.path, found)))
+            case Type.QUESTION | Type.ANSWER:
+                self.questions.received(peer, kind, payload)
+            case _:
+                self._shake(Message(kind, bytes(payload)))
+
+    def _shake(self, message_: Message) -> None:
+        peer, handshake = self._peer, self._handshake
+        if handshake is None or peer is None:
+            raise LinkError(f"message of type {message_.type} is not due")
+        identity = self._identity.identity
+        if not peer.is_trusted:
+            self._send(
+                handshake.answer_hello(
+                    message_,
+                    epoch=identity.epoch,
+                    followed_epoch=identity.followed_epoch,
+                    led=identity.led,
+                    uri=self._own_uri(),
+                )
+            )
+            peer.is_trusted = True
+            return
+        leader = handshake.take_welcome(message_)
+        self._handshake = None
+        if leader.epoch < identity.epoch:
+            raise HandshakeRefused(
+                f"the leader {leader.name} at {self.uri} has epoch {leader.epoch}, this node's data have "
+                f"{identity.epoch}: it was replaced; follow the present leader"
+            )
+        self._followed.leader_epoch(leader)
+        progress = self.progress
+        progress.leader, progress.state = leader, "joining"
+        progress.error, progress.connected_at_ms = "", self._clock_ms()
+        progress.names.clear()
+        progress.applied_position = progress.acked_position = 0
+        logger.info("replication_connected leader=%s name=%s epoch=%d", self.uri, leader.name, leader.epoch)
+        self._send_inventory(peer)
+
+    def _send(self, message_: Message) -> None:
+        if self._peer is not None:
+            self._peer.write(message(Type(message_.type), message_.payload))
+
+    def _send_inventory(self, peer: LinkPeer) -> None:
+        held: list[Held] = self._applier.inventory()
+        files = list(self._followed.files())
+        parts = [held[at : at + _HELD_AT_ONCE] for at in range(0, len(held), _HELD_AT_ONCE)] or [[]]
+        for index, part in enumerate(parts):
+            is_last = index == len(parts) - 1
+            peer.write(pack(Type.INVENTORY, Inventory(part, files if is_last else [], is_last)))
+
+    def _take_frame(self, payload: memoryview) -> None:
+        progress = self.progress
+        head, changes = decode_frame(payload, progress.names)
+        if progress.state == "joining":
+            progress.state = "catching_up"
+        for change in changes():
+            self._applier.apply(change)
+        self._note(head)
+        self._acknowledge()
+
+    def _note(self, head: FrameHead) -> None:
+        progress = self.progress
+        progress.cut_at_ms = max(progress.cut_at_ms, head.cut_at_ms)
+        progress.position = max(progress.position, head.position)
+        if progress.state == "streaming":
+            progress.applied_position = progress.position
+            progress.records = progress.applied_records = head.records
+
+    def _begin_streaming(self, position: int) -> None:
+        progress = self.progress
+        progress.state, progress.was_streaming, progress.is_torn = "streaming", True, False
+        progress.position = progress.applied_position = position
+        logger.info("replication Files synced leader=%s position=%d", self.uri, position)
+        logger.info("replication Streaming changes leader=%s", self.uri)
+        leader, peer = progress.leader, self._peer
+        if leader is not None:
+            # What it is now in step with must be known before anybody counts on it.
+            self._commits.when_durable(lambda: self._followed.joined(leader) if peer is self._peer else None)
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        """Ack what was applied once it is on disk."""
+        peer, progress = self._peer, self.progress
+        if peer is None:
+            return
+        position = progress.applied_position if progress.state == "streaming" else 0
+        received = progress.received_bytes
+        self._commits.when_durable(lambda: self._durable(peer, position, received))
+        self._commits.begin()
+
+    def _durable(self, peer: LinkPeer, position: int, received: int) -> None:
+        self._applier.drop_due()
+        if peer is self._peer:
+            self._acked = position, received
+            self.progress.acked_position = position
+            peer.write(pack_ack(position, received))
+
+
+def _decode(payload: memoryview, struct: type[Probe]) -> Probe:
+    try:
+        return msgspec.msgpack.decode(payload, type=struct)
+    except msgspec.DecodeError as error:
+        raise LinkError(f"{struct.__name__} is malformed: {error}") from None

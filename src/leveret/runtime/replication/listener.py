@@ -1,0 +1,103 @@
+"""A node's replication listener: where followers connect, and what is common to all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from leveret.config.kinds import Address
+from leveret.model.errors import LeveretError
+from leveret.runtime.replication.link_peer import LinkPeer
+from leveret.runtime.replication.outbound import Leading, Outbound
+
+logger = logging.getLogger(__name__)
+
+TICK_S: Final = 0.05
+BEAT_S: Final = 1.0
+_LINKS_MAX: Final = 256
+
+
+class ReplicationListener:
+    """See the module.
+
+    Attributes:
+        address: where it listens; None while it does not.
+        links: everybody who is connected.
+    """
+
+    def __init__(self, leading: Leading, on_tick: Callable[[], None]) -> None:
+        """Listen nowhere yet; `on_tick` is called often, after silent followers were dropped."""
+        self.address: Address | None = None
+        self.links: list[Outbound] = []
+        self._leading = leading
+        self._on_tick = on_tick
+        self._server: asyncio.Server | None = None
+        self._ticking: asyncio.Task[None] | None = None
+
+    @property
+    def followers(self) -> list[Outbound]:
+        """Those that have proven who they are."""
+        return [link for link in self.links if link.follower is not None]
+
+    async def start(self, ip: str, port: int, tls: ssl.SSLContext | None) -> None:
+        """Listen, with TLS if there is a context for it.
+
+        Raises:
+            LeveretError: the address cannot be had.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(self._accept, ip, port, ssl=tls)
+        except OSError as error:
+            where = f"cannot listen on {ip}:{port} for followers"
+            raise LeveretError(f"{where}: {error.strerror or error}; see replication.port") from error
+        self.address = Address(ip, self._server.sockets[0].getsockname()[1])
+        self._ticking = loop.create_task(self._tick())
+        logger.info("replication Listening on %s tls=%s", self.address, "yes" if tls else "no")
+
+    def _accept(self) -> LinkPeer:
+        peer = LinkPeer()
+        link = Outbound(self._leading, peer, self._ended)
+        self.links.append(link)
+        if len(self.links) > _LINKS_MAX:
+            asyncio.get_running_loop().call_soon(peer.abort, LeveretError("too many replication links"))
+        return peer
+
+    def _ended(self, link: Outbound) -> None:
+        feed = self._leading.feed
+        if link in self.links:
+            self.links.remove(link)
+        if link in feed.followers:
+            feed.followers.remove(link)
+            feed.count_live()
+            if not any(other.node_id == link.node_id for other in feed.followers):
+                feed.in_sync.left(link.node_id)
+        self._leading.commits.keep()
+        self._on_tick()
+
+    async def _tick(self) -> None:
+        beat_at_s = 0.0
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(TICK_S)
+            for node_id in self._leading.feed.in_sync.tick(self._leading.clock_ms()):
+                logger.warning("follower_not_in_sync node_id=%s reason=it_does_not_acknowledge", node_id)
+            self._leading.commits.keep()
+            self._on_tick()
+            if loop.time() - beat_at_s >= BEAT_S:
+                beat_at_s = loop.time()
+                for link in list(self.links):
+                    link.beat()
+
+    async def stop(self) -> None:
+        """Listen no more, and end every link."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+        if self._server is not None:
+            self._server.close()
+        for link in list(self.links):
+            link.peer.close()
+        self.address = None

@@ -1,0 +1,449 @@
+"""The leader's side of one follower: lets it in, brings it up to date from disk, then sends what is cut.
+
+    joining        its inventory is compared with what is here, see core.join
+    catching_up    what is missing is read and sent, see catching_up; nobody waits for it
+    streaming      it is sent each frame as it is cut, and is in sync once it has acked where that began
+
+One that takes frames so slowly that they pile up here goes back to catching_up: frames are on disk anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from leveret.core.join import (
+    Begin,
+    Bounds,
+    Continue,
+    Cut,
+    Delete,
+    DropBefore,
+    Join,
+    Probe,
+    SetAside,
+    Step,
+)
+from leveret.model.errors import LeveretError
+from leveret.runtime.commit import GroupCommit
+from leveret.runtime.replication.catching_up import STEP_BYTES, Lacking
+from leveret.runtime.replication.feed import Feed
+from leveret.runtime.replication.identity import IdentityFile
+from leveret.runtime.replication.link_peer import LinkPeer
+from leveret.runtime.replication.questions import Questions
+from leveret.session.link_handshake import (
+    NONCE_BYTES,
+    Follower,
+    HandshakeDeclined,
+    LeaderHandshake,
+    Message,
+    SecretsDiffer,
+    refusal,
+)
+from leveret.storage.secret_file import Secret
+from leveret.storage.tree import Tree
+from leveret.wire import link
+from leveret.wire.link import Held, LinkError, Octets, Type, decode_ack, message, pack, pack_streaming
+
+logger = logging.getLogger(__name__)
+
+LIVE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A follower that has so much of what it is sent before it goes back to catching up."""
+FINAL_BYTES: Final = 8 * 1024 * 1024
+"""With so little missing the rest is sent in one turn of the loop: a few milliseconds."""
+SILENCE_S: Final = 15.0
+
+_Struct = TypeVar("_Struct", link.Inventory, link.Headers)
+
+
+@dataclass(slots=True)
+class Leading:
+    """What all followers of a node share.
+
+    Attributes:
+        uri: where this node is found, empty if nobody says.
+        met: told of every node that comes, and its epoch and URI; returns whether this node was replaced.
+    """
+
+    tree: Tree
+    feed: Feed
+    commits: GroupCommit
+    secret: Secret
+    identity: IdentityFile
+    name: str
+    bandwidth_bytes_s: int | None
+    clock_ms: Callable[[], int]
+    uri: Callable[[], str]
+    met: Callable[[Follower], bool]
+    answer: Callable[[str, dict[str, Any]], dict[str, Any]]
+
+
+class Outbound:
+    """See the module.
+
+    Attributes:
+        state: joining, catching_up, streaming; empty before it has proven itself.
+        is_live: whether it gets frames as they are cut.
+        follower: who it is; None before it has proven itself.
+    """
+
+    def __init__(self, leading: Leading, peer: LinkPeer, on_ended: Callable[[Outbound], None]) -> None:
+        """Serve who has just connected."""
+        self.state = ""
+        self.is_live = False
+        self.follower: Follower | None = None
+        self.peer = peer
+        self.questions = Questions(leading.answer)
+        self.connected_at_ms = leading.clock_ms()
+        self.joined_ms: int | None = None
+        self.acked_position = 0
+        self.acked_bytes = 0
+        self.bytes_total = 0
+        self.raw_bytes = 0
+        self._leading = leading
+        self._on_ended = on_ended
+        self._handshake = LeaderHandshake(
+            bytes(leading.secret.octets),
+            node_id=leading.identity.identity.node_id,
+            name=leading.name,
+            nonce=os.urandom(NONCE_BYTES),
+        )
+        self._held: list[Held] = []
+        self._join: Join | None = None
+        self._lacking: Lacking | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._began_s = asyncio.get_running_loop().time()
+        self._heard_at_s = self._began_s
+        peer.receiver = self
+
+    @property
+    def node_id(self) -> str:
+        """The follower's, empty before it has proven itself."""
+        return self.follower.node_id if self.follower else ""
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether promises wait for it."""
+        return self.node_id in self._leading.feed.in_sync.members
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def received(self, kind: Type, payload: memoryview) -> None:
+        """See link_peer.Receiver."""
+        self._heard_at_s = asyncio.get_running_loop().time()
+        if self.follower is None:
+            self._shake(Message(kind, bytes(payload)))
+            return
+        match kind:
+            case Type.ACK:
+                self._acked(*decode_ack(payload))
+            case Type.INVENTORY:
+                self._take_inventory(_decode(payload, link.Inventory))
+            case Type.HEADERS:
+                self._take_headers(_decode(payload, link.Headers))
+            case Type.QUESTION | Type.ANSWER:
+                self.questions.received(self.peer, kind, payload)
+            case _:
+                raise LinkError(f"message {kind.name} is not due from a follower")
+
+    def _shake(self, said: Message) -> None:
+        leading = self._leading
+        try:
+            if said.type == Type.HELLO:
+                self._send(self._handshake.answer_hello(said))
+                return
+            follower = self._handshake.take_proof(said)
+        except HandshakeDeclined as declined:
+            logger.warning("replication_refused peer=%s reason=%s", self.peer.address, declined)
+            self._send(declined.answer)
+            raise
+        self.peer.is_trusted = True
+        if leading.met(follower):
+            reason = f"this node was replaced by one with epoch {follower.epoch}"
+            if follower.kind == "follow":
+                self._send(refusal(f"{reason}: follow that one"))
+                self.peer.close()
+                return
+        identity = leading.identity.identity
+        self._send(self._handshake.welcome(epoch=max(identity.epoch, identity.seen_epoch), uri=leading.uri()))
+        if follower.kind == "fence":
+            self.peer.close()
+            return
+        self.follower = follower
+        self.state = "joining"
+        logger.info(
+            "follower_connected name=%s address=%s node_id=%s",
+            follower.name,
+            self.peer.address,
+            follower.node_id,
+        )
+
+    def _send(self, said: Message) -> None:
+        self.peer.write(message(Type(said.type), said.payload))
+
+    def ended(self, error: Exception | None) -> None:
+        """See link_peer.Receiver."""
+        if self._task is not None:
+            self._task.cancel()
+        self.questions.ended()
+        if self.follower is not None:
+            logger.warning(
+                "follower_disconnected name=%s address=%s state=%s reason=%s",
+                self.follower.name,
+                self.peer.address,
+                self.state,
+                error or "it closed the link",
+            )
+        elif error is not None and not isinstance(error, SecretsDiffer):
+            logger.info("replication_link_ended peer=%s reason=%s", self.peer.address, error)
+        self.is_live = False
+        self._on_ended(self)
+
+    # -- joining ------------------------------------------------------------------------------
+
+    def _take_inventory(self, inventory: link.Inventory) -> None:
+        if self.state != "joining" or self._join is not None:
+            raise LinkError("an inventory is not due")
+        self._held += inventory.logs
+        if inventory.is_last:
+            self._compare(inventory.files)
+
+    def _compare(self, files: list[str]) -> None:
+        leading, follower = self._leading, self.follower
+        assert follower is not None
+        is_clean = not follower.led and follower.followed_epoch == leading.identity.identity.epoch
+        self._join = Join(self, is_clean=is_clean)
+        leading.feed.followers.append(self)
+        # From here on what changes is noted, so nothing is missed while probes are under way.
+        self._lacking = Lacking(leading.tree, {})
+        self._share_files(self._lacking, files)
+        for held in self._held:
+            self._take_steps(self._join.compare(held))
+        self._take_steps(self._join.rest())
+        self._held.clear()
+        self._begin_if_decided()
+
+    def _share_files(self, lacking: Lacking, held: list[str]) -> None:
+        own = dict(self._leading.tree.files())
+        for name, octets in own.items():
+            lacking.file(name, octets)
+        for name in held:
+            if name not in own:
+                lacking.file(name, None)
+
+    def paths(self) -> Iterable[str]:
+        """See core.join.Leader."""
+        return list(self._leading.tree.logs)
+
+    def bounds(self, path: str) -> Bounds | None:
+        """See core.join.Leader."""
+        log = self._leading.tree.logs.get(path)
+        return None if log is None else Bounds(log.first_offset, log.next_offset)
+
+    def header_at(self, path: str, chunk_id: int) -> bytes | None:
+        """See core.join.Leader."""
+        for header, octets in self._leading.tree.logs[path].headers_before(chunk_id + 1, 1):
+            return octets if header.chunk_id == chunk_id else None
+        return None
+
+    def _take_headers(self, found: link.Headers) -> None:
+        if self._join is None:
+            raise LinkError("headers are not due")
+        self._take_steps(self._join.probed(found.path, found.headers))
+        self._begin_if_decided()
+
+    def _take_steps(self, steps: list[Step]) -> None:
+        lacking = self._lacking
+        assert lacking is not None
+        for step in steps:
+            match step:
+                case Continue(path, at):
+                    lacking.sent[path] = at
+                case Begin(path, at):
+                    lacking.begin(path, at)
+                case Cut(path, at):
+                    lacking.cut(path, at)
+                case DropBefore(path, at):
+                    lacking.drop(path, at)
+                case Delete(path):
+                    lacking.delete(path)
+                case SetAside(path):
+                    lacking.set_aside(path)
+                case Probe(path, before, chunks_max):
+                    self.peer.write(pack(Type.PROBE, link.Probe(path, before, chunks_max)))
+
+    def _begin_if_decided(self) -> None:
+        if self._join is not None and not self._join.is_probing and self.state == "joining":
+            self._begin_catching_up()
+
+    # -- catching up --------------------------------------------------------------------------
+
+    def _begin_catching_up(self) -> None:
+        assert self._lacking is not None
+        self.state = "catching_up"
+        self._lacking.note_all()
+        self.bytes_total = self._lacking.bytes_left()
+        self._task = asyncio.get_running_loop().create_task(self._catch_up(self._lacking))
+
+    async def _catch_up(self, lacking: Lacking) -> None:
+        feed, peer = self._leading.feed, self.peer
+        try:
+            while not peer.is_closed:
+                if lacking.bytes_left() <= FINAL_BYTES and peer.waiting_bytes < STEP_BYTES:
+                    # What was appended and not cut is on disk, and sent from there: no later frame may have it too.
+                    feed.cut()
+                    while not lacking.is_nothing:
+                        self._send_step(lacking)
+                    self._go_live()
+                    return
+                sent = self._send_step(lacking)
+                await peer.drain()
+                limit = self._leading.bandwidth_bytes_s
+                await asyncio.sleep(sent / limit if limit else 0)
+        except LeveretError as error:
+            logger.error("follower_not_caught_up name=%s error=%s", self.node_id, error)
+            peer.close(error)
+
+    def _send_step(self, lacking: Lacking) -> int:
+        feed = self._leading.feed
+        frame = lacking.step()
+        pieces = frame.message(0, 0, self._leading.clock_ms(), compress=feed.compresses)
+        self._write(pieces, frame.octets)
+        return frame.octets
+
+    def _go_live(self) -> None:
+        feed = self._leading.feed
+        frame = link.Frame()
+        feed.name_all(frame)
+        self._write(frame.message(0, 0, self._leading.clock_ms()), frame.octets)
+        self.peer.write(pack_streaming(feed.position))
+        self.state, self.is_live, self._lacking, self._join = "streaming", True, None, None
+        feed.count_live()
+        feed.in_sync.joined(self.node_id, feed.position, self._leading.clock_ms())
+        if self.joined_ms is None:
+            self.joined_ms = round((asyncio.get_running_loop().time() - self._began_s) * 1000)
+        logger.info(
+            "follower_streaming node_id=%s position=%d joined_ms=%d octets=%d",
+            self.node_id,
+            feed.position,
+            self.joined_ms,
+            self.peer.sent_bytes,
+        )
+
+    # -- streaming ----------------------------------------------------------------------------
+
+    def send_frame(self, pieces: list[Octets], octets: int) -> None:
+        """See feed.Follower."""
+        self._write(pieces, octets)
+        if self.peer.waiting_bytes > LIVE_BYTES_MAX:
+            self._fall_behind()
+
+    def _write(self, pieces: list[Octets], octets: int) -> None:
+        self.raw_bytes += octets
+        self.peer.write(*pieces)
+
+    def _fall_behind(self) -> None:
+        """All that was cut is on its way; from here on it is read from disk again."""
+        feed, tree = self._leading.feed, self._leading.tree
+        logger.warning(
+            "follower_falls_behind node_id=%s waiting_bytes=%d", self.node_id, self.peer.waiting_bytes
+        )
+        self.is_live = False
+        feed.count_live()
+        feed.in_sync.left(self.node_id)
+        self._leading.commits.keep()
+        self._lacking = Lacking(tree, {name: log.next_offset for name, log in tree.logs.items()})
+        self._begin_catching_up()
+
+    def _acked(self, position: int, octets: int) -> None:
+        self.acked_bytes = octets
+        if not self.is_live or position == 0:
+            return
+        self.acked_position = position
+        in_sync = self._leading.feed.in_sync
+        now_ms = self._leading.clock_ms()
+        if in_sync.lag(self.node_id, now_ms) is None:
+            # It was dropped for its silence, and is back.
+            in_sync.joined(self.node_id, self._leading.feed.position, now_ms)
+        in_sync.acked(self.node_id, position, now_ms)
+        self._leading.commits.keep()
+
+    def beat(self) -> None:
+        """Say that the leader is there; end the link of one that is not."""
+        silent_s = asyncio.get_running_loop().time() - self._heard_at_s
+        if silent_s > SILENCE_S:
+            self.peer.abort(LinkError(f"nothing was heard of it for {silent_s:.0f} s"))
+        elif self.follower is not None:
+            self.peer.write(*self._leading.feed.heartbeat())
+
+    # -- what happens in the tree while it catches up -----------------------------------------
+
+    def noted(self, name: str) -> None:
+        """See feed.Follower."""
+        if self._lacking is not None:
+            self._lacking.noted(name)
+
+    def noted_drop(self, name: str, first_offset: int) -> None:
+        """See feed.Follower."""
+        if self._lacking is not None:
+            self._lacking.dropped(name, first_offset)
+
+    def noted_delete(self, name: str) -> None:
+        """See feed.Follower."""
+        if self._lacking is not None:
+            self._lacking.deleted(name)
+
+    def noted_file(self, name: str, octets: bytes | None) -> None:
+        """See feed.Follower."""
+        if self._lacking is not None:
+            self._lacking.file(name, octets)
+
+    # -- how it is ----------------------------------------------------------------------------
+
+    def row(self) -> dict[str, Any]:
+        """One row of `followers` in the node's status."""
+        feed, now_ms = self._leading.feed, self._leading.clock_ms()
+        lag = feed.in_sync.lag(self.node_id, now_ms) if self.is_live else None
+        left = self._lacking.bytes_left() if self._lacking is not None else 0
+        sent = max(1, self.peer.sent_bytes)
+        return {
+            "node_id": self.node_id,
+            "name": self.follower.name if self.follower else "",
+            "address": self.peer.address,
+            "uri": self.follower.uri if self.follower else "",
+            "state": self.state,
+            "in_sync": self.is_in_sync,
+            "connected_at_ms": self.connected_at_ms,
+            "joined_ms": self.joined_ms,
+            "lag_bytes": lag.lag_bytes if lag else left,
+            "lag_records": max(0, feed.records - feed.records_at(self.acked_position)) if lag else None,
+            "lag_s": round(lag.lag_s, 3) if lag else None,
+            "sent_bytes": self.peer.sent_bytes,
+            "acked_bytes": self.acked_bytes,
+            "compression_ratio": round(self.raw_bytes / sent, 3) if feed.compresses else 1.0,
+            "progress": self._progress(left) if self.state == "catching_up" else None,
+        }
+
+    def _progress(self, left: int) -> dict[str, Any]:
+        total = max(self.bytes_total, left)
+        seconds = max(0.001, asyncio.get_running_loop().time() - self._began_s)
+        rate = (total - left) / seconds
+        return {
+            "bytes_done": total - left,
+            "bytes_total": total,
+            "rate_bytes_s": round(rate),
+            "seconds_left": round(left / rate, 1) if rate else None,
+        }
+
+
+def _decode(payload: memoryview, struct: type[_Struct]) -> _Struct:
+    try:
+        return msgspec.msgpack.decode(payload, type=struct)
+    except msgspec.DecodeError as error:
+        raise LinkError(f"{struct.__name__} is malformed: {error}") from None

@@ -1,0 +1,86 @@
+"""Questions over a replication link, asked by either side beside the stream of changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from leveret.model.errors import LeveretError
+from leveret.runtime.replication.link_peer import LinkPeer
+from leveret.wire.link import Answer, LinkError, Question, Type, pack
+
+ANSWER_TIMEOUT_S: Final = 60.0
+
+
+class Unanswered(LeveretError):
+    """The other side could not answer, did not in time, or is gone."""
+
+
+class Questions:
+    """Asks, answers, and remembers who waits."""
+
+    def __init__(self, answer: Callable[[str, dict[str, Any]], dict[str, Any]]) -> None:
+        """`answer` gives what was found for a question; it runs in a thread, and what it raises is told."""
+        self._answer = answer
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._last_number = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def ask(self, peer: LinkPeer, what: str, about: dict[str, str | int | bool]) -> dict[str, Any]:
+        """What the other side found.
+
+        Raises:
+            Unanswered: nothing.
+        """
+        self._last_number += 1
+        number = self._last_number
+        waits: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waits
+        peer.write(pack(Type.QUESTION, Question(number, what, about)))
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await waits
+        except TimeoutError:
+            raise Unanswered(f"{peer.address} did not answer within {ANSWER_TIMEOUT_S:.0f} s") from None
+        finally:
+            self._waiting.pop(number, None)
+
+    def received(self, peer: LinkPeer, kind: Type, payload: memoryview) -> None:
+        """A QUESTION or an ANSWER came.
+
+        Raises:
+            LinkError: it is malformed.
+        """
+        try:
+            if kind is Type.QUESTION:
+                question = msgspec.msgpack.decode(payload, type=Question)
+                task = asyncio.get_running_loop().create_task(self._find(peer, question))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                return
+            answer = msgspec.msgpack.decode(payload, type=Answer)
+        except msgspec.DecodeError as error:
+            raise LinkError(f"{kind.name} is malformed: {error}") from None
+        waits = self._waiting.get(answer.number)
+        if waits is not None and not waits.done():
+            if answer.error:
+                waits.set_exception(Unanswered(answer.error))
+            else:
+                waits.set_result(dict(answer.found))
+
+    async def _find(self, peer: LinkPeer, question: Question) -> None:
+        try:
+            found = await asyncio.to_thread(self._answer, question.what, dict(question.about))
+            answer = Answer(question.number, "", found)
+        except LeveretError as error:
+            answer = Answer(question.number, str(error) or type(error).__name__, {})
+        peer.write(pack(Type.ANSWER, answer))
+
+    def ended(self) -> None:
+        """The link is gone: nobody answers any more."""
+        for waits in self._waiting.values():
+            if not waits.done():
+                waits.set_exception(Unanswered("the replication link ended"))

@@ -1,0 +1,471 @@
+"""What this process is - leader, follower, fenced - and how it changes.
+
+A leader serves clients, and followers if it listens for them. A follower holds a node that serves nobody: it
+shows what was followed so far. **Promotion** is a restart on the follower's directory without the process's
+end: the link ends, the epoch is raised on disk, a node is built from the logs and its doors open. So what was
+tested by every restart is what promotes, and any state that a crash in between leaves is one of a restart.
+
+**Fencing.** The order of a promotion is: no more changes are taken from the old leader; the higher epoch is
+durable; only then is anybody served. The node then tells its former leader of it until that follows. A leader
+that meets a higher epoch writes that down, promises nothing from that instant on (`Feed.may_promise`, asked at
+each promise), and only then closes its doors. It stays fenced over restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from leveret.config import Config
+from leveret.config.uris import NodeUri, parse_node_uri
+from leveret.core.in_sync import InSync
+from leveret.model.errors import Corrupt, PreconditionFailed, StorageError
+from leveret.runtime.commit import GroupCommit
+from leveret.runtime.node import Node, clock_ms
+from leveret.runtime.replication.applier import Applier
+from leveret.runtime.replication.feed import Feed
+from leveret.runtime.replication.fencer import Fencer
+from leveret.runtime.replication.identity import IdentityFile
+from leveret.runtime.replication.inbound import Inbound
+from leveret.runtime.replication.inspection_lead_tmp import Inspection
+from leveret.runtime.replication.listener import ReplicationListener
+from leveret.runtime.replication.outbound import Leading
+from leveret.runtime.replication.standing import follower_status, leader_status, would_lose
+from leveret.runtime.tls import client_context, server_context
+from leveret.session.link_handshake import Follower, Leader
+from leveret.storage.divergent import SetAside
+from leveret.storage.secret_file import make_or_read, read
+from leveret.storage.tree import Tree
+
+logger = logging.getLogger(__name__)
+
+_TLS: Final = "replication.ssl_options"
+_PROMOTE_SETTLE_S: Final = 5.0
+
+
+class Roles:
+    """See the module; what the management API asks of a node's replication.
+
+    Attributes:
+        node: what is served or shown now.
+        role: leader, follower or fenced.
+        on_node: called with the node whenever it is another one.
+        failed: set when the process must end.
+    """
+
+    def __init__(self, config: Config, data_dir: Path) -> None:
+        """Read who this node is; serve nobody yet.
+
+        Raises:
+            StorageError: `replication.json` is damaged.
+        """
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.config = config
+        self.data_dir = data_dir
+        self.role = "leader"
+        self.failed = asyncio.Event()
+        self.node: Node
+        self.on_node: Callable[[Node], None] = lambda node: None
+        self.listener: ReplicationListener | None = None
+        self.inbound: Inbound | None = None
+        self.feed: Feed | None = None
+        self._identity = IdentityFile(data_dir)
+        self._settings = config.followers
+        self._fencers: list[Fencer] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changing = asyncio.Lock()
+        self._stale = False
+        self._applier: Applier | None = None
+        self.inspection = Inspection(self)
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Become what the configuration and the past say.
+
+        Raises:
+            LeveretError: a log is damaged, an address cannot be had, the secret is missing.
+        """
+        identity = self._identity.identity
+        if self._settings.follow is not None:
+            await self._follow(self._settings.follow)
+        elif identity.role == "leader" and identity.is_fenced:
+            logger.error(
+                "fenced epoch=%d seen_epoch=%d leader=%s action=serve_nobody hint=restart with --follow, or run "
+                "leveretctl promote_follower --force",
+                identity.epoch,
+                identity.seen_epoch,
+                identity.replaced_by or "unknown",
+            )
+            await self._show("fenced")
+        else:
+            # The seed's way to promote: the follower is started again, with the leader's flags.
+            await self._lead(raises_epoch=identity.role == "follower")
+        self._spawn(self.inspection.run())
+
+    def _spawn(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """End in order: what was received is durable, and with the followers that are in sync."""
+        for task in list(self._tasks):
+            task.cancel()
+        for fencer in self._fencers:
+            fencer.stop()
+        async with self._changing:
+            await self._close(in_order=True)
+
+    async def _close(self, *, in_order: bool) -> None:
+        """Whatever this node is, it is no more."""
+        if self.inbound is not None:
+            self.inbound.stop()
+            self.inbound = None
+        if not hasattr(self, "node"):
+            return
+        if self.role != "leader":
+            if in_order:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self.node.commits.settle(), _PROMOTE_SETTLE_S)
+            self.node.close()
+        elif in_order:
+            await self.node.stop()
+        else:
+            await self.node.abandon()
+        if self.listener is not None:
+            await self.listener.stop()
+            self.listener = None
+        self.feed = None
+        self.node.tree.close()
+
+    # -- to lead ------------------------------------------------------------------------------
+
+    async def _lead(self, *, raises_epoch: bool) -> None:
+        identity = self._identity.identity
+        if raises_epoch or not identity.epoch:
+            identity.epoch = max(identity.epoch, identity.seen_epoch) + 1
+        identity.seen_epoch = max(identity.seen_epoch, identity.epoch)
+        identity.role, identity.led, identity.replaced_by = "leader", True, ""
+        # On disk before anything is appended in this epoch.
+        self._identity.save()
+        tree = Tree(self.data_dir, epoch=identity.epoch)
+        node = self._take(Node(self.config, self.data_dir, tree), "leader")
+        await node.recover()
+        if self._settings.bind is not None:
+            for name, error in tree.open_all().items():
+                logger.error("log_not_replicated log=%s error=%s", name, error)
+            await self._listen(node, waits=self._settings.confirm == "in_sync")
+        await node.open()
+        for uri in identity.former_leaders:
+            self._fence_off(uri)
+        logger.info("leading epoch=%d node_id=%s", identity.epoch, identity.node_id)
+
+    def _take(self, node: Node, role: str) -> Node:
+        self.node, self.role = node, role
+        node.replication = self
+        node.failed = self.failed
+        self.on_node(node)
+        return node
+
+    async def _listen(self, node: Node, *, waits: bool) -> None:
+        """Let followers in; from here on promises wait for those that are in sync."""
+        settings = self._settings
+        in_sync = InSync(
+            ack_timeout_ms=settings.ack_timeout_ms, min_in_sync=settings.min_in_sync if waits else 0
+        )
+        self.feed = Feed(
+            node.tree,
+            in_sync,
+            clock_ms,
+            waits=waits,
+            compress=settings.compression == "zstd",
+            may_promise=lambda: not self._identity.identity.is_fenced,
+        )
+        node.commits.fence = self.feed
+        leading = Leading(
+            tree=node.tree,
+            feed=self.feed,
+            commits=node.commits,
+            secret=make_or_read(self.data_dir) if self.role == "leader" else read(self.data_dir),
+            identity=self._identity,
+            name=self.config.node_name,
+            bandwidth_bytes_s=settings.bandwidth_bytes_s,
+            clock_ms=clock_ms,
+            uri=self.own_uri,
+            met=self._met,
+            answer=self.inspection.answer,
+        )
+        self.listener = ReplicationListener(leading, self._ticked)
+        tls = server_context(settings.tls, _TLS) if settings.tls.certfile else None
+        assert settings.bind is not None
+        await self.listener.start(settings.bind, settings.port, tls)
+
+    def _ticked(self) -> None:
+        """Publishers are blocked, or their publishes refused, while too few followers are in sync."""
+        is_short = self.feed is not None and self.role == "leader" and self.feed.in_sync.is_short
+        blocks = self._settings.below_min_in_sync == "block"
+        self.node.alarms.set_replicas_short(is_short and blocks)
+        self.node.engine.refuses_publishes = is_short and not blocks
+
+    def own_uri(self) -> str:
+        """Where other nodes find this one's replication listener; empty if it has none."""
+        if self._settings.advertised_uri is not None:
+            return str(self._settings.advertised_uri)
+        if self.listener is None or self.listener.address is None:
+            return ""
+        return str(NodeUri("tls" if self._settings.tls.certfile else "tcp", *self.listener.address))
+
+    # -- to follow ----------------------------------------------------------------------------
+
+    async def _follow(self, uri: NodeUri) -> None:
+        secret = read(self.data_dir)
+        identity = self._identity.identity
+        identity.role = "follower"
+        self._identity.save()
+        await self._show("follower")
+        node = self.node
+        self._applier = Applier(node.tree, node.commits, self._replayed)
+        self.inbound = Inbound(
+            uri,
+            secret=secret,
+            identity=self._identity,
+            name=self.config.node_name,
+            own_uri=self.own_uri,
+            applier=self._applier,
+            commits=node.commits,
+            followed=self,
+            clock_ms=clock_ms,
+            tls=lambda: client_context(self._settings.tls, _TLS),
+            answer=self.inspection.answer,
+        )
+        self._spawn(self.inbound.run())
+        logger.info("following leader=%s node_id=%s epoch=%d", uri, identity.node_id, identity.epoch)
+
+    async def _show(self, role: str) -> None:
+        """Hold everything, serve nobody."""
+        tree = Tree(self.data_dir, epoch=self._identity.identity.epoch)
+        commits = GroupCommit(
+            fsync=self.config.storage.durability == "fsync", on_failure=lambda error: self._disk_failed(error)
+        )
+        try:
+            node = Node(self.config, self.data_dir, tree, commits)
+        except Corrupt as error:
+            self._put_away(tree, "definitions", error)
+            node = Node(self.config, self.data_dir, tree, commits)
+        self._take(node, role)
+        node.show()
+        for name, damage in tree.open_all().items():
+            self._put_away(tree, name, damage)
+        if role == "follower" and self._settings.bind is not None:
+            await self._listen(node, waits=False)
+
+    def _disk_failed(self, error: BaseException) -> None:
+        logger.critical("fdatasync_failed error=%s action=stop", error)
+        self.failed.set()
+
+    def _put_away(self, tree: Tree, name: str, error: StorageError) -> None:
+        """A follower gets a damaged log anew; what is left of the old one is kept."""
+        place = self.data_dir / "divergent" / f"damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+        logger.error("damaged_log_put_away log=%s to=%s error=%s", name, place, error)
+        tree.put_away(name, place)
+
+    def _replayed(self, name: str, log: Any, chunk: Any) -> None:
+        self.node.replayed(name, log, chunk)
+
+    def files(self) -> list[str]:
+        """See inbound.Followed."""
+        return [name for name, _ in self.node.tree.files()]
+
+    def leader_epoch(self, leader: Leader) -> None:
+        """See inbound.Followed: from here on its chunks may come."""
+        identity = self._identity.identity
+        if self._applier is not None:
+            self._applier.aside = SetAside(
+                self.data_dir,
+                at_ms=clock_ms(),
+                from_epoch=identity.epoch,
+                to_epoch=leader.epoch,
+                node_id=identity.node_id,
+                leader_id=leader.node_id,
+                leader_uri=leader.uri or str(self.inbound.uri if self.inbound else ""),
+                name_of=self.node.queue_of,
+            )
+        identity.seen_epoch = max(identity.seen_epoch, leader.epoch)
+        self._identity.save()
+
+    def joined(self, leader: Leader) -> None:
+        """See inbound.Followed: all that this node has is the leader's."""
+        identity = self._identity.identity
+        applier = self._applier
+        if applier is not None and isinstance(applier.aside, SetAside):
+            report = applier.aside.finish()
+            if report is not None:
+                logger.warning(
+                    "divergent_messages_set_aside report=%s see=list_divergent_messages", report.id
+                )
+            applier.aside = None
+        identity.epoch = identity.followed_epoch = leader.epoch
+        identity.led = False
+        self._identity.save()
+        self.node.tree.epoch = leader.epoch
+        if applier is not None and applier.has_rewritten:
+            self._show_anew(applier)
+
+    def _show_anew(self, applier: Applier) -> None:
+        """What was shown may be of chunks that are gone."""
+        applier.has_rewritten = False
+        old = self.node
+        node = self._take(Node(self.config, self.data_dir, old.tree, old.commits), self.role)
+        node.show()
+
+    # -- to be replaced, and to replace -------------------------------------------------------
+
+    def _met(self, other: Follower) -> bool:
+        """A node came to the listener; tell whether it, or whom it knows, has replaced this one."""
+        identity = self._identity.identity
+        if other.epoch <= identity.epoch:
+            return False
+        if other.epoch > identity.seen_epoch:
+            identity.seen_epoch, identity.replaced_by = other.epoch, other.uri
+            # Before anything else happens: nothing is promised from here on, nor after a restart.
+            self._identity.save()
+        if self.role == "leader":
+            logger.error(
+                "replaced epoch=%d by_epoch=%d by=%s uri=%s action=stop_serving",
+                identity.epoch,
+                other.epoch,
+                other.name,
+                other.uri or "unknown",
+            )
+            self._spawn(self.fence())
+            return True
+        return False
+
+    async def fence(self) -> None:
+        """Stop serving; another node leads."""
+        async with self._changing:
+            if self.role == "leader":
+                await self._close(in_order=False)
+                await self._show("fenced")
+
+    def _fence_off(self, uri: str) -> None:
+        """Tell a former leader that it was replaced, until it knows."""
+        try:
+            place = parse_node_uri(uri)
+        except ValueError:
+            return
+        fencer = Fencer(
+            place,
+            secret=make_or_read(self.data_dir),
+            identity=self._identity,
+            name=self.config.node_name,
+            own_uri=self.own_uri,
+            tls=lambda: client_context(self._settings.tls, _TLS),
+        )
+        self._fencers.append(fencer)
+        self._spawn(fencer.run())
+
+    async def promote(self, *, dry_run: bool, force: bool) -> dict[str, Any]:
+        """See management.node.ReplicationOperations."""
+        loss = would_lose(self.inbound, clock_ms())
+        state = self.state
+        outcome = {
+            "would_lose": loss,
+            "state": state,
+            "epoch": self.epoch,
+            "promoted": False,
+            "took_ms": None,
+        }
+        reason = self._why_not(state)
+        if dry_run or (reason and not force):
+            return outcome | {"reason": reason or ""}
+        began_s = time.perf_counter()
+        async with self._changing:
+            if self.role == "leader":
+                raise PreconditionFailed("this node leads already")
+            former = (
+                str(self.inbound.uri) if self.inbound is not None else self._identity.identity.replaced_by
+            )
+            await self._close(in_order=True)
+            if former:
+                self._identity.identity.former_leaders = [former]
+            await self._lead(raises_epoch=True)
+        took_ms = round((time.perf_counter() - began_s) * 1000)
+        logger.warning("promoted epoch=%d took_ms=%d former_leader=%s", self.epoch, took_ms, former or "none")
+        return outcome | {
+            "promoted": True,
+            "epoch": self.epoch,
+            "state": self.state,
+            "took_ms": took_ms,
+            "reason": "",
+        }
+
+    def _why_not(self, state: str) -> str:
+        """Why a promotion needs force, empty if it does not."""
+        if self.role == "leader":
+            return "this node leads already"
+        if self.role == "fenced":
+            return "this node was replaced by another leader: what that has taken since would be lost"
+        if self._identity.identity.followed_epoch == 0:
+            return "this node has never finished joining a leader: it does not have all data"
+        progress = self.inbound.progress if self.inbound else None
+        if progress is not None and progress.state == "catching_up":
+            return "this node is catching up with its leader: it does not have all data yet"
+        if progress is not None and progress.is_torn:
+            return "the link ended while this node was catching up: it does not have all data"
+        return ""
+
+    # -- how it is ----------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """Of the data."""
+        return self._identity.identity.epoch
+
+    @property
+    def state(self) -> str:
+        """What a follower is at; else the role."""
+        return self.inbound.progress.state if self.inbound is not None else self.role
+
+    def status(self) -> dict[str, Any]:
+        """See management.node.ReplicationOperations."""
+        identity, settings = self._identity.identity, self._settings
+        address = self.listener.address if self.listener else None
+        return {
+            "role": self.role,
+            "epoch": identity.epoch,
+            "node_id": identity.node_id,
+            "node": self.config.node_name,
+            "state": self.state,
+            "error": self.inbound.progress.error if self.inbound else "",
+            "listener": str(address) if address else None,
+            "confirm": settings.confirm,
+            "min_in_sync": settings.min_in_sync,
+            "below_min_in_sync": settings.below_min_in_sync,
+            **leader_status(self.feed, self.listener),
+            "leader": follower_status(self.inbound, identity, settings.apply_delay_ms, clock_ms()),
+            "etcd": None,
+            "scrub": self.inspection.scrub_status(),
+        }
+
+    async def verify(self, follower: str | None, deep: bool) -> list[dict[str, Any]]:
+        """See management.node.ReplicationOperations."""
+        return await self.inspection.verify(follower, deep)
+
+    async def scrub(self) -> dict[str, Any]:
+        """See management.node.ReplicationOperations."""
+        return await self.inspection.scrub()
+
+    def divergent(self) -> list[dict[str, Any]]:
+        """See management.node.ReplicationOperations."""
+        return self.inspection.divergent()
+
+    def divergent_messages(self, report_id: str | None) -> Iterator[dict[str, Any]]:
+        """See management.node.ReplicationOperations."""
+        return self.inspection.divergent_messages(report_id)

@@ -1,0 +1,77 @@
+"""How a node's replication stands, in numbers: what the status shows of followers, and of a leader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leveret.runtime.replication.feed import Feed
+from leveret.runtime.replication.identity import Identity
+from leveret.runtime.replication.inbound import Inbound
+from leveret.runtime.replication.listener import ReplicationListener
+
+
+def leader_status(feed: Feed | None, listener: ReplicationListener | None) -> dict[str, Any]:
+    """Position, followers and who of them is in sync."""
+    rows = [link.row() for link in listener.followers] if listener is not None else []
+    in_sync = [row["name"] for row in rows if row["in_sync"]]
+    return {
+        "position": feed.position if feed else 0,
+        "records": feed.records if feed else 0,
+        "followers": rows,
+        "in_sync": in_sync,
+        "in_sync_count": len(in_sync),
+        "is_short": feed.in_sync.is_short if feed else False,
+    }
+
+
+def follower_status(
+    inbound: Inbound | None, identity: Identity, apply_delay_ms: int, now_ms: int
+) -> dict[str, Any] | None:
+    """How far this node is behind its leader; of a fenced one only who that is; None without one."""
+    if inbound is None:
+        if not identity.is_fenced:
+            return None
+        return {"uri": identity.replaced_by, "name": "", "epoch": identity.seen_epoch, "state": "unknown"}
+    progress = inbound.progress
+    behind = max(0, progress.position - progress.applied_position)
+    return {
+        "uri": str(inbound.uri),
+        "name": progress.leader.name if progress.leader else "",
+        "epoch": progress.leader.epoch if progress.leader else identity.seen_epoch,
+        "state": progress.state,
+        "error": progress.error,
+        "connected_at_ms": progress.connected_at_ms,
+        "position": progress.position,
+        "applied_position": progress.applied_position,
+        "acked_position": progress.acked_position,
+        "received_bytes": progress.received_bytes,
+        "lag_bytes": behind,
+        "lag_records": max(0, progress.records - progress.applied_records),
+        "lag_s": lag_s(inbound, now_ms),
+        "apply_delay_s": apply_delay_ms / 1000,
+        "in_sync": progress.state == "streaming",
+        "progress": None,
+    }
+
+
+def lag_s(inbound: Inbound, now_ms: int) -> float | None:
+    """How old what was applied last is, by the leader's clock; None if nothing ever was."""
+    progress = inbound.progress
+    if not progress.cut_at_ms:
+        return None
+    return max(0, now_ms - progress.cut_at_ms) / 1000
+
+
+def would_lose(inbound: Inbound | None, now_ms: int) -> dict[str, Any]:
+    """What a promotion now would lose of what the leader has; not `known` when the leader cannot be asked."""
+    if inbound is None:
+        return {"known": False, "messages": None, "bytes": None, "seconds": None}
+    progress = inbound.progress
+    is_known = progress.state == "streaming"
+    since_ms = progress.lost_at_ms if progress.lost_at_ms is not None else progress.cut_at_ms
+    return {
+        "known": is_known,
+        "messages": max(0, progress.records - progress.applied_records),
+        "bytes": max(0, progress.position - progress.applied_position),
+        "seconds": 0.0 if is_known else (round((now_ms - since_ms) / 1000, 3) if since_ms else None),
+    }

@@ -1,0 +1,127 @@
+"""The messages of a log's divergent tail as rows: for an operator, who decides what becomes of them.
+
+A row has what the management API shows of a message, and whether the tail itself settles it: then it had been
+consumed, or was to go. What cannot be read has a row as well, that says so under `damage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from leveret.core.offsets import OffsetSet
+from leveret.model.errors import Corrupt
+from leveret.session.message_json import payload_json, properties_json
+from leveret.session.stream_messages import runs_of
+from leveret.wire.chunk import Chunk, ChunkError, ChunkType, split_entries
+from leveret.wire.record import StoredMessage, decode_message, decode_settlements
+
+Read: TypeAlias = Callable[[ChunkType], Iterable[Chunk | Corrupt]]
+"""Gives the tail's chunks of a type, in order, and an error for each place where none can be read."""
+Row: TypeAlias = dict[str, Any]
+_SIZE_BYTES: Final = 4
+_NO_HEADER: Final = bytes(14)
+
+
+class Tail(NamedTuple):
+    """The records of a log from `from_offset` on, set aside by a report; `kind` is `queues`, `streams` or another."""
+
+    report: str
+    kind: str
+    vhost: str | None
+    queue: str | None
+    from_offset: int
+
+
+def message_rows(tail: Tail, read: Read) -> Iterator[Row]:
+    """The messages in the order of their offsets; none if the log is no queue's and no stream's.
+
+    Holds one chunk at a time, and which offsets are settled.
+    """
+    if tail.kind == "streams":
+        yield from _stream_rows(tail, read)
+    elif tail.kind == "queues":
+        yield from _queue_rows(tail, read)
+
+
+def _queue_rows(tail: Tail, read: Read) -> Iterator[Row]:
+    settled, unread = _settled(tail, read)
+    for chunk in read(ChunkType.USER):
+        if isinstance(chunk, Corrupt):
+            unread.pop(chunk.offset, None)
+            yield _damage(tail, chunk.offset, 0, str(chunk))
+            continue
+        offset, timestamp_ms = chunk.header.chunk_id, chunk.header.timestamp_ms
+        try:
+            for entry in split_entries(chunk.data):
+                message = decode_message(entry)
+                yield _row(tail, offset, timestamp_ms, message, is_settled=offset in settled)
+                offset += 1
+        except ChunkError as error:
+            yield _damage(tail, offset, timestamp_ms, str(error))
+    for offset, what in unread.items():
+        yield _damage(
+            tail, offset, 0, f"settlements, so a message may be settled that is not shown so: {what}"
+        )
+
+
+def _settled(tail: Tail, read: Read) -> tuple[OffsetSet, dict[int, str]]:
+    """What the tail settles, and which of its settlements cannot be read."""
+    settled = OffsetSet(tail.from_offset)
+    unread: dict[int, str] = {}
+    for chunk in read(ChunkType.TRACKING):
+        if isinstance(chunk, Corrupt):
+            unread[chunk.offset] = str(chunk)
+            continue
+        try:
+            for _, first, count in decode_settlements(chunk.data[_SIZE_BYTES:]):
+                settled.add(first, first + count)
+        except ChunkError as error:
+            unread[chunk.header.chunk_id] = str(error)
+        settled.add(chunk.header.chunk_id, chunk.header.next_offset)
+    return settled, unread
+
+
+def _stream_rows(tail: Tail, read: Read) -> Iterator[Row]:
+    for chunk in read(ChunkType.USER):
+        if isinstance(chunk, Corrupt):
+            yield _damage(tail, chunk.offset, 0, str(chunk))
+            continue
+        header = chunk.header
+        try:
+            runs = runs_of(bytes(chunk.data), header.chunk_id, header.chunk_id, (tail.queue or "").encode())
+        except ChunkError as error:
+            yield _damage(tail, header.chunk_id, header.timestamp_ms, str(error))
+            continue
+        for run in runs:
+            head = run.head
+            message = StoredMessage(head.exchange, head.routing_key, head.header, run.bodies[0])
+            yield _row(tail, run.first, header.timestamp_ms, message, is_settled=False)
+        if len(runs) < header.records:
+            what = (
+                f"{header.records - len(runs)} messages of this chunk are in batches that cannot be unpacked"
+            )
+            yield _damage(tail, header.chunk_id, header.timestamp_ms, what)
+
+
+def _row(tail: Tail, offset: int, timestamp_ms: int, message: StoredMessage, *, is_settled: bool) -> Row:
+    payload, encoding = payload_json(message.body)
+    return {
+        "report": tail.report,
+        "vhost": tail.vhost,
+        "queue": tail.queue,
+        "offset": offset,
+        "timestamp_ms": timestamp_ms,
+        "exchange": message.exchange.decode(errors="replace"),
+        "routing_key": message.routing_key.decode(errors="replace"),
+        "properties": properties_json(message.header),
+        "payload": payload,
+        "payload_encoding": encoding,
+        "settled": is_settled,
+    }
+
+
+def _damage(tail: Tail, offset: int, timestamp_ms: int, what: str) -> Row:
+    """A row without a message, from `offset` on."""
+    nothing = StoredMessage(b"", b"", _NO_HEADER, b"")
+    return {**_row(tail, offset, timestamp_ms, nothing, is_settled=False), "damage": what}

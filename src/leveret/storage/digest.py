@@ -1,0 +1,72 @@
+"""What two nodes compare to know that they hold the same chunks: a checksum over a range of a log.
+
+It covers the chunks' headers, which carry the CRCs of the data: so it is made as fast as headers are read, and
+a chunk that was replaced by another one is noticed. A deep one reads all octets, trailers too, and checks them;
+only that notices what the disk lost. In which segments the chunks stand makes no difference.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from leveret.model.errors import StorageError
+from leveret.storage.segment_file import STEP_BYTES, OnRead, Unreadable
+from leveret.storage.walk import HEADERS_BYTES, Damage, walk
+from leveret.wire.chunk import HEADER_BYTES
+
+
+class Digest(NamedTuple):
+    """Of the chunks in a range: how many, octets of them, CRC-32."""
+
+    chunks: int
+    octets: int
+    crc: int
+
+
+class RangeGone(StorageError):
+    """The range begins before the log does: all before `first_offset` was dropped."""
+
+    def __init__(self, directory: Path, from_offset: int, first_offset: int) -> None:
+        super().__init__(
+            f"log {directory}: offset {from_offset} is not held any more; compare from {first_offset} on"
+        )
+        self.first_offset = first_offset
+
+
+def digest(
+    directory: Path, from_offset: int, to_offset: int, *, deep: bool = False, on_read: OnRead | None = None
+) -> Digest:
+    """Of all chunks that begin at or after `from_offset` and end at or before `to_offset`; for a thread.
+
+    Raises:
+        Corrupt: a chunk in the range is damaged.
+        RangeGone: it was dropped, perhaps just now.
+        StorageError: files cannot be opened.
+    """
+    chunks = octets = crc = 0
+    expected = from_offset
+    window_bytes = STEP_BYTES if deep else HEADERS_BYTES
+    for found in walk(
+        directory, from_offset, to_offset, on_read=on_read, window_bytes=window_bytes, from_disk=deep
+    ):
+        if isinstance(found, Damage):
+            raise found.error(directory)
+        header, file, position = found
+        if header.chunk_id > expected:
+            raise RangeGone(directory, expected, header.chunk_id)
+        expected = header.next_offset
+        if header.chunk_id < from_offset or header.next_offset > to_offset:
+            continue
+        what = found.fault() if deep else None
+        if what is not None:
+            raise found.damage(what).error(directory)
+        try:
+            crc = file.crc(position, header.chunk_bytes if deep else HEADER_BYTES, crc)
+        except Unreadable as error:
+            raise found.damage(f"it cannot be read: {error}").error(directory) from error
+        chunks += 1
+        octets += header.chunk_bytes
+    if expected < to_offset:
+        raise RangeGone(directory, expected, to_offset)
+    return Digest(chunks, octets, crc)

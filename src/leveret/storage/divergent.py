@@ -1,0 +1,263 @@
+"""What this node holds and its leader does not: set aside before its logs are cut to what the leader has.
+
+    divergent/<report>/report.json                            what was set aside, and why
+    divergent/<report>/<path of the log>/log.json             the same of one log
+    divergent/<report>/<path of the log>/<offset>.segment     its chunks, as they stood in the log
+
+Nothing but an operator removes that again. A log may be cut, or removed, as soon as `add` has returned for it.
+Why no chunk is lost whenever the node dies:
+
+1. The directories are made, each durable in the one above it.
+2. The segment in which the tail begins is copied under another name, synced, renamed: a copy that has its name
+   is whole. The segments behind it are synced and get a second name (a hard link). The first one never does,
+   for a log cuts it by truncating that very file; the others it unlinks.
+3. The directory is synced, and with it the names.
+4. `log.json` is written, durably: what is beside it counts from now on. Only then `add` returns.
+
+Before 4 the log is untouched: its chunks are in it. After 4 they are here, and in the log until that is cut.
+A node that died in between joins again and adds the same log again: the unfinished report of the same epochs
+is taken up, and what it has already, octet for octet, stays as it is. Nothing is ever replaced: what has the
+name of something else that is there goes to another report.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from itertools import chain
+from itertools import count as count_from
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from leveret.model.errors import StorageError
+from leveret.storage.divergent_count import count
+from leveret.storage.divergent_report import DIRECTORY, DivergentLog, Report, directory_of, reports
+from leveret.storage.segment import State
+from leveret.storage.segment_file import STEP_BYTES, OnRead, SegmentFile, starts
+from leveret.storage.walk import Place, walk
+
+
+class _Piece(NamedTuple):
+    """The octets of a segment from `position` on, where the chunk of `first_offset` begins."""
+
+    segment: int
+    position: int
+    first_offset: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.first_offset:020d}{State.NEWEST}"
+
+
+class SetAside:
+    """One join's setting aside. Blocks for the disk, so it is for a thread, one call at a time.
+
+    The logs that are added must not change meanwhile: a follower that joins is not sent anything.
+
+    Attributes:
+        report: what was set aside; None as long as there is nothing.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        at_ms: int,
+        from_epoch: int,
+        to_epoch: int,
+        node_id: str,
+        leader_id: str,
+        leader_uri: str,
+        name_of: Callable[[str], tuple[str, str] | None],
+        on_read: OnRead | None = None,
+    ) -> None:
+        """Of a node in `from_epoch` that joins a leader in `to_epoch`; `name_of` gives a log's vhost and queue."""
+        self.report: Report | None = None
+        self._data_dir = data_dir
+        self._new = Report(
+            _id(at_ms, from_epoch), at_ms, from_epoch, to_epoch, node_id, leader_id, leader_uri
+        )
+        self._name_of = name_of
+        self._on_read = on_read
+
+    def add(self, path: str, at_offset: int = 0) -> DivergentLog | None:
+        """Set aside what the log at `path`, below the data directory, holds from the chunk with `at_offset` on.
+
+        Returns:
+            What that is; None if there is nothing.
+
+        Raises:
+            StorageError: the disk refused it. The log must be left as it is.
+        """
+        directory = self._data_dir / path
+        try:
+            pieces = self._tail(directory, at_offset)
+            if not pieces:
+                return None
+            return self._add(path, directory, pieces)
+        except OSError as error:
+            raise StorageError(
+                f"log {directory}: what is not its leader's cannot be set aside: {error}"
+            ) from error
+
+    def finish(self) -> Report | None:
+        """All logs were added that had to be; return the report, None if nothing was set aside.
+
+        Raises:
+            StorageError: the disk refused it; it stays unfinished.
+        """
+        report = self.report or self._unfinished()
+        if report is not None:
+            self._end(report)
+        return report if report is not None and report.logs else None
+
+    def _end(self, report: Report) -> None:
+        report.is_finished = True
+        report.save(self._data_dir)
+
+    def _tail(self, directory: Path, at_offset: int) -> list[_Piece]:
+        with closing(walk(directory, at_offset, on_read=self._on_read)) as found:
+            first = next(found, None)
+            if first is None:
+                return []
+            if isinstance(first, Place):
+                begin = _Piece(first.file.first_offset, first.position, first.header.chunk_id)
+            else:
+                begin = _Piece(first.segment, first.position, first.offset)
+        behind = [_Piece(start, 0, start) for start in starts(directory) if start > begin.segment]
+        # A log with a segment missing there has nothing before the next one.
+        return behind if begin.position < 0 else [begin, *behind]
+
+    def _add(self, path: str, directory: Path, pieces: list[_Piece]) -> DivergentLog:
+        report = self.report or self._unfinished() or self._begin()
+        known = next((log for log in report.logs if log.path == path), None)
+        missing = self._missing(directory, directory_of(self._data_dir, report.id) / path, pieces)
+        if known is not None and missing == []:
+            self.report = report
+            return known
+        if known is not None or missing is None:
+            self._end(report)
+            report, missing = self._begin(), pieces
+        self.report = report
+        self._keep(directory, directory_of(self._data_dir, report.id) / path, pieces[0], missing)
+        vhost, queue = self._name_of(path) or (None, None)
+        first = pieces[0].first_offset
+        log = DivergentLog(path, path.partition("/")[0], vhost, queue, first, first)
+        count(directory, log, self._on_read)
+        report.add(self._data_dir, log)
+        return log
+
+    # -- reports ------------------------------------------------------------------------------
+
+    def _unfinished(self) -> Report | None:
+        """The newest report that a join between the same epochs began, and did not finish."""
+        new = self._new
+        alike = [
+            report
+            for report in reports(self._data_dir)
+            if not report.is_finished
+            and (report.node_id, report.from_epoch, report.to_epoch)
+            == (new.node_id, new.from_epoch, new.to_epoch)
+        ]
+        return alike[-1] if alike else None
+
+    def _begin(self) -> Report:
+        """A new report, in a directory of its own."""
+        taken = set(os.listdir(self._data_dir / DIRECTORY)) if (self._data_dir / DIRECTORY).exists() else ()
+        names = chain([self._new.id], (f"{self._new.id}-{number}" for number in count_from(2)))
+        report = msgspec.structs.replace(
+            self._new, id=next(name for name in names if name not in taken), logs=[]
+        )
+        self._make(directory_of(self._data_dir, report.id))
+        report.save(self._data_dir)
+        return report
+
+    # -- files --------------------------------------------------------------------------------
+
+    def _missing(self, directory: Path, target: Path, pieces: list[_Piece]) -> list[_Piece] | None:
+        """The pieces that are not in `target` yet; None if something else is there under the name of one."""
+        missing = []
+        for piece in pieces:
+            held = target / piece.name
+            if not held.exists():
+                missing.append(piece)
+            elif not self._is_copy(directory, piece, held):
+                return None
+        return missing
+
+    def _is_copy(self, directory: Path, piece: _Piece, held: Path) -> bool:
+        with closing(self._open(directory, piece)) as file, held.open("rb") as copy:
+            if os.path.samestat(os.fstat(copy.fileno()), os.fstat(file.fd)):
+                return True
+            return all(
+                octets == copy.read(len(octets)) for octets in _tail_of(file, piece)
+            ) and not copy.read(1)
+
+    def _keep(self, directory: Path, target: Path, first: _Piece, missing: list[_Piece]) -> None:
+        self._make(target)
+        for piece in missing:
+            with closing(self._open(directory, piece)) as file:
+                if piece is first or not _link(file, target / piece.name):
+                    _copy(file, piece, target / piece.name)
+        _sync_directory(target)
+
+    def _open(self, directory: Path, piece: _Piece) -> SegmentFile:
+        return SegmentFile(directory, piece.segment, self._on_read or _unheard)
+
+    def _make(self, directory: Path) -> None:
+        made = self._data_dir
+        for part in directory.relative_to(self._data_dir).parts:
+            (made / part).mkdir(mode=0o700, exist_ok=True)
+            # Also of one that is there: whoever made it may have died before this.
+            _sync_directory(made)
+            made /= part
+
+
+def _id(at_ms: int, epoch: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y%m%dT%H%M%S}-e{epoch}"
+
+
+def _tail_of(file: SegmentFile, piece: _Piece) -> Iterator[bytes]:
+    """The octets, zeros for those that the disk cannot read: for want of them a node must not stay out for good."""
+    for position in range(piece.position, file.size, STEP_BYTES):
+        yield file.readable(position, min(STEP_BYTES, file.size - position))
+
+
+def _copy(file: SegmentFile, piece: _Piece, target: Path) -> None:
+    beside = target.with_name(f"{target.name}.copy")
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as copy:
+        for octets in _tail_of(file, piece):
+            copy.write(octets)
+        copy.flush()
+        os.fsync(copy.fileno())
+    beside.rename(target)
+
+
+def _link(file: SegmentFile, target: Path) -> bool:
+    """Give the segment a second name; not on every file system that can be done."""
+    os.fdatasync(file.fd)
+    for state in State:
+        try:
+            os.link(file.directory / f"{file.first_offset:020d}{state}", target)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+        return True
+    return False
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _unheard(octets: int) -> None:
+    """Nobody waits."""

@@ -1,0 +1,110 @@
+"""What the end of a log holds, counted before it is cut off; see storage.divergent."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from pathlib import Path
+from typing import Final
+
+from leveret.storage.divergent_report import DivergentLog
+from leveret.storage.segment_file import OnRead, Unreadable
+from leveret.storage.walk import Damage, Place, walk
+from leveret.wire.chunk import HEADER_BYTES, ChunkError, ChunkType
+from leveret.wire.record import decode_settlements
+
+_MERGE_AT: Final = 64 * 1024
+_ENTRY_BYTES: Final = 4
+
+
+def count(directory: Path, log: DivergentLog, on_read: OnRead | None = None) -> None:
+    """Fill in what the log in `directory` holds from `log.from_offset` on. Reads headers and settlements only.
+
+    Raises:
+        StorageError: files cannot be opened.
+    """
+    settled = _Settled()
+    for found in walk(directory, log.from_offset, on_read=on_read):
+        if isinstance(found, Damage):
+            log.damaged += 1
+            log.next_offset = max(log.next_offset, found.next_offset)
+            continue
+        header = found.header
+        log.chunks += 1
+        log.octets += header.chunk_bytes
+        log.next_offset = header.next_offset
+        if header.type == ChunkType.TRACKING and log.kind == "queues":
+            log.damaged += not _take(settled, found)
+        elif header.type == ChunkType.USER and log.kind == "definitions":
+            log.definitions += header.records
+        elif header.type == ChunkType.USER and log.kind in ("queues", "streams"):
+            log.messages += header.records
+    if settled.first is not None:
+        _count_settled(directory, log, settled, on_read)
+
+
+def _take(settled: _Settled, place: Place) -> bool:
+    """Take over the settlements of a chunk; whether they could be read."""
+    if place.fault() is not None:
+        return False
+    start, size = place.position + HEADER_BYTES + _ENTRY_BYTES, place.header.data_bytes - _ENTRY_BYTES
+    try:
+        for _, first, number in decode_settlements(place.file.read(start, size)):
+            settled.add(first, first + number)
+    except (ChunkError, Unreadable):
+        return False
+    return True
+
+
+def _count_settled(directory: Path, log: DivergentLog, settled: _Settled, on_read: OnRead | None) -> None:
+    """How many messages they are: a range may also cover settlements, which are none, and what was dropped."""
+    for found in walk(directory, settled.first or 0, log.next_offset, on_read=on_read):
+        if isinstance(found, Place) and found.header.type == ChunkType.USER:
+            number = settled.count(found.header.chunk_id, found.header.next_offset)
+            log.settlements += number
+            if found.header.chunk_id < log.from_offset:
+                log.settlements_lost += number
+
+
+class _Settled:
+    """Ranges of offsets, in any order at first."""
+
+    def __init__(self) -> None:
+        self._new: list[tuple[int, int]] = []
+        self._starts = array("Q")
+        self._ends = array("Q")
+
+    def add(self, first: int, end: int) -> None:
+        self._new.append((first, end))
+        if len(self._new) >= _MERGE_AT:
+            self._merge()
+
+    @property
+    def first(self) -> int | None:
+        """The lowest offset, None if there is none."""
+        self._merge()
+        return self._starts[0] if self._starts else None
+
+    def count(self, first: int, end: int) -> int:
+        """How many of the offsets from `first` up to `end` are in it."""
+        self._merge()
+        starts, ends = self._starts, self._ends
+        at = bisect_right(ends, first)
+        total = 0
+        while at < len(starts) and starts[at] < end:
+            total += min(end, ends[at]) - max(first, starts[at])
+            at += 1
+        return total
+
+    def _merge(self) -> None:
+        if not self._new:
+            return
+        every = sorted([*zip(self._starts, self._ends, strict=True), *self._new])
+        self._new = []
+        self._starts, self._ends = array("Q"), array("Q")
+        for first, end in every:
+            if self._ends and first <= self._ends[-1]:
+                self._ends[-1] = max(end, self._ends[-1])
+            else:
+                self._starts.append(first)
+                self._ends.append(end)

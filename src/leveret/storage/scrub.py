@@ -1,0 +1,144 @@
+"""Reading again all that a log holds, to find what the disk lost while a copy of it still exists, and mending it.
+
+A scrub reads from the disk and not from memory, and leaves memory as little as it found in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from leveret.model.errors import StorageError
+from leveret.storage.segment_file import STEP_BYTES, OnRead, open_segment, starts
+from leveret.storage.walk import Damage, walk
+from leveret.wire.chunk import HEADER_BYTES, ChunkError, decode_chunk
+
+
+class Scrub:
+    """One log's chunks before an offset, each read and checked; iterate over it for the damage, in a thread.
+
+    Attributes:
+        chunks: how many were found whole so far.
+        octets: of those.
+    """
+
+    def __init__(
+        self, directory: Path, until_offset: int, *, from_offset: int = 0, on_read: OnRead | None = None
+    ) -> None:
+        """`until_offset` is what the log has on disk for sure: its `synced_offset`."""
+        self.chunks = 0
+        self.octets = 0
+        self._directory = directory
+        self._range = from_offset, until_offset
+        self._on_read = on_read
+
+    def __iter__(self) -> Iterator[Damage]:
+        """Read on. Raises StorageError if files cannot be opened."""
+        for found in walk(
+            self._directory, *self._range, on_read=self._on_read, window_bytes=STEP_BYTES, from_disk=True
+        ):
+            if isinstance(found, Damage):
+                yield found
+                continue
+            what = found.fault()
+            if what is not None:
+                yield found.damage(what)
+                continue
+            self.chunks += 1
+            self.octets += found.header.chunk_bytes
+
+
+def repair(directory: Path, offset: int, octets: bytes, *, on_read: OnRead | None = None) -> None:
+    """Put chunks from another copy of the log in the place of what is damaged from `offset` on; blocks for the disk.
+
+    `octets` are all chunks of the damage, header to trailer. They replace damage and nothing else, so a crash
+    half-way leaves damage in the same place. The log may be appended to meanwhile, but not cut or deleted.
+
+    Raises:
+        StorageError: the chunks are not whole, not those, or do not fit; or the disk does not take or keep them.
+    """
+    try:
+        end = _end_of(octets, offset)
+        segment, position = _place_for(directory, offset, end, octets, on_read)
+        fd = open_segment(directory, segment, os.O_RDWR)
+        try:
+            kept = _write(fd, position, octets)
+        finally:
+            os.close(fd)
+    except _Misfit as error:
+        raise StorageError(f"log {directory}: not mended at offset {offset}: {error}") from error
+    except OSError as error:
+        raise StorageError(f"log {directory}: cannot be mended at offset {offset}: {error}") from error
+    if not kept:
+        raise StorageError(
+            f"log {directory}: mended at offset {offset}, but the disk gives back other octets; replace it"
+        )
+
+
+class _Misfit(Exception):
+    """Why nothing is written."""
+
+
+def _end_of(octets: bytes, offset: int) -> int:
+    """The offset after these chunks, which begin at `offset`."""
+    view = memoryview(octets)
+    position = 0
+    try:
+        while position < len(octets) or not octets:
+            header = decode_chunk(view, position).header
+            if header.chunk_id != offset:
+                raise _Misfit(f"chunk {header.chunk_id} was given for it, not {offset}")
+            position, offset = position + header.chunk_bytes, header.next_offset
+    except ChunkError as error:
+        raise _Misfit(f"what was given for it is damaged: {error}") from error
+    return offset
+
+
+def _place_for(
+    directory: Path, offset: int, end: int, octets: bytes, on_read: OnRead | None
+) -> tuple[int, int]:
+    """Segment and position of the damage that these octets, of records from `offset` to `end`, are to replace."""
+    with closing(walk(directory, offset, end, on_read=on_read, from_disk=True)) as found:
+        first = next(found, None)
+        if first is None:
+            raise _Misfit("it is not in the log any more")
+        if isinstance(first, Damage):
+            _fit_hole(directory, first, offset, end, len(octets))
+            return first.segment, first.position
+        if first.file.read(first.position, HEADER_BYTES) != octets[:HEADER_BYTES]:
+            raise _Misfit("the header that stands there is whole, and not that of what was given")
+        if first.header.chunk_bytes != len(octets):
+            raise _Misfit("more was given than the damaged chunk")
+        if first.fault() is None:
+            raise _Misfit("the chunk is whole")
+        return first.file.first_offset, first.position
+
+
+def _fit_hole(directory: Path, hole: Damage, offset: int, end: int, size: int) -> None:
+    if hole.position < 0:
+        raise _Misfit(hole.what)
+    if (hole.offset, hole.next_offset) != (offset, end):
+        raise _Misfit(
+            f"offsets {hole.offset} to {hole.next_offset} are damaged, {offset} to {end} were given"
+        )
+    if hole.length is None and end not in starts(directory):
+        # Where the newest segment ends is for the log to say, which goes on writing there.
+        raise _Misfit(hole.what)
+    if hole.length not in (None, size):
+        raise _Misfit(f"there is room for {hole.length} octets, {size} were given")
+
+
+def _write(fd: int, position: int, octets: bytes) -> bool:
+    """Write them, and read them back from the disk: whether they are the same."""
+    view = memoryview(octets)
+    written = 0
+    while written < len(octets):
+        written += os.pwrite(fd, view[written:], position + written)
+    os.fdatasync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    return all(
+        os.pread(fd, STEP_BYTES, position + at)[: len(octets) - at] == octets[at : at + STEP_BYTES]
+        for at in range(0, len(octets), STEP_BYTES)
+    )

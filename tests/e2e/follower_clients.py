@@ -1,0 +1,157 @@
+"""What tests of followers do at whoever leads, with pika."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import pika
+from pika.exceptions import AMQPError
+
+from leveret.pipeline.stream_client import StreamClient, connect
+from leveret.testing.applications import Taken, parameters
+from leveret.testing.follower_site import PATIENCE_S, Member
+from leveret.testing.ports import LOOPBACK, wait_until
+
+PERSISTENT: Final = pika.BasicProperties(delivery_mode=2)
+
+
+@contextmanager
+def channel_at(member: Member, vhost: str = "/") -> Iterator[Any]:
+    """A channel in confirm mode; its node may be gone at the end."""
+    connection = pika.BlockingConnection(parameters(member.node.amqp_port, vhost))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    try:
+        yield channel
+    finally:
+        with suppress(AMQPError, OSError):
+            connection.close()
+
+
+def declare(member: Member, queue: str, **arguments: Any) -> None:
+    """A durable queue; `_` in names of arguments stands for `-`."""
+    named = {name.replace("_", "-"): value for name, value in arguments.items()}
+    with channel_at(member) as channel:
+        channel.queue_declare(queue, durable=True, arguments=named)
+
+
+def publish(member: Member, queue: str, bodies: Iterable[bytes]) -> None:
+    """Publish persistently; each is confirmed before the next."""
+    with channel_at(member) as channel:
+        for body in bodies:
+            channel.basic_publish("", queue, body, PERSISTENT)
+
+
+def numbered(first: int, count: int, size: int = 0) -> list[bytes]:
+    """Bodies that are told by their number, filled up to a size."""
+    return [f"{number}".encode().ljust(size) for number in range(first, first + count)]
+
+
+def bodies(member: Member, queue: str) -> list[bytes]:
+    """What a queue has, in its order; all of it stays."""
+    found = []
+    with channel_at(member) as channel:
+        while (message := channel.basic_get(queue))[0] is not None:
+            found.append(message[2])
+    return found
+
+
+def fill(leader: Member, queue: str, size: int, *, seed: int = 0) -> None:
+    """Messages of `size` octets together that no two are alike."""
+    declare(leader, queue)
+    chance = random.Random(seed)
+    publish(leader, queue, (chance.randbytes(200_000) for _ in range(size // 200_000)))
+
+
+def live(leader: Member) -> None:
+    """Something of every kind of definition, message and settlement."""
+    ctl = leader.node.ctl
+    ctl("add_vhost", "shop")
+    ctl("add_user", "app", "s3cret")
+    ctl("set_permissions", "-p", "shop", "app", ".*", ".*", ".*")
+    ctl("set_policy", "--vhost", "/", "short", "^short$", '{"max-length": 3}')
+    ctl("set_operator_policy", "--vhost", "/", "many", "^many$", '{"max-length": 100000}')
+    ctl("set_vhost_limits", "-p", "shop", '{"max-queues": 7}')
+    ctl("delete_user", "guest", check=False)
+    ctl("add_user", "guest", "guest")
+    ctl("set_user_tags", "guest", "administrator")
+    ctl("set_permissions", "guest", ".*", ".*", ".*")
+    with channel_at(leader) as channel:
+        channel.exchange_declare("topics", exchange_type="topic", durable=True)
+        for name, arguments in {
+            "plain": {},
+            "short": {},
+            "safe": {"x-queue-type": "quorum"},
+            "events": {"x-queue-type": "stream"},
+            "ranked": {"x-max-priority": 3},
+            "grave": {},
+            "dying": {
+                "x-message-ttl": 1,
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": "grave",
+            },
+            "gone": {},
+        }.items():
+            channel.queue_declare(name, durable=True, arguments=arguments)
+            channel.queue_bind(name, "topics", f"{name}.#")
+    for name in ("plain", "short", "safe", "events", "ranked", "dying", "gone"):
+        publish(leader, name, numbered(0, 20, 100))
+    with channel_at(leader) as channel:
+        for _ in range(7):
+            method, _, _ = channel.basic_get("plain")
+            channel.basic_ack(method.delivery_tag)
+        channel.basic_get("safe", auto_ack=True)
+        channel.queue_purge("ranked")
+        channel.queue_delete("gone")
+        wait_until(
+            lambda: channel.queue_declare("grave", passive=True).method.message_count == 20,
+            "the dead",
+            PATIENCE_S,
+        )
+
+
+def store_offset(leader: Member, stream: str, offset: int) -> None:
+    """A reader says how far it is; waits until that is known."""
+    with _stream_client(leader) as client:
+        client.store_offset("reader", stream, offset)
+        wait_until(lambda: client.query_offset("reader", stream) == offset, "the offset", PATIENCE_S)
+
+
+def stored_offset(leader: Member, stream: str) -> int | None:
+    """What the reader said last."""
+    with _stream_client(leader) as client:
+        return client.query_offset("reader", stream)
+
+
+def _stream_client(leader: Member) -> StreamClient:
+    return connect([(LOOPBACK, leader.node.stream_port)], vhost="/", username="guest", password="guest")
+
+
+def count(port: int, queue: str) -> int:
+    """How many messages a queue or stream has."""
+    with pika.BlockingConnection(parameters(port, "/")) as connection:
+        return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
+
+
+def read_stream(port: int, stream: str) -> list[Taken]:
+    """All messages of a stream, from its begin."""
+    connection = pika.BlockingConnection(parameters(port, "/"))
+    channel = connection.channel()
+    expected = channel.queue_declare(stream, passive=True).method.message_count
+    channel.basic_qos(prefetch_count=500)
+    taken: list[Taken] = []
+    if expected:
+        for method, properties, body in channel.consume(stream, arguments={"x-stream-offset": "first"}):
+            taken.append(
+                Taken(int(properties.message_id), method.exchange, method.routing_key, body, properties)
+            )
+            if len(taken) % 200 == 0:
+                channel.basic_ack(method.delivery_tag, multiple=True)
+            if len(taken) == expected:
+                break
+    with suppress(AMQPError):
+        connection.close()
+    return taken

@@ -1,0 +1,536 @@
+"""The election against a real etcd: who leads, who may, and who finds out when.
+
+Leases are long where a leader has to stay one, so that a slow machine changes nothing, and short where one ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from leveret.config.followers import Followers
+from leveret.config.uris import Endpoint, Endpoints
+from leveret.core.election import Leader, UnreadableState
+from leveret.runtime.replication.election import Deposed, Election, Lost, Won
+from leveret.runtime.replication.etcd import EtcdAway, EtcdRefused
+from leveret.testing import certificates, etcd
+from leveret.testing.certificates import CertificateAuthority
+from leveret.testing.etcd import EtcdCluster, EtcdMember
+from leveret.testing.ports import LOOPBACK, wait_until
+from leveret.testing.process import ServerProcess
+
+pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
+
+PATIENCE_S: Final = 30.0
+LONG_MS: Final = 30_000
+SHORT_MS: Final = 2_000
+HEARTBEAT_MS: Final = 20
+"""Of an etcd of one member, which so starts sooner and gives leases of one second."""
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[EtcdCluster]:
+    with EtcdCluster(heartbeat_ms=HEARTBEAT_MS) as one:
+        yield one
+
+
+@pytest.fixture
+def own() -> Iterator[EtcdCluster]:
+    """For a test that is rough with it."""
+    with EtcdCluster(heartbeat_ms=HEARTBEAT_MS) as one:
+        yield one
+
+
+class Node:
+    """An election with what it was told."""
+
+    def __init__(self, election: Election, name: str) -> None:
+        self.election, self.name = election, name
+        self.deposed: list[str] = []
+        self.seen: list[Leader | None] = []
+
+    async def campaign(self, epoch: int = 0, *, force: bool = False) -> Won | Lost:
+        return await self.election.campaign(self.name, f"tcp://{self.name}:5679", epoch, force=force)
+
+    async def win(self, epoch: int = 0) -> Won:
+        """Campaign whenever nobody leads, until it is won."""
+        async with asyncio.timeout(PATIENCE_S):
+            async for leader in self.election.watch_leader():
+                if leader is None:
+                    outcome = await self.campaign(epoch)
+                    if isinstance(outcome, Won):
+                        return outcome
+        raise AssertionError("closed")
+
+    async def watch(self) -> None:
+        async for leader in self.election.watch_leader():
+            self.seen.append(leader)
+
+
+@asynccontextmanager
+async def node(
+    name: str, endpoints: str, prefix: str, ttl_ms: int = LONG_MS, **more: Any
+) -> AsyncIterator[Node]:
+    settings = Followers(
+        etcd_endpoints=Endpoints().parse(endpoints), etcd_prefix=prefix, etcd_lease_ttl_ms=ttl_ms
+    )
+    one = Node(Election(settings, on_deposed=lambda why: one.deposed.append(why), **more), name)
+    one.election.start()
+    watching = asyncio.create_task(one.watch())
+    try:
+        yield one
+    finally:
+        await one.election.close()
+        await watching
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():  # noqa: ASYNC110 # whatever it is, it comes with no event
+            await asyncio.sleep(0.01)
+
+
+def play(scene: Awaitable[None]) -> None:
+    async def main() -> None:
+        await scene
+
+    asyncio.run(main())
+
+
+# Two in one process.
+
+
+def test_one_of_two_leads_the_other_sees_it_and_follows_at_once_when_it_resigns(shared: EtcdCluster) -> None:
+    async def scene() -> None:
+        async with node("a", shared.setting, "two") as a, node("b", shared.setting, "two") as b:
+            assert await a.campaign(3) == Won(4, frozenset())
+            await a.election.record_in_sync(frozenset("b"))
+            lost = await b.campaign(9)
+            assert lost == Lost("node a leads in epoch 4", Leader("a", "tcp://a:5679", 4))
+            await until(lambda: b.seen[-1:] == [Leader("a", "tcp://a:5679", 4)])
+            status = b.election.status()
+            assert (status["reachable"], status["in_sync"], status["holds_lease"]) == (
+                True,
+                ["a", "b"],
+                False,
+            )
+            await a.election.resign()
+            assert not a.election.holds_lease_now()
+            # Far sooner than a lease ends, or nobody would be told within this test's patience.
+            await until(lambda: b.seen[-1] is None)
+            assert await b.campaign(1) == Won(5, frozenset("a"))
+            assert b.election.holds_lease_now()
+            assert (a.deposed, b.deposed) == ([], [])
+            await until(lambda: a.seen[-1] == Leader("b", "tcp://b:5679", 5))
+
+    play(scene())
+
+
+def test_only_one_that_was_in_sync_wins_unless_an_operator_forces_it(shared: EtcdCluster) -> None:
+    async def scene() -> None:
+        async with node("a", shared.setting, "sync") as a, node("b", shared.setting, "sync") as b:
+            assert await a.campaign() == Won(1, frozenset())
+            await a.election.record_in_sync(frozenset("b"))
+            await a.election.record_in_sync(frozenset())
+            await a.election.resign()
+            outcome = await b.campaign(7)
+            assert isinstance(outcome, Lost)
+            assert "may lack confirmed messages; in sync when there was a leader: a" in outcome.reason
+            assert await b.campaign(7, force=True) == Won(8, frozenset())
+            await b.election.resign()
+            assert isinstance(await a.campaign(), Lost)
+
+    play(scene())
+
+
+def test_a_deposed_leader_knows_and_can_not_change_the_record(shared: EtcdCluster) -> None:
+    async def scene() -> None:
+        async with node("a", shared.setting, "stall", SHORT_MS) as a, node("b", shared.setting, "stall") as b:
+            await a.campaign()
+            await a.election.record_in_sync(frozenset("b"))
+            assert a.election.holds_lease_now()
+            time.sleep(SHORT_MS / 1000)  # noqa: ASYNC251 # the event loop stands still
+            assert not a.election.holds_lease_now()
+            assert a.deposed == []
+            with pytest.raises(Deposed):
+                await a.election.record_in_sync(frozenset())
+            await until(lambda: a.deposed)
+            assert (await b.win()).in_sync == frozenset("a")
+            with pytest.raises(Deposed):
+                await a.election.record_in_sync(frozenset("b"))
+            assert b.election.holds_lease_now()
+            assert len(a.deposed) == 1
+
+    play(scene())
+
+
+def test_a_leader_that_lost_its_key_is_told_though_its_lease_lasts(shared: EtcdCluster) -> None:
+    async def scene() -> None:
+        async with node("a", shared.setting, "gone") as a:
+            await a.campaign()
+            key = "Z29uZS9sZWFkZXI="  # gone/leader
+            await asyncio.to_thread(shared.members[0].ask, "kv/deleterange", key=key)
+            await until(lambda: a.deposed)
+            assert a.deposed == ["etcd has ended the lease"]
+            assert await a.win(1) == Won(2, frozenset())
+
+    play(scene())
+
+
+def test_what_nobody_of_us_wrote_elects_nobody(shared: EtcdCluster) -> None:
+    async def scene() -> None:
+        key, value = "Zm9yZWlnbi9lcG9jaA==", "bWluZQ=="  # foreign/epoch, mine
+        await asyncio.to_thread(shared.members[0].ask, "kv/put", key=key, value=value)
+        async with node("a", shared.setting, "foreign") as a:
+            with pytest.raises(UnreadableState, match="key foreign/epoch holds"):
+                await a.campaign()
+            await until(lambda: "foreign/epoch" in str(a.election.status()["last_error"]))
+            assert a.seen == []
+
+    play(scene())
+
+
+def test_while_nobody_leads_the_occasion_to_campaign_comes_again(shared: EtcdCluster) -> None:
+    async def scene() -> None:
+        async with node("a", shared.setting, "vacant", 1000) as a:
+            await until(lambda: len(a.seen) > 1)
+            assert a.seen[:2] == [None, None]
+
+    play(scene())
+
+
+# Many at once.
+
+
+def test_of_many_who_come_and_go_one_leads_at_a_time_and_no_epoch_comes_twice(
+    shared: EtcdCluster, chance: random.Random
+) -> None:
+    """Some resign, some vanish and leave their lease to end; each win is in a higher epoch than the one before."""
+    names, wins = "abcdefgh", [0]
+
+    async def contend(one: Node, everyone: list[Node], moments: random.Random) -> None:
+        while len(wins) < 40:
+            with suppress(EtcdAway, Deposed):  # A slow machine.
+                outcome = await one.campaign(moments.randrange(3))
+                if isinstance(outcome, Won):
+                    assert [other for other in everyone if other.election.holds_lease_now()] in ([one], [])
+                    assert outcome.epoch > wins[-1]
+                    wins.append(outcome.epoch)
+                    await one.election.record_in_sync(frozenset(names))
+                    await asyncio.sleep(moments.uniform(0, 0.02))
+                    if moments.random() < 0.9:
+                        await one.election.resign()
+                    else:
+                        vanish(one.election)
+            await asyncio.sleep(moments.uniform(0, 0.05))
+
+    def vanish(election: Election) -> None:
+        """What is left of a leader that was killed, the rest of the process aside."""
+        term, election._term = election._term, None
+        if term is not None:
+            term.end()
+
+    async def scene(nodes: list[Node]) -> None:
+        if len(nodes) < len(names):
+            async with node(names[len(nodes)], shared.setting, "many", 1000) as one:
+                await scene([*nodes, one])
+            return
+        draws = [random.Random(chance.random()) for _ in nodes]
+        await asyncio.gather(*(contend(one, nodes, draw) for one, draw in zip(nodes, draws, strict=True)))
+
+    play(scene([]))
+    assert wins == sorted(set(wins))
+
+
+# Two processes.
+
+
+class Candidates:
+    """Processes of `etcd_candidate`."""
+
+    def __init__(self, cluster: EtcdCluster, home: Path, ttl_ms: int) -> None:
+        self._arguments = (cluster.setting, "processes")
+        self._home, self._ttl_ms = home, ttl_ms
+        self.processes: dict[str, ServerProcess] = {}
+
+    def start(self, name: str) -> ServerProcess:
+        one = self.processes[name] = ServerProcess(self._home / f"{name}.log")
+        program = [sys.executable, "-m", "tests.e2e.etcd_candidate"]
+        one.launch([*program, *self._arguments, name, str(self._ttl_ms)], dict(os.environ))
+        return one
+
+    def events(self, name: str, event: str) -> list[dict[str, Any]]:
+        """What it has said; a line that is not whole yet is left out."""
+        whole, _, _ = self.processes[name].log_text().rpartition("\n")
+        said = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
+        return [one for one in said if one["event"] == event]
+
+    def wait(self, name: str, event: str, **fields: Any) -> dict[str, Any]:
+        """The first event with these fields."""
+
+        def found() -> list[dict[str, Any]]:
+            self.processes[name].assert_alive()
+            return [one for one in self.events(name, event) if fields.items() <= one.items()]
+
+        wait_until(lambda: bool(found()), f"{event} {fields} of {name}", PATIENCE_S)
+        return found()[0]
+
+
+@pytest.fixture
+def candidates(own: EtcdCluster, tmp_path: Path) -> Iterator[Candidates]:
+    """Node `a` leads, node `b` sees it and is in sync."""
+    both = Candidates(own, tmp_path, SHORT_MS)
+    try:
+        both.start("a")
+        both.wait("a", "won")
+        both.start("b")
+        both.wait("b", "leader", node_id="a")
+        key, value = "cHJvY2Vzc2VzL2luX3N5bmM=", "WyJhIiwiYiJd"  # processes/in_sync, ["a","b"]
+        own.members[0].ask("kv/put", key=key, value=value)
+        yield both
+    finally:
+        for one in both.processes.values():
+            one.close()
+
+
+def test_a_leader_that_is_killed_is_followed_by_the_other_when_its_lease_ends(candidates: Candidates) -> None:
+    candidates.processes["a"].kill9()
+    assert candidates.wait("b", "leader", node_id=None)
+    assert candidates.wait("b", "won")["epoch"] == 2
+    candidates.start("a")
+    assert candidates.wait("a", "leader", node_id="b")["epoch"] == 2
+
+
+def test_a_leader_that_is_stopped_promises_nothing_once_another_can_lead(candidates: Candidates) -> None:
+    stopped = candidates.processes["a"]
+    stopped.signal(signal.SIGSTOP)
+    vacant_s = candidates.wait("b", "leader", node_id=None)["at_s"]
+    candidates.wait("b", "won")
+    stopped.signal(signal.SIGCONT)
+    assert candidates.wait("a", "promised")["last_s"] < vacant_s
+    assert "no keepalive of the lease in time" in candidates.wait("a", "deposed")["why"]
+    assert candidates.wait("a", "leader", node_id="b")["epoch"] == 2
+
+
+# etcd in trouble.
+
+
+def test_without_etcd_the_leader_gives_up_by_itself_and_with_it_all_goes_on(own: EtcdCluster) -> None:
+    member = own.members[0]
+
+    async def scene() -> None:
+        async with node("a", own.setting, "away", SHORT_MS) as a, node("b", own.setting, "away") as b:
+            await a.campaign()
+            await until(lambda: b.seen)
+            member.pause()
+            with pytest.raises(Deposed):  # Not sooner: whether etcd has it is not known.
+                await a.election.record_in_sync(frozenset("b"))
+            assert not a.election.holds_lease_now()
+            with pytest.raises(EtcdAway, match=f"no endpoint of etcd answers: {member.url}"):
+                await b.campaign()
+            await until(lambda: not a.election.status()["reachable"] and a.deposed)
+            assert "no keepalive of the lease in time" in a.deposed[0]
+            told = len(b.seen)
+            member.go_on()
+            assert (await a.win(1)).epoch == 2
+            await until(lambda: len(b.seen) > told and b.seen[-1] == Leader("a", "tcp://a:5679", 2))
+            assert a.election.status()["reachable"]
+
+    play(scene())
+
+
+def test_a_leader_outlives_a_restart_of_etcd_that_is_shorter_than_its_lease(own: EtcdCluster) -> None:
+    member = own.members[0]
+
+    async def scene() -> None:
+        async with node("a", own.setting, "restart") as a, node("b", own.setting, "restart") as b:
+            await a.campaign()
+            await until(lambda: b.seen[-1:] == [Leader("a", "tcp://a:5679", 1)])
+            told = len(b.seen)
+            member.kill9()
+            await until(lambda: not b.election.status()["reachable"])
+            await asyncio.to_thread(member.restart)
+            await a.election.record_in_sync(frozenset("b"))
+            assert a.election.holds_lease_now()
+            await until(lambda: len(b.seen) > told)
+            assert set(b.seen[told:]) == {Leader("a", "tcp://a:5679", 1)}
+            assert await b.campaign() == Lost("node a leads in epoch 1", Leader("a", "tcp://a:5679", 1))
+
+    play(scene())
+
+
+def test_a_loss_of_etcds_data_makes_no_epoch_come_twice_and_lets_nobody_win_who_was_not_in_sync(
+    own: EtcdCluster,
+) -> None:
+    member = own.members[0]
+
+    async def scene() -> None:
+        async with node("a", own.setting, "lost") as a, node("b", own.setting, "lost") as b:
+            assert await a.campaign(6) == Won(7, frozenset())
+            await until(lambda: b.election.status()["epoch"] == 7)
+            member.kill9()
+            member.lose_data()
+            await asyncio.to_thread(member.restart)
+            await until(lambda: a.deposed)
+            outcome = await b.campaign(1)
+            assert isinstance(outcome, Lost)
+            assert "may lack confirmed messages" in outcome.reason
+            assert await a.win(7) == Won(8, frozenset())
+        async with node("c", own.setting, "lost") as c:
+            assert c.election.status()["epoch"] <= 8
+
+    play(scene())
+
+
+def test_a_leader_stays_one_when_the_member_of_etcd_it_talks_to_dies_or_hangs() -> None:
+    async def scene(three: EtcdCluster) -> None:
+        async with node("a", three.setting, "members") as a, node("b", three.setting, "members") as b:
+            await a.campaign()
+            await a.election.record_in_sync(frozenset("b"))
+            three.members[0].kill9()
+            await until(lambda: at(a) != three.members[0].url)
+            await a.election.record_in_sync(frozenset())
+            await asyncio.to_thread(three.members[0].restart)
+            hanging = next(one for one in three.members if one.url == at(a))
+            hanging.pause()
+            await until(lambda: at(a) != hanging.url)
+            await a.election.record_in_sync(frozenset("b"))
+            await a.election.resign()
+            await until(lambda: b.seen[-1:] == [None])
+            assert await b.campaign(1) == Won(2, frozenset("a"))
+            assert a.deposed == []
+
+    def at(one: Node) -> str:
+        return one.election._etcd.endpoint.url
+
+    with EtcdCluster(3) as three:
+        play(scene(three))
+
+
+# Answers that get lost.
+
+
+@asynccontextmanager
+async def deaf_to_transactions(member: EtcdMember) -> AsyncIterator[str]:
+    """A door of etcd that hands requests in, and hangs up instead of answering a transaction; its URL."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner, outer = await asyncio.open_connection(LOOPBACK, member.port)
+        hands_out = asyncio.create_task(pump(inner, writer, lambda: not is_deaf))
+        is_deaf = False
+        while octets := await reader.read(65536):
+            is_deaf = is_deaf or b"/v3/kv/txn" in octets
+            outer.write(octets)
+        outer.close()
+        await hands_out
+
+    async def pump(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listens: Callable[[], bool]
+    ) -> None:
+        while octets := await reader.read(65536):
+            if not listens():
+                break
+            writer.write(octets)
+        writer.close()
+
+    server = await asyncio.start_server(serve, LOOPBACK, 0)
+    async with server:
+        yield f"http://{LOOPBACK}:{server.sockets[0].getsockname()[1]}"
+
+
+def test_what_was_done_though_the_answer_got_lost_counts(shared: EtcdCluster) -> None:
+    async def scene() -> None:
+        async with deaf_to_transactions(shared.members[0]) as deaf, node("a", deaf, "deaf") as a:
+            assert await a.campaign() == Won(1, frozenset())
+            assert a.election.holds_lease_now()
+        async with deaf_to_transactions(shared.members[0]) as deaf:
+            async with node("b", f"{deaf},{shared.setting}", "deaf-too") as b:
+                assert await b.campaign() == Won(1, frozenset())
+                b.election._etcd.endpoint = Endpoint(deaf)
+                await b.election.record_in_sync(frozenset("c"))
+                assert b.election.status()["holds_lease"]
+                await b.election.resign()
+            async with node("c", shared.setting, "deaf-too") as c:
+                assert await c.campaign() == Won(2, frozenset("b"))
+
+    play(scene())
+
+
+# Who asks.
+
+
+def test_etcd_may_ask_for_a_user_and_forget_logins(own: EtcdCluster) -> None:
+    member = own.members[0]
+
+    async def scene() -> None:
+        door = f"http://root:s%3Acret@{LOOPBACK}:{member.port}"
+        async with node("a", door, "users") as a:  # Nobody is asked yet.
+            await until(lambda: a.seen == [None])
+        member.ask("auth/user/add", name="root", password="s:cret")
+        member.ask("auth/user/grant", user="root", role="root")
+        member.ask("auth/enable")
+        async with node("a", door, "users") as a:
+            await a.campaign()
+            await asyncio.to_thread(member.stop)
+            await asyncio.to_thread(member.restart)
+            await a.election.record_in_sync(frozenset("b"))
+            assert a.deposed == []
+            assert "cret" not in repr(a.election.status())
+            assert a.election.status()["endpoints"] == [member.url]
+        for user, why in (
+            ("root:wrong@", "refuses user root: .*authentication failed"),
+            ("", "user name is empty"),
+        ):
+            async with node("b", f"http://{user}{LOOPBACK}:{member.port}", "users") as b:
+                with pytest.raises(EtcdRefused, match=why) as refused:
+                    await b.campaign()
+                assert "wrong" not in str(refused.value)
+
+    play(scene())
+
+
+@pytest.mark.skipif(certificates.available() is not None, reason=str(certificates.available()))
+def test_etcd_may_speak_tls_and_has_to_prove_who_it_is(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path)
+    issued = authority.issue("etcd", names=f"IP:{LOOPBACK}")
+
+    async def scene(cluster: EtcdCluster) -> None:
+        async with node("a", cluster.setting, "tls", SHORT_MS, tls=issued.client_context()) as a:
+            assert await a.campaign() == Won(1, frozenset())
+            cluster.members[0].pause()
+            await until(lambda: a.deposed)
+            cluster.members[0].go_on()
+            assert (await a.win()).epoch == 2
+        async with node("b", cluster.setting, "tls") as b:
+            with pytest.raises(EtcdAway, match="certificate verify failed"):
+                await b.campaign()
+
+    with EtcdCluster(tls=issued, heartbeat_ms=HEARTBEAT_MS) as cluster:
+        play(scene(cluster))
+
+
+def test_what_is_no_etcd_is_named(shared: EtcdCluster) -> None:
+    async def scene() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nnot found")
+            writer.close()
+
+        async with await asyncio.start_server(serve, LOOPBACK, 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            async with node("a", f"http://{LOOPBACK}:{port}", "none") as a:
+                with pytest.raises(EtcdAway, match=rf"{port} \(HTTP status 404, not the words of etcd"):
+                    await a.campaign()
+
+    play(scene())

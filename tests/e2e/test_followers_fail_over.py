@@ -1,0 +1,451 @@
+"""Confirms wait for followers and no longer than they must; one takes over, and the old leader does no harm."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pika.exceptions
+import pytest
+from pamqp import commands
+
+from leveret.testing.follower_site import PATIENCE_S, FollowerSite, Member
+from leveret.testing.ports import accepts, speaks_amqp, wait_until
+from tests.conformance.rawclient import Peer
+from tests.e2e.follower_clients import (
+    PERSISTENT,
+    bodies,
+    channel_at,
+    declare,
+    numbered,
+    publish,
+    read_stream,
+    store_offset,
+    stored_offset,
+)
+
+ACK_TIMEOUT_S = 1.0
+CONFIG = {"segment_bytes_max": str(1 << 20), "replication.ack_timeout": f"{ACK_TIMEOUT_S:g}s"}
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[FollowerSite]:
+    """A leader and a follower in sync, and a queue `orders`."""
+    with FollowerSite(tmp_path, config=CONFIG) as site:
+        site.start()
+        declare(site.leader, "orders")
+        yield site
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[FollowerSite]:
+    """A leader and two followers in sync, and a queue `orders`."""
+    with FollowerSite(tmp_path, followers=2, config=CONFIG) as site:
+        site.start()
+        declare(site.leader, "orders")
+        yield site
+
+
+def lose_follower(site: FollowerSite, follower: Member) -> None:
+    """Nothing passes between the two any more, and the leader no longer waits."""
+    follower.link.stall()
+    publish(site.leader, "orders", [b"notices"])
+    wait_until(lambda: site.leader.status()["in_sync"] == [], "a follower that is dropped", PATIENCE_S)
+
+
+# -- promotion ------------------------------------------------------------------------------------
+
+
+def test_a_follower_takes_over_with_everything_that_was_confirmed(pair: FollowerSite) -> None:
+    old, [follower] = pair.leader, pair.followers
+    publish(old, "orders", numbered(0, 300, 1000))
+    with channel_at(old) as channel:
+        for _ in range(100):
+            channel.basic_get("orders", auto_ack=True)
+        channel.basic_publish("", "orders", b"after the acks", PERSISTENT)
+    epoch = old.status()["epoch"]
+    old.node.kill9()
+    outcome = pair.promote(follower)
+    assert outcome["epoch"] > epoch
+    assert outcome["state"] == "leader"
+    assert bodies(follower, "orders") == [*numbered(100, 200, 1000), b"after the acks"]
+    publish(follower, "orders", [b"life goes on"])
+    status = follower.status()
+    assert (status["role"], status["leader"]) == ("leader", None)
+
+
+def test_a_dry_run_tells_what_would_be_lost_and_promotes_nobody(pair: FollowerSite) -> None:
+    [follower] = pair.followers
+    publish(pair.leader, "orders", numbered(0, 10))
+    pair.wait_even()
+    outcome = follower.promote(dry_run=True)
+    assert outcome["promoted"] is False
+    assert (outcome["would_lose"]["known"], outcome["would_lose"]["messages"]) == (True, 0)
+    assert follower.status()["role"] == "follower"
+    ended = follower.node.ctl("promote_follower", "--dry-run")
+    assert "0 messages" in ended.stdout, ended.stdout
+    lose_follower(pair, follower)
+    publish(pair.leader, "orders", numbered(10, 10))
+    wait_until(
+        lambda: not follower.promote(dry_run=True)["would_lose"]["known"], "a follower in doubt", PATIENCE_S
+    )
+    assert follower.promote(dry_run=True)["would_lose"]["seconds"] > 0
+    assert not accepts(follower.node.amqp_port)
+
+
+def test_a_leader_cannot_be_promoted(pair: FollowerSite) -> None:
+    answer = pair.leader.ask("POST", "replication/promote", {})
+    assert answer.status_code >= 400
+    assert "leader" in answer.json()["reason"]
+    ended = pair.leader.node.ctl("promote_follower", check=False)
+    assert ended.returncode != 0
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_what_was_purged_just_before_the_leader_died_does_not_come_back(pair: FollowerSite) -> None:
+    old, [follower] = pair.leader, pair.followers
+    for round_ in range(5):
+        old = pair.leader
+        [follower] = pair.followers
+        publish(old, "orders", numbered(0, 50))
+        with channel_at(old) as channel:
+            for _ in range(20):
+                channel.basic_get("orders")
+            channel.basic_recover(requeue=True)
+            assert channel.queue_purge("orders").method.message_count == 50, round_
+            old.node.kill9()
+        pair.promote(follower)
+        assert bodies(follower, "orders") == []
+        old.follow(pair.leader)
+        pair.wait_in_sync()
+    assert pair.assert_identical() > 0
+
+
+def test_what_was_declared_and_deleted_just_before_the_leader_died_is_there_and_gone(
+    pair: FollowerSite,
+) -> None:
+    old, [follower] = pair.leader, pair.followers
+    declare(old, "doomed")
+    publish(old, "doomed", [b"x"])
+    with channel_at(old) as channel:
+        channel.queue_delete("doomed")
+        channel.queue_declare("new", durable=True)
+        old.node.kill9()
+    pair.promote(follower)
+    names = {row["name"] for row in follower.get("queues")}
+    assert names == {"orders", "new"}
+
+
+def test_a_stream_goes_on_with_its_offsets_and_its_publishers_numbers(pair: FollowerSite) -> None:
+    old, [follower] = pair.leader, pair.followers
+    declare(old, "events", x_queue_type="stream")
+    publish(old, "events", numbered(0, 100, 50))
+    store_offset(old, "events", 42)
+    publish(old, "events", numbered(100, 10, 50))
+    old.node.kill9()
+    pair.promote(follower)
+    assert stored_offset(follower, "events") == 42
+    publish(follower, "events", numbered(110, 10, 50))
+    found = read_stream(follower.node.amqp_port, "events")
+    assert [message.body for message in found] == numbered(0, 120, 50)
+
+
+def test_leadership_goes_to_and_fro_and_nothing_is_lost(three: FollowerSite) -> None:
+    expected = []
+    for turn in range(4):
+        old = three.leader
+        mine = numbered(turn * 100, 20, 500)
+        publish(old, "orders", mine)
+        expected += mine
+        old.node.kill9()
+        three.promote(three.followers[turn % 2])
+        old.follow(three.leader)
+        three.wait_in_sync()
+    assert bodies(three.leader, "orders") == expected
+    assert three.leader.status()["epoch"] == 5
+    assert three.assert_identical() > 40_000
+
+
+def test_a_follower_that_is_started_as_a_leader_leads(pair: FollowerSite) -> None:
+    """The promotion by hand: restart the follower with the leader's flags, point the others at it."""
+    old, [follower] = pair.leader, pair.followers
+    publish(old, "orders", numbered(0, 20))
+    old.node.kill9()
+    follower.node.stop()
+    follower.lead()
+    assert bodies(follower, "orders") == numbered(0, 20)
+    publish(follower, "orders", numbered(20, 20))
+    pair.leader, pair.followers = follower, [old]
+    old.follow(follower)
+    pair.wait_in_sync()
+    assert bodies(follower, "orders") == numbered(0, 40)
+    assert pair.assert_identical() > 0
+
+
+def test_a_promoted_node_that_is_killed_and_started_as_before_still_leads(pair: FollowerSite) -> None:
+    """Its service manager knows nothing of promotions: `--follow` is still on its command line."""
+    old, [follower] = pair.leader, pair.followers
+    publish(old, "orders", numbered(0, 20))
+    old.node.kill9()
+    pair.promote(follower)
+    publish(follower, "orders", numbered(20, 20))
+    follower.node.kill9()
+    follower.node.launch()
+    follower.node.wait_ready()
+    assert follower.status()["role"] == "leader"
+    assert bodies(follower, "orders") == numbered(0, 40)
+
+
+# -- the old leader -------------------------------------------------------------------------------
+
+
+def test_an_old_leader_that_meets_the_new_one_stops_serving(pair: FollowerSite) -> None:
+    old, [follower] = pair.leader, pair.followers
+    publish(old, "orders", numbered(0, 10))
+    lose_follower(pair, follower)
+    publish(old, "orders", numbered(100, 10))
+    with channel_at(old) as channel:
+        pair.promote(follower, force=True)
+        publish(follower, "orders", numbered(200, 10))
+        assert speaks_amqp(old.node.amqp_port)
+        follower.link.heal()
+        wait_until(lambda: old.status()["role"] == "fenced", "the fence", PATIENCE_S)
+        with pytest.raises(pika.exceptions.AMQPError):
+            channel.connection.process_data_events(PATIENCE_S)
+    wait_until(lambda: not accepts(old.node.amqp_port), "closed doors", PATIENCE_S)
+    assert not accepts(old.node.stream_port)
+    assert old.status()["epoch"] >= follower.status()["epoch"]
+    assert not old.ask("GET", "health/checks/replication").is_success
+    answer = old.ask("PUT", "queues/%2F/mine", {"durable": True})
+    assert (answer.status_code, answer.json()["error"]) == (503, "not_leader")
+    assert "fenced" in old.node.log_text()
+    assert [each for each in bodies(follower, "orders") if each != b"notices"] == [
+        *numbered(0, 10),
+        *numbered(200, 10),
+    ]
+
+
+def test_an_old_leader_that_follows_sets_aside_what_only_it_had(pair: FollowerSite, tmp_path: Path) -> None:
+    old, [follower] = pair.leader, pair.followers
+    declare(old, "other", x_queue_type="quorum")
+    publish(old, "orders", numbered(0, 10))
+    lose_follower(pair, follower)
+    alone = [b"notices", *numbered(100, 10, 300)]
+    publish(old, "orders", alone[1:])
+    publish(old, "other", [b"one more"])
+    with channel_at(old) as channel:
+        channel.queue_declare("unknown", durable=True)
+    publish(old, "unknown", [b"of a queue that only the old leader knew"])
+    old.node.kill9()
+    follower.link.heal()
+    pair.promote(follower, force=True)
+    publish(follower, "orders", numbered(200, 10))
+    old.follow(pair.leader)
+    pair.wait_in_sync()
+    aside = [(row["queue"], row["payload"]) for row in old.divergent_messages()]
+    expected = [("orders", body.decode()) for body in alone]
+    expected += [("other", "one more"), ("unknown", "of a queue that only the old leader knew")]
+    assert sorted(aside) == sorted(expected)
+    [report] = old.get("replication/divergent")
+    assert report["messages"] == len(expected)
+    export = tmp_path / "divergent.json"
+    old.node.ctl("list_divergent_messages", "--export", str(export))
+    assert sorted(row["payload"] for row in json.loads(export.read_text())) == sorted(
+        body for _, body in expected
+    )
+    assert bodies(follower, "orders") == [*numbered(0, 10), *numbered(200, 10)]
+    assert pair.assert_identical() > 0
+    assert any((old.data_dir / "divergent").rglob("*.segment*"))
+
+
+def test_an_old_leader_that_is_started_as_one_is_fenced(pair: FollowerSite) -> None:
+    old, [follower] = pair.leader, pair.followers
+    publish(old, "orders", numbered(0, 10))
+    old.node.kill9()
+    pair.promote(follower)
+    old.lead(wait=False)
+    old.wait_answers()
+    wait_until(lambda: old.status()["role"] == "fenced", "the fence", PATIENCE_S)
+    wait_until(lambda: not accepts(old.node.amqp_port), "closed doors", PATIENCE_S)
+    assert follower.status()["role"] == "leader"
+    publish(follower, "orders", numbered(10, 10))
+    assert old.node.stop() == 0
+    old.follow(pair.leader)
+    pair.wait_in_sync()
+    assert pair.assert_identical() > 0
+
+
+def test_a_fenced_leader_stays_fenced_when_it_is_started_again(pair: FollowerSite) -> None:
+    old, [follower] = pair.leader, pair.followers
+    lose_follower(pair, follower)
+    pair.promote(follower, force=True)
+    follower.link.heal()
+    wait_until(lambda: old.status()["role"] == "fenced", "the fence", PATIENCE_S)
+    old.node.kill9()
+    follower.link.refuse()
+    old.lead(wait=False)
+    old.wait_answers()
+    assert old.status()["role"] == "fenced"
+    assert not accepts(old.node.amqp_port)
+
+
+def test_nothing_is_confirmed_twice_over_when_a_follower_is_promoted_beside_its_leader(
+    three: FollowerSite,
+) -> None:
+    """A planned change: the leader runs, clients publish, and a follower is promoted without force."""
+    old, [chosen, _] = three.leader, three.followers
+    confirmed: list[int] = []
+    ended = threading.Event()
+
+    def publish_on() -> None:
+        try:
+            with channel_at(old) as channel:
+                while True:
+                    channel.basic_publish("", "orders", b"%d" % len(confirmed), PERSISTENT)
+                    confirmed.append(len(confirmed))
+        except pika.exceptions.AMQPError:
+            ended.set()
+
+    publisher = threading.Thread(target=publish_on)
+    publisher.start()
+    wait_until(lambda: len(confirmed) > 200, "confirms", PATIENCE_S)
+    outcome = chosen.promote()
+    if outcome.get("promoted"):
+        three.followers = [each for each in three.members if each is not chosen]
+        three.leader = chosen
+        wait_until(ended.is_set, "the end of the old leader's clients", PATIENCE_S)
+        publisher.join(PATIENCE_S)
+        chosen.node.wait_ready()
+        found = [int(body) for body in bodies(chosen, "orders")]
+        assert found[: len(confirmed)] == confirmed
+        assert len(found) <= len(confirmed) + 1
+    else:
+        assert "force" in outcome["reason"]
+        old.node.kill9()
+        publisher.join(PATIENCE_S)
+
+
+# -- confirms -------------------------------------------------------------------------------------
+
+
+def test_too_few_followers_block_publishers_until_there_are_enough(tmp_path: Path) -> None:
+    config = {**CONFIG, "replication.min_in_sync": "1"}
+    with FollowerSite(tmp_path, config=config) as site:
+        [follower] = site.followers
+        site.start()
+        declare(site.leader, "orders")
+        publish(site.leader, "orders", [b"before"])
+        follower.node.kill9()
+        wait_until(lambda: site.leader.status()["is_short"], "too few followers", PATIENCE_S)
+        assert not site.leader.ask("GET", "health/checks/replication").is_success
+        confirmed = threading.Event()
+        blocked = threading.Event()
+
+        def publish_one() -> None:
+            with channel_at(site.leader) as channel:
+                channel.connection.add_on_connection_blocked_callback(lambda *_: blocked.set())
+                channel.basic_publish("", "orders", b"waits", PERSISTENT)
+                confirmed.set()
+
+        publisher = threading.Thread(target=publish_one)
+        publisher.start()
+        assert blocked.wait(PATIENCE_S)
+        assert not confirmed.is_set()
+        follower.follow(site.leader)
+        assert confirmed.wait(PATIENCE_S)
+        publisher.join(PATIENCE_S)
+        site.wait_in_sync()
+        assert site.leader.ask("GET", "health/checks/replication").is_success
+        assert bodies(site.leader, "orders") == [b"before", b"waits"]
+        assert site.assert_identical() > 0
+
+
+def test_too_few_followers_nack_publishes_where_that_is_configured(tmp_path: Path) -> None:
+    config = {**CONFIG, "replication.min_in_sync": "1", "replication.below_min_in_sync": "nack"}
+    with FollowerSite(tmp_path, config=config) as site:
+        [follower] = site.followers
+        site.start()
+        declare(site.leader, "orders")
+        publish(site.leader, "orders", [b"before"])
+        follower.node.kill9()
+        wait_until(lambda: site.leader.status()["is_short"], "too few followers", PATIENCE_S)
+        with channel_at(site.leader) as channel, pytest.raises(pika.exceptions.NackError):
+            channel.basic_publish("", "orders", b"refused", PERSISTENT)
+        assert bodies(site.leader, "orders") == [b"before"]
+        follower.follow(site.leader)
+        site.wait_in_sync()
+        publish(site.leader, "orders", [b"after"])
+        assert bodies(site.leader, "orders") == [b"before", b"after"]
+        assert site.assert_identical() > 0
+
+
+def test_a_follower_that_stands_still_is_waited_for_no_longer_than_configured(pair: FollowerSite) -> None:
+    [follower] = pair.followers
+    with follower.frozen():
+        began_s = time.monotonic()
+        publish(pair.leader, "orders", [b"waits for a while"])
+        waited_s = time.monotonic() - began_s
+        # It is confirmed, and not before the follower was given up. No upper bound: the machine may be busy.
+        assert waited_s >= ACK_TIMEOUT_S * 0.9
+        assert pair.leader.status()["in_sync"] == []
+        publish(pair.leader, "orders", numbered(0, 50))
+    pair.wait_in_sync()
+    assert pair.assert_identical() > 0
+
+
+def test_a_follower_that_stands_still_keeps_nobody_from_stopping_in_order(pair: FollowerSite) -> None:
+    [follower] = pair.followers
+    publish(pair.leader, "orders", numbered(0, 10))
+    with follower.frozen(), raw_publisher(pair.leader) as peer:
+        peer.publish(
+            1, b"on its way", routing_key="orders", properties=commands.Basic.Properties(delivery_mode=2)
+        )
+        wait_until(lambda: pair.leader.get("queues/%2F/orders")["messages"] == 11, "the message", PATIENCE_S)
+        stopping = threading.Thread(target=pair.leader.node.stop)
+        stopping.start()
+        # What was taken over is confirmed before the node goes.
+        assert peer.expect(1, commands.Basic.Ack).delivery_tag == 1
+        peer.expect(0, commands.Connection.Close)
+        peer.send(0, commands.Connection.CloseOk())
+        stopping.join(PATIENCE_S)
+        assert pair.leader.node.server.exit_status == 0
+    pair.leader.lead()
+    pair.wait_in_sync()
+    assert bodies(pair.leader, "orders") == [*numbered(0, 10), b"on its way"]
+
+
+def raw_publisher(member: Member) -> Peer:
+    """A connection with channel 1 in confirm mode, that waits for nothing by itself."""
+    peer = Peer(member.node.amqp_port)
+    peer.login()
+    peer.open_channel(1)
+    peer.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    return peer
+
+
+def test_a_follower_that_stands_still_does_not_hold_up_the_other(three: FollowerSite) -> None:
+    frozen, other = three.followers
+    with frozen.frozen():
+        publish(three.leader, "orders", [b"waits for a while"])
+        publish(three.leader, "orders", numbered(0, 100))
+        assert three.leader.status()["in_sync"] == [other.node_name]
+        three.leader.node.kill9()
+        three.promote(other)
+        assert bodies(other, "orders") == [b"waits for a while", *numbered(0, 100)]
+
+
+def test_a_confirm_of_the_leader_alone_waits_for_nobody(tmp_path: Path) -> None:
+    config = {**CONFIG, "replication.confirm": "local", "replication.ack_timeout": "10m"}
+    with FollowerSite(tmp_path, config=config) as site:
+        [follower] = site.followers
+        site.start()
+        declare(site.leader, "orders")
+        site.wait_even()
+        with follower.frozen():
+            publish(site.leader, "orders", numbered(0, 50))
+        site.wait_in_sync()
+        assert site.assert_identical() > 0

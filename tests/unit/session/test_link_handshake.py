@@ -1,0 +1,404 @@
+"""Two nodes meet: each learns who the other is, and nobody else gets in, whatever is sent."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leveret.model.errors import PeerError
+from leveret.session.link_handshake import (
+    HELLO,
+    MESSAGE_BYTES_MAX,
+    PROOF,
+    REFUSED,
+    WELCOME,
+    Follower,
+    FollowerHandshake,
+    HandshakeDeclined,
+    HandshakeError,
+    HandshakeRefused,
+    Kind,
+    Leader,
+    LeaderHandshake,
+    Message,
+    SecretsDiffer,
+    refusal,
+)
+
+SECRET: Final = b"c2VjcmV0IG9mIHNpeHR5LWZvdXIgY2hhcmFjdGVycyE="
+OTHER_SECRET: Final = SECRET.replace(b"c2Vj", b"c3Vj")
+LEADER_URI: Final = "tcp://10.0.0.1:5679"
+FOLLOWER_URI: Final = "tls://[fd00::2]:5679"
+
+Change = Callable[[Message], Message]
+
+
+def leader_side(secret: bytes = SECRET, **changed: Any) -> LeaderHandshake:
+    return LeaderHandshake(
+        secret, **{"node_id": "leader-1", "name": "leveret@a", "nonce": bytes(range(32))} | changed
+    )
+
+
+def follower_side(secret: bytes = SECRET, **changed: Any) -> FollowerHandshake:
+    given = {"kind": "follow", "node_id": "follower_2", "name": "leveret@ü", "nonce": bytes(range(32, 64))}
+    return FollowerHandshake(secret, **given | changed)
+
+
+def prove(follower: FollowerHandshake, message: Message) -> Message:
+    return follower.answer_hello(message, epoch=3, followed_epoch=2, led=True, uri=FOLLOWER_URI)
+
+
+class Met(NamedTuple):
+    """What was said, and what each side knows of the other."""
+
+    said: list[Message]
+    follower: Follower
+    leader: Leader
+
+
+def meet(
+    leader: LeaderHandshake, follower: FollowerHandshake, change: Change = lambda message: message
+) -> Met:
+    """A whole handshake; `change` is somebody between the two."""
+    said = [follower.hello()]
+    said.append(leader.answer_hello(change(said[-1])))
+    said.append(prove(follower, change(said[-1])))
+    known = leader.take_proof(change(said[-1]))
+    said.append(leader.welcome(epoch=7, uri=LEADER_URI))
+    return Met(said, known, follower.take_welcome(change(said[-1])))
+
+
+@pytest.mark.parametrize("kind", ["follow", "fence"])
+def test_each_side_learns_who_the_other_is(kind: Kind) -> None:
+    met = meet(leader_side(), follower_side(kind=kind))
+    assert met.follower == Follower(kind, "follower_2", "leveret@ü", 3, 2, True, FOLLOWER_URI)
+    assert met.leader == Leader("leader-1", "leveret@a", 7, LEADER_URI)
+    assert [message.type for message in met.said] == [HELLO, HELLO, PROOF, WELCOME]
+
+
+def test_the_secret_is_never_sent() -> None:
+    said = b"".join(message.payload for message in meet(leader_side(), follower_side()).said)
+    for form in (SECRET, base64.b64decode(SECRET), SECRET.hex().encode(), base64.b64encode(SECRET)[:-4]):
+        assert form not in said
+
+
+def test_a_nonce_makes_every_proof_another() -> None:
+    first = meet(leader_side(), follower_side()).said
+    again = meet(leader_side(), follower_side()).said
+    assert first == again, "nothing but its arguments decides what is said"
+    for sides in (
+        (leader_side(nonce=b"n" * 32), follower_side()),
+        (leader_side(), follower_side(nonce=b"n" * 32)),
+    ):
+        proofs = [msgspec.json.decode(message.payload)["proof"] for message in meet(*sides).said[1:]]
+        assert not {msgspec.json.decode(message.payload)["proof"] for message in first[1:]} & set(proofs)
+
+
+def test_a_proof_is_over_who_proves_what_and_all_that_was_said() -> None:
+    """Worked out by hand, so that a node of another release can be held to it."""
+    said = meet(leader_side(), follower_side()).said
+    before = b""
+    for message, who in zip(said, ("", "leader: HELLO", "follower: PROOF", "leader: WELCOME"), strict=True):
+        fields = msgspec.json.decode(message.payload)
+        if who:
+            proof = base64.b64decode(fields["proof"])
+            own = edited(message, proof=base64.b64encode(bytes(32)).decode()).payload
+            assert (
+                hmac.digest(SECRET, f"leveret replication 1: {who}\n".encode() + before + own, "sha256")
+                == proof
+            )
+        before += bytes((message.type,)) + len(message.payload).to_bytes(4, "big") + message.payload
+
+
+# --- who is not let in ---------------------------------------------------------------------------
+
+
+def test_a_leader_with_another_secret_is_found_out_by_the_follower() -> None:
+    follower = follower_side()
+    with pytest.raises(
+        SecretsDiffer, match=r"^the secrets differ: copy \.replication_secret from the leader$"
+    ) as told:
+        prove(follower, leader_side(OTHER_SECRET).answer_hello(follower.hello()))
+    with pytest.raises(HandshakeRefused, match="the secrets differ"):
+        follower_side().answer_hello(told.value.answer, epoch=1, followed_epoch=0, led=False, uri="")
+
+
+def test_a_follower_with_another_secret_is_found_out_by_the_leader() -> None:
+    """One that does not mind what the leader's proof is."""
+    follower, leader = follower_side(OTHER_SECRET), leader_side()
+    leader.answer_hello(follower.hello())
+    forged = prove(follower, leader_side(OTHER_SECRET).answer_hello(follower.hello()))
+    with pytest.raises(SecretsDiffer):
+        leader.take_proof(forged)
+    assert leader.follower is None
+    with pytest.raises(RuntimeError):
+        leader.welcome(epoch=7, uri="")
+
+
+def test_the_leader_hears_from_a_follower_that_found_the_secrets_to_differ() -> None:
+    leader = leader_side()
+    leader.answer_hello(follower_side().hello())
+    with pytest.raises(HandshakeRefused, match="the secrets differ"):
+        leader.take_proof(SecretsDiffer().answer)
+
+
+def edited(message: Message, **changed: Any) -> Message:
+    return Message(message.type, msgspec.json.encode(msgspec.json.decode(message.payload) | changed))
+
+
+@pytest.mark.parametrize("theirs", [0, 2, -1, 10**30])
+def test_another_version_is_declined_by_either_side(theirs: int) -> None:
+    told = rf"version {theirs} there and 1 here: upgrade the older node"
+    hello = Message(HELLO, msgspec.json.encode({"unknown": [1], "version": theirs}))
+    with pytest.raises(HandshakeError, match=told):
+        leader_side().answer_hello(hello)
+    with pytest.raises(HandshakeError, match=told):
+        prove(follower_side(), hello)
+
+
+def test_a_declined_peer_is_told_why() -> None:
+    with pytest.raises(HandshakeDeclined) as declined:
+        leader_side().answer_hello(Message(HELLO, b'{"version":2}'))
+    with pytest.raises(HandshakeRefused, match="speaks version 2 there and 1 here"):
+        prove(follower_side(), declined.value.answer)
+
+
+def test_a_leader_may_send_away_whom_it_knows() -> None:
+    follower, leader = follower_side(), leader_side()
+    leader.take_proof(prove(follower, leader.answer_hello(follower.hello())))
+    with pytest.raises(HandshakeRefused, match=r"^the epoch here is 9$"):
+        follower.take_welcome(refusal("the epoch here is 9"))
+
+
+def test_a_node_does_not_follow_itself() -> None:
+    follower = follower_side(node_id="leader-1")
+    with pytest.raises(HandshakeDeclined, match="told to follow itself"):
+        leader_side().answer_hello(follower.hello())
+    with pytest.raises(HandshakeDeclined, match="told to follow itself"):
+        prove(follower, leader_side().answer_hello(follower_side().hello()))
+
+
+# --- a peer without the secret that uses our own words -------------------------------------------
+
+
+def test_a_nonce_that_is_sent_back_is_declined() -> None:
+    follower = follower_side()
+    with pytest.raises(HandshakeDeclined, match="own nonce"):
+        leader_side(nonce=bytes(range(32, 64))).answer_hello(follower.hello())
+    echoed = edited(
+        leader_side().answer_hello(follower.hello()), nonce=base64.b64encode(bytes(range(32, 64))).decode()
+    )
+    with pytest.raises(HandshakeDeclined, match="own nonce"):
+        prove(follower, echoed)
+
+
+def test_a_proof_that_is_sent_back_proves_nothing() -> None:
+    follower, leader = follower_side(), leader_side()
+    hello = leader.answer_hello(follower.hello())
+    own = msgspec.json.decode(hello.payload)["proof"]
+    proof = prove(follower, hello)
+    with pytest.raises(SecretsDiffer):
+        leader.take_proof(edited(proof, proof=own))
+    theirs = msgspec.json.decode(proof.payload)["proof"]
+    with pytest.raises(SecretsDiffer):
+        follower.take_welcome(
+            Message(WELCOME, msgspec.json.encode({"epoch": 7, "uri": LEADER_URI, "proof": theirs}))
+        )
+
+
+def test_a_node_is_of_no_use_to_prove_the_secret_to_itself() -> None:
+    """Somebody connects to a node that connects to him, and passes its words on to it under other names."""
+    node: Any = {"node_id": "n", "name": "n"}
+    follower, leader = follower_side(**node), leader_side(**node)
+    with pytest.raises(HandshakeDeclined):
+        prove(follower, leader.answer_hello(edited(follower.hello(), node_id="x")))
+    follower = follower_side(**node)
+    answer = leader_side(**node).answer_hello(edited(follower.hello(), node_id="x"))
+    with pytest.raises(SecretsDiffer):
+        prove(follower, edited(answer, node_id="y"))
+
+
+def test_what_was_recorded_opens_nothing_later() -> None:
+    recorded = meet(leader_side(), follower_side()).said
+    leader = leader_side(nonce=b"m" * 32)
+    leader.answer_hello(recorded[0])
+    with pytest.raises(SecretsDiffer):
+        leader.take_proof(recorded[2])
+    with pytest.raises(SecretsDiffer):
+        prove(follower_side(nonce=b"m" * 32), recorded[1])
+
+
+@pytest.mark.parametrize(
+    ("step", "changed"),
+    [
+        (0, {"kind": "fence"}),
+        (0, {"node_id": "another"}),
+        (0, {"name": "another"}),
+        (1, {"node_id": "another"}),
+        (1, {"name": "another"}),
+        (2, {"epoch": 4}),
+        (2, {"followed_epoch": 3}),
+        (2, {"led": False}),
+        (2, {"uri": ""}),
+        (3, {"epoch": 8}),
+        (3, {"uri": ""}),
+    ],
+)
+def test_every_field_is_proven(step: int, changed: dict[str, Any]) -> None:
+    number = iter(range(4))
+    with pytest.raises(SecretsDiffer):
+        meet(
+            leader_side(),
+            follower_side(),
+            lambda message: edited(message, **changed) if next(number) == step else message,
+        )
+
+
+# --- octets that nobody meant --------------------------------------------------------------------
+
+
+@given(step=st.integers(0, 3), bit=st.integers(0, 8 * 400), name=st.text(max_size=40))
+def test_a_flipped_bit_in_any_message_is_refused(step: int, bit: int, name: str) -> None:
+    number = iter(range(4))
+
+    def flip(message: Message) -> Message:
+        if next(number) != step:
+            return message
+        octets = bytearray(message.payload)
+        octets[bit // 8 % len(octets)] ^= 1 << bit % 8
+        return Message(message.type, bytes(octets))
+
+    with pytest.raises(PeerError):
+        meet(leader_side(), follower_side(name=name), flip)
+
+
+def test_every_single_bit_counts() -> None:
+    """The same without chance, for one handshake."""
+    sizes = [len(message.payload) for message in meet(leader_side(), follower_side()).said]
+    for step, size in enumerate(sizes):
+        for bit in range(8 * size):
+            number = iter(range(4))
+
+            def flip(message: Message, bit: int = bit, step: int = step, number: Any = number) -> Message:
+                if next(number) != step:
+                    return message
+                octets = bytearray(message.payload)
+                octets[bit // 8] ^= 1 << bit % 8
+                return Message(message.type, bytes(octets))
+
+            with pytest.raises(PeerError):
+                meet(leader_side(), follower_side(), flip)
+
+
+@given(bit=st.integers(0, 8 * 400), reason=st.text(max_size=40))
+def test_a_flipped_bit_in_a_refusal_leaves_it_one(bit: int, reason: str) -> None:
+    octets = bytearray(refusal(reason).payload)
+    octets[bit // 8 % len(octets)] ^= 1 << bit % 8
+    with pytest.raises(HandshakeError) as refused:
+        prove(follower_side(), Message(REFUSED, bytes(octets)))
+    assert str(refused.value).isprintable()
+
+
+@given(types=st.lists(st.integers(0, 255), min_size=3, max_size=3), payload=st.binary(max_size=200))
+def test_any_octets_are_refused_at_any_step(types: list[int], payload: bytes) -> None:
+    for kind in types:
+        message = Message(kind, payload)
+        follower, leader = follower_side(), leader_side()
+        with pytest.raises(HandshakeError):
+            leader.take_proof(message)
+        with pytest.raises(HandshakeError):
+            leader.answer_hello(message)
+        hello = leader.answer_hello(follower.hello())
+        with pytest.raises(HandshakeError):
+            leader.take_proof(message)
+        with pytest.raises(HandshakeError):
+            follower.take_welcome(message)
+        prove(follower, hello)
+        with pytest.raises(HandshakeError):
+            follower.take_welcome(message)
+        with pytest.raises(HandshakeError):
+            prove(follower_side(), message)
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (Message(WELCOME, b"{}"), "WELCOME came where HELLO was due"),
+        (Message(99, b"{}"), "type 99 came where HELLO was due"),
+        (Message(HELLO, b""), "HELLO of the replication is malformed"),
+        (Message(HELLO, b'{"version":1}'), "HELLO of the replication is malformed: .*required field `kind`"),
+        (Message(HELLO, b'{"version":1,"x":' + b"[" * 4000), "malformed"),
+        (Message(HELLO, b" " * (MESSAGE_BYTES_MAX + 1)), f"more than {MESSAGE_BYTES_MAX} octets"),
+        (edited(follower_side().hello(), kind="lead"), "malformed: Invalid enum value 'lead'"),
+        (edited(follower_side().hello(), node_id="a b"), "malformed"),
+        (edited(follower_side().hello(), node_id="a\n"), "malformed"),
+        (edited(follower_side().hello(), node_id=""), "malformed"),
+        (edited(follower_side().hello(), name=""), "malformed"),
+        (edited(follower_side().hello(), name="a\nb"), "unprintable characters in its name"),
+        (edited(follower_side().hello(), nonce="AAAA"), "malformed"),
+        (edited(follower_side().hello(), more=1), "not written as version 1 writes it"),
+        (Message(HELLO, follower_side().hello().payload + b"\n"), "not written as version 1 writes it"),
+    ],
+)
+def test_what_is_wrong_with_a_message_is_told(message: Message, told: str) -> None:
+    with pytest.raises(HandshakeError, match=told) as refused:
+        leader_side().answer_hello(message)
+    assert str(refused.value).isprintable()
+
+
+def test_no_step_is_taken_twice() -> None:
+    follower, leader = follower_side(), leader_side()
+    hello = leader.answer_hello(follower.hello())
+    with pytest.raises(HandshakeError, match="second HELLO"):
+        leader.answer_hello(follower.hello())
+    proof = prove(follower, hello)
+    with pytest.raises(HandshakeError, match="second HELLO"):
+        prove(follower, hello)
+    leader.take_proof(proof)
+    with pytest.raises(HandshakeError, match="no PROOF is due"):
+        leader.take_proof(proof)
+    welcome = leader.welcome(epoch=7, uri="")
+    follower.take_welcome(welcome)
+    with pytest.raises(HandshakeError, match="no WELCOME is due"):
+        follower.take_welcome(welcome)
+
+
+def test_a_node_s_own_name_and_reasons_become_what_peers_take() -> None:
+    for name in ("", "\n", "a" * 1000, "\u2028"):
+        assert meet(leader_side(name=name), follower_side(name=name)).leader.name.isprintable()
+    with pytest.raises(HandshakeRefused) as refused, suppress(HandshakeDeclined):
+        prove(follower_side(), refusal("a\nb" * 1000))
+    assert str(refused.value) == ("a?b" * 1000)[:500]
+
+
+def test_a_secret_that_is_too_short_is_no_secret() -> None:
+    for side in (leader_side, follower_side):
+        with pytest.raises(ValueError, match="32 octets"):
+            side(b"x" * 31)
+
+
+def test_the_secret_is_in_no_text_of_a_side() -> None:
+    for side in (leader_side(), follower_side()):
+        assert SECRET.decode() not in repr(side) + repr(vars(side))
+
+
+def test_proofs_are_compared_without_telling_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+    compare = hmac.compare_digest
+
+    def noted(ours: bytes, theirs: bytes) -> bool:
+        compared.append((ours, theirs))
+        return compare(ours, theirs)
+
+    monkeypatch.setattr(hmac, "compare_digest", noted)
+    said = meet(leader_side(), follower_side()).said
+    proofs = [base64.b64decode(msgspec.json.decode(message.payload)["proof"]) for message in said[1:]]
+    assert all((proof, proof) in compared for proof in proofs)

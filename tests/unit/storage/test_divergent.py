@@ -1,0 +1,306 @@
+"""storage.divergent: whatever is cut off a log is elsewhere before, whenever the node dies."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leveret.model.errors import StorageError
+from leveret.storage.divergent import SetAside
+from leveret.storage.divergent_report import DivergentLog, Report, directory_of, reports
+from leveret.storage.log import Log
+from leveret.storage.segment_file import STEP_BYTES
+from leveret.storage.walk import Place, walk
+from leveret.wire.chunk import ChunkType, encode_entry
+from leveret.wire.record import Settlement, encode_settlements
+from tests.unit.storage.logs import append, files, make, scratch, segments
+from tests.unit.storage.places import CHUNKS, TRAILER, Chunks, filled, flip, held, overwrite, segment_path
+
+AT_MS = 1_795_261_500_000
+EIGHT: Chunks = [(90, 2, True)] * 8
+"""Two chunks a segment."""
+
+
+def setting_aside(data_dir: Path, **more: Any) -> SetAside:
+    about: dict[str, Any] = {"at_ms": AT_MS, "from_epoch": 5, "to_epoch": 6}
+    return SetAside(
+        data_dir, **(about | more), node_id="here", leader_id="there", leader_uri="tcp://there:5679",
+        name_of=lambda path: ("/", "work") if path == "queues/1" else None,
+    )  # fmt: skip
+
+
+def set_aside(data_dir: Path, at_offset: int, path: str = "queues/1", **more: Any) -> Report | None:
+    """A whole join, by one log."""
+    aside = setting_aside(data_dir, **more)
+    aside.add(path, at_offset)
+    cut(data_dir / path, at_offset)
+    return aside.finish()
+
+
+def cut(directory: Path, at_offset: int) -> None:
+    """As a follower does it."""
+    make(directory).open(cut_at=at_offset).close()
+
+
+def chunks_in(directory: Path) -> list[tuple[int, bytes]]:
+    """Offset and octets of the whole chunks in a log's files."""
+    found = []
+    for each in walk(directory):
+        if isinstance(each, Place) and each.fault() is None:
+            found.append(
+                (each.header.chunk_id, bytes(each.file.read(each.position, each.header.chunk_bytes)))
+            )
+    return found
+
+
+def chunks_aside(data_dir: Path, path: str = "queues/1") -> list[tuple[int, bytes]]:
+    """The same of what was set aside of a log, by all reports, oldest first."""
+    return [
+        chunk
+        for report in sorted((data_dir / "divergent").glob("*"))
+        for chunk in chunks_in(report / path)
+    ]
+
+
+# -- what is set aside ------------------------------------------------------------------------
+
+
+@given(CHUNKS, st.data())
+def test_what_is_cut_off_was_set_aside(chunks: Chunks, data: st.DataObject) -> None:
+    with scratch() as data_dir:
+        log = filled(data_dir / "queues/1", chunks, first_offset=7)
+        before = chunks_in(log.directory)
+        at = data.draw(st.sampled_from([offset for offset, _ in before] + [log.next_offset]))
+        report = set_aside(data_dir, at)
+        kept = [chunk for chunk in before if chunk[0] < at]
+        assert chunks_in(log.directory) == kept
+        assert chunks_aside(data_dir) == before[len(kept) :]
+        assert (report is None) == (at == log.next_offset)
+        if report is not None:
+            (told,) = report.logs
+            assert (told.from_offset, told.next_offset) == (at, log.next_offset)
+            assert (told.chunks, told.octets) == (
+                len(before) - len(kept),
+                sum(len(octets) for _, octets in before[len(kept) :]),
+            )
+
+
+def test_a_log_is_set_aside_as_a_whole_and_may_be_deleted(tmp_path: Path) -> None:
+    log = filled(tmp_path / "queues/1", EIGHT)
+    before = chunks_in(log.directory)
+    aside = setting_aside(tmp_path)
+    assert aside.add("queues/1") is not None
+    log.delete()
+    assert chunks_aside(tmp_path) == before
+
+
+def test_where_the_cut_falls_into_a_chunk_all_of_it_is_set_aside(tmp_path: Path) -> None:
+    filled(tmp_path / "queues/1", EIGHT)
+    told = setting_aside(tmp_path).add("queues/1", 7)
+    assert told is not None
+    assert told.from_offset == 6
+    assert [offset for offset, _ in chunks_aside(tmp_path)] == [6, 8, 10, 12, 14]
+
+
+def test_what_stays_in_the_log_can_be_written_to_and_what_is_aside_stays_as_it_was(tmp_path: Path) -> None:
+    for at in (0, 4, 6):
+        data_dir = tmp_path / str(at)
+        log = filled(data_dir / "queues/1", EIGHT)
+        tail = [chunk for chunk in chunks_in(log.directory) if chunk[0] >= at]
+        set_aside(data_dir, at)
+        log = make(log.directory).open()
+        assert log.next_offset == at
+        for _ in range(9):
+            append(log, 33)
+        log.close()
+        assert chunks_aside(data_dir) == tail
+
+
+def test_whole_segments_are_not_copied_but_the_first_is(tmp_path: Path) -> None:
+    """For a log that is cut at its very begin truncates its first segment."""
+    log = filled(tmp_path / "queues/1", EIGHT)
+    told = setting_aside(tmp_path).add("queues/1", 0)
+    assert told is not None
+    assert [path.stat().st_nlink for path in segments(log.directory)] == [1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("refusal", [errno.EPERM, errno.EXDEV, errno.EMLINK])
+def test_where_files_cannot_be_linked_they_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
+) -> None:
+    log = filled(tmp_path / "queues/1", EIGHT)
+    before = chunks_in(log.directory)
+
+    def refuse(*args: object) -> None:
+        raise OSError(refusal, "no")
+
+    monkeypatch.setattr(os, "link", refuse)
+    set_aside(tmp_path, 0)
+    assert chunks_aside(tmp_path) == before
+
+
+def test_nothing_behind_the_cut_makes_no_report(tmp_path: Path) -> None:
+    filled(tmp_path / "queues/1", EIGHT)
+    aside = setting_aside(tmp_path)
+    assert aside.add("queues/1", 16) is None
+    assert aside.add("queues/none") is None
+    assert aside.finish() is None
+    assert aside.report is None
+    assert not (tmp_path / "divergent").exists()
+
+
+def test_it_is_for_the_owner_alone(tmp_path: Path) -> None:
+    filled(tmp_path / "queues/1", EIGHT)
+    set_aside(tmp_path, 6)
+    for path in (tmp_path / "divergent").rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)
+
+
+def test_large_segments_are_copied_in_steps(tmp_path: Path) -> None:
+    log = make(tmp_path / "queues/1").open()
+    log.append(0, 1, 1, bytes(3 * STEP_BYTES), 0)
+    log.close()
+    steps: list[int] = []
+    aside = SetAside(
+        tmp_path, at_ms=0, from_epoch=1, to_epoch=2, node_id="", leader_id="", leader_uri="",
+        name_of=lambda path: None, on_read=steps.append,
+    )  # fmt: skip
+    aside.add("queues/1")
+    assert max(steps) <= STEP_BYTES
+    assert chunks_aside(tmp_path) == chunks_in(log.directory)
+
+
+# -- damage -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [0, 4, 6])
+@pytest.mark.parametrize("hit", range(8))
+def test_damaged_octets_are_set_aside_as_they_are(tmp_path: Path, at: int, hit: int) -> None:
+    log = filled(tmp_path / "queues/1", EIGHT)
+    before = chunks_in(log.directory)
+    place = held(log.directory)[hit]
+    overwrite(log.directory, place.segment, place.position, b"\xff" * 60)
+    octets = b"".join(path.read_bytes() for path in segments(log.directory))
+    told = setting_aside(tmp_path).add("queues/1", at)
+    assert told is not None
+    tail = b"".join(path.read_bytes() for path in sorted((tmp_path / "divergent").rglob("*.segment")))
+    assert octets.endswith(tail)
+    assert chunks_aside(tmp_path) == [chunk for chunk in before if chunk[0] >= at and chunk[0] != 2 * hit]
+    assert told.damaged == (2 * hit >= at)
+
+
+def test_what_the_disk_cannot_read_does_not_keep_the_rest_from_being_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = make(tmp_path / "queues/1").open()
+    for size in (9000, 50_000, 10):
+        append(log, size)
+    log.close()
+    before = chunks_in(log.directory)
+    pread = os.pread
+    inode = segments(log.directory)[1].stat().st_ino
+
+    def fails(fd: int, size: int, at: int) -> bytes:
+        if os.fstat(fd).st_ino == inode and at <= 20_000 < at + size:
+            raise OSError(errno.EIO, "input/output error")
+        return pread(fd, size, at)
+
+    told = None
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", fails)
+        patch.setattr(os, "link", lambda *args: fails(-1, 0, 0))
+        told = setting_aside(tmp_path).add("queues/1", 1)
+    assert told is not None
+    assert chunks_aside(tmp_path) == before[2:]
+    (copy,) = (tmp_path / "divergent").rglob("00000000000000000001.segment")
+    octets = segments(log.directory)[1].read_bytes()
+    assert len(copy.read_bytes()) == len(octets)
+    assert sum(one != other for one, other in zip(copy.read_bytes(), octets, strict=True)) <= 4096
+
+
+def test_a_missing_segment_does_not_keep_the_rest_from_being_set_aside(tmp_path: Path) -> None:
+    log = filled(tmp_path / "queues/1", EIGHT)
+    before = chunks_in(log.directory)
+    segment_path(log.directory, 4).unlink()
+    told = setting_aside(tmp_path).add("queues/1", 4)
+    assert told is not None
+    assert (told.from_offset, told.next_offset) == (8, 16)
+    assert chunks_aside(tmp_path) == before[4:]
+
+
+# -- the node dies ----------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The node is gone."""
+
+
+@contextmanager
+def killed_before(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Die before the call of this number that changes what is on disk, or makes it durable."""
+    calls = 0
+
+    def counting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **more: Any) -> Any:
+            nonlocal calls
+            if calls == step:
+                raise Killed
+            calls += 1
+            return function(*args, **more)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("mkdir", "rename", "link", "unlink", "ftruncate", "fsync", "fdatasync"):
+            patch.setattr(os, name, counting(getattr(os, name)))
+        yield
+
+
+@pytest.mark.parametrize("at", [0, 4, 6])
+def test_no_chunk_is_lost_or_doubled_whenever_the_node_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    filled(tmp_path / "whole/queues/1", EIGHT)
+    filled(tmp_path / "whole/queues/2", EIGHT[:5])
+    before = {path: chunks_in(tmp_path / "whole" / path) for path in ("queues/1", "queues/2")}
+    step = 0
+    is_done = False
+    while not is_done:
+        data_dir = tmp_path / str(step)
+        shutil.copytree(tmp_path / "whole", data_dir)
+        try:
+            with killed_before(step, monkeypatch):
+                join(data_dir, at)
+            is_done = True
+        except Killed:
+            for path, every in before.items():
+                there = dict([*chunks_aside(data_dir, path), *chunks_in(data_dir / path)])
+                assert there == dict(every)
+            join(data_dir, at)
+        for path, every in before.items():
+            assert chunks_in(data_dir / path) == [chunk for chunk in every if chunk[0] < at]
+            assert sorted(chunks_aside(data_dir, path)) == [chunk for chunk in every if chunk[0] >= at]
+        (report,) = [report for report in reports(data_dir) if report.logs]
+        assert report.is_finished
+        assert [log.path for log in report.logs] == ["queues/1", "queues/2"]
+        step += 1
+    assert step > 30
+
+
+def join(data_dir: Path, at: int) -> None:
+    """What a follower does that starts."""
+    aside = setting_aside(data_dir)
+    for path in ("queues/1", "queues/2"):
+        if not starts_are_cut(data_dir / path, at):
+            aside.add(path, at)
+            cut(data_dir / path, at)
+    aside.finish()
