@@ -147,11 +147,13 @@ Step: TypeAlias = Continue | Begin | Probe | Cut | DropBefore | Delete | SetAsid
 class _Probing:
     """A log whose last common chunk is looked for among those that begin before `before`."""
 
-    __slots__ = ("before", "chunks_max", "held")
+    __slots__ = ("before", "chunks_max", "end", "held")
 
     def __init__(self, held: Held, before: int) -> None:
         self.held = held
         self.before = before
+        self.end = held.next_offset
+        """Where the newest of them ends at the latest: the leader's end may be in the middle of one."""
         self.chunks_max = PROBE_CHUNKS_MIN
 
 
@@ -233,7 +235,7 @@ class Join:
         if newest < comparable:
             at = found[newest].next_offset
             return [Cut(path, at), *self._continue(held, bounds, at)]
-        probing.before = found[-1].chunk_id
+        probing.before = probing.end = found[-1].chunk_id
         probing.chunks_max = min(2 * probing.chunks_max, PROBE_CHUNKS_MAX)
         return self._probe(probing, bounds)
 
@@ -275,16 +277,14 @@ def _checked(probing: _Probing, headers: Sequence[bytes]) -> list[Header]:
     """The headers of a probe's answer, decoded: neighbours, and as many as were asked for if there are."""
     held, path = probing.held, probing.held.path
     found = [_decoded(path, octets) for octets in headers]
-    end = probing.before
-    for index, header in enumerate(found):
-        # What the first one is asked by may be in its middle: where the leader's log ends.
-        meets = header.next_offset == end or (index == 0 and end <= header.next_offset <= held.next_offset)
-        if not (meets and held.first_offset <= header.chunk_id < end):
+    end, end_max = probing.before, probing.end
+    for header in found:
+        if not held.first_offset <= header.chunk_id < end <= header.next_offset <= end_max:
             raise PeerError(
                 f"follower tells of chunk {header.chunk_id} to {header.next_offset} of log {path} where one that "
                 f"ends at {end} was asked for"
             )
-        end = header.chunk_id
+        end = end_max = header.chunk_id
     if len(found) > probing.chunks_max or (len(found) < probing.chunks_max and end > held.first_offset):
         raise PeerError(
             f"follower tells of {len(found)} chunks of log {path} before offset {probing.before}, where "

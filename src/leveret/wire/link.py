@@ -21,7 +21,8 @@ are one frame, so a follower that has applied whole frames is at a prefix of the
     7 REMOVE  u16 length | name                   a state file is gone
     8 ASIDE   u32 number                          the whole log is divergent: set aside
 
-`position` counts octets of changes since the leader began. With flag 1 the changes are compressed (zstd).
+`position` counts octets of changes since the leader began; it is 0 while the follower catches up, and instead of
+records there stand the octets that it still lacks. With flag 1 the changes are compressed (zstd).
 `check` is the CRC-32 of all changes without the chunks in them (those have checks of their own, which the
 follower verifies before it writes them), so every bit of a frame is covered.
 """

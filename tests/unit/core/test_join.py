@@ -397,6 +397,47 @@ def test_logs_that_the_follower_lacks_begin_where_the_leaders_do() -> None:
     assert join.rest() == [Begin("a", 2)]
 
 
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_the_leader_may_delete_the_log_while_the_follower_is_asked(is_clean: bool) -> None:
+    steps = run_while_asked("delete", 1, is_clean)
+    assert steps[1:] == [Delete("q") if is_clean else SetAside("q")]
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_the_leader_may_drop_all_that_can_be_compared_while_the_follower_is_asked(is_clean: bool) -> None:
+    steps = run_while_asked("drop", 30, is_clean)
+    assert steps[1:] == ([Begin("q", 60)] if is_clean else [Cut("q", 0), Begin("q", 60)])
+
+
+def test_the_leader_may_drop_some_of_it_while_the_follower_is_asked() -> None:
+    # Of the 16 headers, one is divergent, one common, and the others are not there any more.
+    steps = run_while_asked("drop", 17, is_clean=False)
+    assert steps[1:] == [Cut("q", 36), DropBefore("q", 34), Continue("q", 36)]
+
+
+def run_while_asked(what: str, chunk_count: int, is_clean: bool) -> list[Step]:
+    """18 chunks are common, 2 more are not; the leader has 32."""
+    shared = chunks([2] * 18)
+    ours, theirs = Log(shared + chunks([2] * 14, 36, 2)), Log(shared + chunks([2] * 2, 36))
+    leader, follower = Leader({"q": ours}), Follower({"q": theirs})
+    join = Join(leader, is_clean=is_clean)
+    (probe,) = join.compare(follower.held("q"))
+    assert isinstance(probe, Probe)
+    if what == "drop":
+        ours.drop(chunk_count)
+    else:
+        del leader.logs["q"]
+    return [probe, *join.probed("q", follower.headers(probe))]
+
+
+def test_no_answer_is_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join_module, "PROBE_CHUNKS_MAX", 20)
+    ours, theirs = Log(chunks([1] * 80, epoch=2)), Log(chunks([1] * 80))
+    leader, follower = Leader({"q": ours}), Follower({"q": theirs})
+    steps = run(Join(leader, is_clean=False), leader, follower)
+    assert [step.chunks_max for step in steps if isinstance(step, Probe)] == [16, 20, 20, 20, 20]
+
+
 def probing() -> Join:
     """Asks for 16 chunks that begin before 36 of a log of 20 chunks of 2 from offset 0."""
     join = Join(Leader({"q": Log(chunks([2] * 18, epoch=2))}), is_clean=False)
@@ -414,6 +455,7 @@ GOOD = chunks([2] * 20)[17:1:-1]
         (GOOD[:15], "15 chunks of log q before offset 36, where 16"),
         ([*GOOD, chunk(2, 2)], "17 chunks of log q"),
         ([*GOOD[:3], *GOOD[4:], chunk(2, 2)], "chunk 26 to 28 of log q where one that ends at 30"),
+        ([*GOOD[:3], chunk(28, 4), *GOOD[4:]], "chunk 28 to 32 of log q where one that ends at 30"),
         ([chunk(36, 2), *GOOD[:15]], "chunk 36 to 38"),
         ([chunk(34, 20), *GOOD[:15]], "chunk 34 to 54"),
         ([GOOD[0][:-1], *GOOD[1:]], "in 47 octets"),
@@ -428,8 +470,9 @@ def test_an_answer_that_is_not_what_was_asked_for_is_the_peers_error(headers: li
 def test_the_right_answer_is_taken_once() -> None:
     join = probing()
     assert join.probed("q", GOOD) == [Probe("q", 4, 32)]
-    with pytest.raises(PeerError):
-        join.probed("q", GOOD)
+    for wrong in (GOOD, [chunk(3, 3), chunk(2, 1), chunk(0, 2)]):
+        with pytest.raises(PeerError, match="that ends at 4"):
+            join.probed("q", wrong)
     assert join.probed("q", chunks([2, 2])[::-1]) == [Cut("q", 0), Begin("q", 0)]
     with pytest.raises(PeerError, match="not asked for"):
         join.probed("q", GOOD)

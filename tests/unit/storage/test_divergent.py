@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.model.errors import StorageError
+from leveret.model.errors import NotFound, StorageError
 from leveret.storage.divergent import SetAside
 from leveret.storage.divergent_report import DivergentLog, Report, directory_of, reports
 from leveret.storage.log import Log
@@ -23,7 +26,7 @@ from leveret.storage.walk import Place, walk
 from leveret.wire.chunk import ChunkType, encode_entry
 from leveret.wire.record import Settlement, encode_settlements
 from tests.unit.storage.logs import append, files, make, scratch, segments
-from tests.unit.storage.places import CHUNKS, TRAILER, Chunks, filled, flip, held, overwrite, segment_path
+from tests.unit.storage.places import CHUNKS, Chunks, filled, flip, held, overwrite, segment_path
 
 AT_MS = 1_795_261_500_000
 EIGHT: Chunks = [(90, 2, True)] * 8
@@ -65,9 +68,7 @@ def chunks_in(directory: Path) -> list[tuple[int, bytes]]:
 def chunks_aside(data_dir: Path, path: str = "queues/1") -> list[tuple[int, bytes]]:
     """The same of what was set aside of a log, by all reports, oldest first."""
     return [
-        chunk
-        for report in sorted((data_dir / "divergent").glob("*"))
-        for chunk in chunks_in(report / path)
+        chunk for report in sorted((data_dir / "divergent").glob("*")) for chunk in chunks_in(report / path)
     ]
 
 
@@ -300,7 +301,275 @@ def join(data_dir: Path, at: int) -> None:
     """What a follower does that starts."""
     aside = setting_aside(data_dir)
     for path in ("queues/1", "queues/2"):
-        if not starts_are_cut(data_dir / path, at):
-            aside.add(path, at)
-            cut(data_dir / path, at)
+        aside.add(path, at)
+        cut(data_dir / path, at)
     aside.finish()
+
+
+@pytest.mark.parametrize("can_link", [True, False])
+def test_all_of_it_is_on_disk_for_good_when_the_log_may_be_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_link: bool
+) -> None:
+    """What was not synced is gone when the power is: so names must be, and sizes, after they were as they are now."""
+    filled(tmp_path / "queues/1", EIGHT)
+    synced: dict[int, tuple[int, set[str]]] = {}
+
+    def syncing(function: Callable[[int], None]) -> Callable[[int], None]:
+        def call(fd: int) -> None:
+            function(fd)
+            what = os.fstat(fd)
+            names = set(os.listdir(f"/proc/self/fd/{fd}")) if S_ISDIR(what.st_mode) else set()
+            synced[what.st_ino] = what.st_size, names
+
+        return call
+
+    def refuse(*args: object) -> None:
+        raise OSError(errno.EPERM, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", syncing(os.fsync))
+        patch.setattr(os, "fdatasync", syncing(os.fdatasync))
+        if not can_link:
+            patch.setattr(os, "link", refuse)
+        setting_aside(tmp_path).add("queues/1")
+    found = list((tmp_path / "divergent").rglob("*"))
+    assert len(found) == 9
+    for path in [tmp_path / "divergent", *found]:
+        assert path.name in synced[path.parent.stat().st_ino][1]
+        if path.is_file():
+            assert synced[path.stat().st_ino][0] == path.stat().st_size
+
+
+def test_a_copy_that_was_not_finished_counts_for_nothing(tmp_path: Path) -> None:
+    log = filled(tmp_path / "queues/1", EIGHT)
+    before = chunks_in(log.directory)
+    target = tmp_path / "divergent/20261121T114500-e5/queues/1"
+    target.mkdir(parents=True)
+    (target / "00000000000000000006.segment.copy").write_bytes(b"half of a chunk")
+    Report("20261121T114500-e5", AT_MS, 5, 6, "here", "there", "").save(tmp_path)
+    report = set_aside(tmp_path, 6)
+    assert report is not None
+    assert report.id == "20261121T114500-e5"
+    assert chunks_aside(tmp_path) == before[3:]
+
+
+def test_what_is_aside_is_never_replaced(tmp_path: Path) -> None:
+    """The log was cut, the join not finished; now other records stand there, in the same epochs."""
+    log = filled(tmp_path / "queues/1", EIGHT)
+    first = chunks_in(log.directory)
+    setting_aside(tmp_path).add("queues/1", 6)
+    cut(log.directory, 6)
+    log = make(log.directory).open()
+    append(log, 77)
+    append(log, 78)
+    log.sync()
+    log.close()
+    second = chunks_in(log.directory)
+    report = set_aside(tmp_path, 6)
+    assert report is not None
+    assert report.id.endswith("-e5-2")
+    assert chunks_aside(tmp_path) == [*first[3:], *second[3:]]
+    assert [each.is_finished for each in reports(tmp_path)] == [True, True]
+
+
+def test_a_longer_tail_than_before_makes_a_report_of_its_own(tmp_path: Path) -> None:
+    filled(tmp_path / "queues/1", EIGHT)
+    setting_aside(tmp_path).add("queues/1", 6)
+    setting_aside(tmp_path).add("queues/1", 2)
+    assert [report.logs[0].from_offset for report in reports(tmp_path)] == [6, 2]
+
+
+@pytest.mark.parametrize("more", [{"from_epoch": 4}, {"to_epoch": 7}])
+def test_a_join_between_other_epochs_makes_another_report(tmp_path: Path, more: dict[str, int]) -> None:
+    filled(tmp_path / "queues/1", EIGHT)
+    setting_aside(tmp_path).add("queues/1", 6)
+    setting_aside(tmp_path, **more).add("queues/1", 6)
+    assert len(reports(tmp_path)) == 2
+
+
+def test_a_finished_report_is_not_taken_up(tmp_path: Path) -> None:
+    filled(tmp_path / "queues/1", EIGHT)
+    for at in (12, 6):
+        set_aside(tmp_path, at)
+    assert [report.id for report in reports(tmp_path)] == ["20261121T114500-e5", "20261121T114500-e5-2"]
+
+
+def test_a_join_that_has_nothing_left_to_add_finishes_what_was_begun(tmp_path: Path) -> None:
+    filled(tmp_path / "queues/1", EIGHT)
+    setting_aside(tmp_path).add("queues/1", 6)
+    cut(tmp_path / "queues/1", 6)
+    assert not reports(tmp_path)[0].is_finished
+    report = set_aside(tmp_path, 6)
+    assert report == reports(tmp_path)[0]
+    assert report.is_finished
+    assert setting_aside(tmp_path).finish() is None
+
+
+@pytest.mark.parametrize("name", ["fsync", "mkdir", "rename", "listdir"])
+def test_a_disk_that_refuses_leaves_the_log_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    log = filled(tmp_path / "queues/1", EIGHT)
+    before = files(log.directory)
+
+    def refuse(*args: object, **more: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, name, refuse)
+        with pytest.raises(StorageError, match="input/output error"):
+            setting_aside(tmp_path).add("queues/1", 6)
+    assert files(log.directory) == before
+    assert set_aside(tmp_path, 6) is not None
+    assert [offset for offset, _ in chunks_aside(tmp_path)] == [6, 8, 10, 12, 14]
+
+
+@contextmanager
+def no_file_larger_than(size: int) -> Iterator[None]:
+    """As on a disk that becomes full."""
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_disk_without_room_for_the_copy_leaves_the_log_as_it_is(tmp_path: Path) -> None:
+    log = make(tmp_path / "queues/1").open()
+    log.append(0, 1, 1, b"x" * 100_000, 0)
+    log.sync()
+    log.close()
+    before = files(log.directory)
+    with no_file_larger_than(60_000), pytest.raises(StorageError, match=r"cannot be set aside: .*too large"):
+        setting_aside(tmp_path).add("queues/1")
+    assert files(log.directory) == before
+    assert chunks_aside(tmp_path) == []
+    setting_aside(tmp_path).add("queues/1")
+    assert chunks_aside(tmp_path) == chunks_in(log.directory)
+
+
+# -- reports ----------------------------------------------------------------------------------
+
+
+def settle(log: Log, *ranges: tuple[int, int]) -> None:
+    octets = encode_settlements(Settlement(0, first, count) for first, count in ranges)
+    log.append(ChunkType.TRACKING, 1, 1, encode_entry(octets), 1000)
+
+
+def test_a_report_says_what_was_set_aside(tmp_path: Path) -> None:
+    log = make(tmp_path / "queues/1").open()
+    append(log, 20, records=4)
+    settle(log, (0, 1))
+    append(log, 20, records=3)  # 5 to 7; what follows is the tail
+    settle(log, (1, 2), (5, 4))  # 8 is this settlement itself, and no message
+    append(log, 20, records=2)  # 9 and 10
+    settle(log, (9, 1), (3, 1))
+    log.sync()
+    log.close()
+    filled(tmp_path / "streams/2", EIGHT[:3])
+    defined = make(filled(tmp_path / "definitions", EIGHT[:2]).directory).open()
+    defined.append(ChunkType.TRACKING, 1, 1, encode_entry(bytes(8)), 1000)
+    defined.sync()
+    defined.close()
+    aside = setting_aside(tmp_path)
+    aside.add("queues/1", 8)
+    aside.add("streams/2", 2)
+    aside.add("definitions", 2)
+    report = aside.finish()
+    assert report is not None
+    assert report == Report.load(tmp_path, report.id) == reports(tmp_path)[0]
+    octets = [sum(len(octets) for _, octets in chunks_aside(tmp_path, each.path)) for each in report.logs]
+    assert report.logs == [
+        DivergentLog(
+            "queues/1", "queues", "/", "work", 8, 12, chunks=3, octets=octets[0],
+            messages=2, settlements=7, settlements_lost=6,
+        ),
+        DivergentLog("streams/2", "streams", None, None, 2, 6, chunks=2, octets=octets[1], messages=4),
+        DivergentLog("definitions", "definitions", None, None, 2, 5, chunks=2, octets=octets[2], definitions=2),
+    ]  # fmt: skip
+    summary = report.summary()
+    assert len(summary.pop("logs")) == 3
+    assert summary == {
+        "id": "20261121T114500-e5", "at_ms": AT_MS, "from_epoch": 5, "to_epoch": 6, "node_id": "here",
+        "leader_id": "there", "leader_uri": "tcp://there:5679", "is_finished": True, "octets": sum(octets),
+        "messages": 6, "settlements": 7, "settlements_lost": 6, "damaged": 0,
+        "queues": [
+            {"vhost": "/", "queue": "work", "messages": 2},
+            {"vhost": None, "queue": None, "messages": 4},
+        ],
+    }  # fmt: skip
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12)), max_size=6)
+
+
+@given(st.lists(st.integers(1, 5) | RANGES, min_size=1, max_size=12), st.data())
+def test_settlements_are_counted_by_the_messages_that_they_are_of(
+    chunks: list[int | list[tuple[int, int]]], data: st.DataObject
+) -> None:
+    with scratch() as data_dir:
+        log = make(data_dir / "queues/1").open()
+        for each in chunks:
+            if isinstance(each, int):
+                append(log, 20, records=each)
+            else:
+                settle(log, *each)
+        log.sync()
+        log.close()
+        every = [each.header for each in held(log.directory)]
+        at = data.draw(st.sampled_from(every)).chunk_id
+        messages = {o for h in every if h.type == 0 for o in range(h.chunk_id, h.next_offset)}
+        settled = {
+            offset
+            for header, each in zip(every, chunks, strict=True)
+            if header.chunk_id >= at and not isinstance(each, int)
+            for first, count in each
+            for offset in range(first, first + count)
+        } & messages
+        told = setting_aside(data_dir).add("queues/1", at)
+        assert told is not None
+        assert told.messages == sum(offset >= at for offset in messages)
+        assert told.settlements == len(settled)
+        assert told.settlements_lost == sum(offset < at for offset in settled)
+
+
+def test_settlements_that_cannot_be_read_are_damage(tmp_path: Path) -> None:
+    log = make(tmp_path / "queues/1").open()
+    append(log, 20)
+    settle(log, (0, 1))
+    log.append(ChunkType.TRACKING, 1, 1, encode_entry(b"no settlement"[:5]), 1000)
+    log.sync()
+    log.close()
+    flip(log.directory, 0, 68 + 48 + 6)
+    told = setting_aside(tmp_path).add("queues/1")
+    assert told is not None
+    assert (told.damaged, told.settlements, told.chunks) == (2, 0, 3)
+
+
+@pytest.mark.parametrize("report_id", ["", ".", "..", "../divergent", "20261121T114500-e5/..", "nothing"])
+def test_no_other_path_is_a_report(tmp_path: Path, report_id: str) -> None:
+    filled(tmp_path / "queues/1", EIGHT)
+    set_aside(tmp_path, 6)
+    shutil.copy(next((tmp_path / "divergent").glob("*/report.json")), tmp_path / "divergent/report.json")
+    with pytest.raises(NotFound, match="there is no report"):
+        Report.load(tmp_path, report_id)
+
+
+def test_a_report_that_was_tampered_with_is_named(tmp_path: Path) -> None:
+    filled(tmp_path / "queues/1", EIGHT)
+    report = set_aside(tmp_path, 6)
+    assert report is not None
+    (directory_of(tmp_path, report.id) / "report.json").write_text('{"id": 5}')
+    with pytest.raises(StorageError, match=r"report.json: .*mend the file, or move its directory away"):
+        reports(tmp_path)
+
+
+def test_other_directories_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "divergent/notes").mkdir(parents=True)
+    (tmp_path / "divergent/notes/report.json").write_text("mine")
+    assert reports(tmp_path) == []
+    filled(tmp_path / "queues/1", EIGHT)
+    assert set_aside(tmp_path, 6) is not None

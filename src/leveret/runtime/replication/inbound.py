@@ -77,6 +77,7 @@ class Progress:
         state: connecting, joining, catching_up, streaming or failed; see `error`.
         position, records: of the leader's feed as last told.
         applied_position, applied_records: as far as this node has applied.
+        bytes_left, bytes_copied: of what this node lacked when it connected, while it is catching up.
         cut_at_ms: when the last frame that was applied was cut, by the leader's clock; 0 for none.
         is_torn: whether a link ended while this node was catching up.
     """
@@ -93,7 +94,9 @@ class Progress:
     acked_position: int = 0
     received_bytes: int = 0
     cut_at_ms: int = 0
-    bytes_total: int = 0
+    bytes_left: int = 0
+    bytes_copied: int = 0
+    copying_since_ms: int = 0
     was_streaming: bool = False
     is_torn: bool = False
     names: dict[int, str] = field(default_factory=dict)
@@ -197,6 +200,20 @@ class Inbound:
                     self._ack_again()
         await self._ended.wait()
 
+    def copying(self) -> dict[str, Any] | None:
+        """How far this node is with catching up: octets done and in all, a second, seconds left; None if it is not."""
+        progress = self.progress
+        if progress.state != "catching_up":
+            return None
+        seconds = max(1, self._clock_ms() - progress.copying_since_ms) / 1000
+        rate = progress.bytes_copied / seconds
+        return {
+            "bytes_done": progress.bytes_copied,
+            "bytes_total": progress.bytes_copied + progress.bytes_left,
+            "rate_bytes_s": round(rate),
+            "seconds_left": round(progress.bytes_left / rate, 1) if rate else None,
+        }
+
     def _ack_again(self) -> None:
         """Say that this side is there."""
         if self._peer is not None and self.progress.state == "streaming":
@@ -222,8 +239,6 @@ class Inbound:
             progress.is_torn = True
         if not self._stops:
             self._note_error(str(error or "the leader closed the link"))
-        if isinstance(error, HandshakeDeclined) and self._peer is not None:
-            self._send(error.answer)
         refused = isinstance(error, (SecretsDiffer, HandshakeRefused, HandshakeDeclined, StorageError))
         progress.state = "failed" if refused else "connecting"
         progress.connected_at_ms = None
@@ -253,7 +268,11 @@ class Inbound:
             case Type.QUESTION | Type.ANSWER:
                 self.questions.received(peer, kind, payload)
             case _:
-                self._shake(Message(kind, bytes(payload)))
+                try:
+                    self._shake(Message(kind, bytes(payload)))
+                except HandshakeDeclined as declined:
+                    self._send(declined.answer)
+                    raise
 
     def _shake(self, message_: Message) -> None:
         peer, handshake = self._peer, self._handshake
@@ -304,7 +323,10 @@ class Inbound:
         progress = self.progress
         head, changes = decode_frame(payload, progress.names)
         if progress.state == "joining":
-            progress.state = "catching_up"
+            progress.state, progress.copying_since_ms = "catching_up", self._clock_ms()
+        if progress.state == "catching_up" and head.position == 0:
+            progress.bytes_left = head.records
+            progress.bytes_copied += len(payload)
         for change in changes():
             self._applier.apply(change)
         self._note(head)
@@ -322,6 +344,7 @@ class Inbound:
         progress = self.progress
         progress.state, progress.was_streaming, progress.is_torn = "streaming", True, False
         progress.position = progress.applied_position = position
+        progress.bytes_left = progress.bytes_copied = 0
         logger.info("replication Files synced leader=%s position=%d", self.uri, position)
         logger.info("replication Streaming changes leader=%s", self.uri)
         leader, peer = progress.leader, self._peer

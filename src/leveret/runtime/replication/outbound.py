@@ -313,7 +313,8 @@ class Outbound:
     def _send_step(self, lacking: Lacking) -> int:
         feed = self._leading.feed
         frame = lacking.step()
-        pieces = frame.message(0, 0, self._leading.clock_ms(), compress=feed.compresses)
+        left = lacking.bytes_left()
+        pieces = frame.message(0, left, self._leading.clock_ms(), compress=feed.compresses)
         self._write(pieces, frame.octets)
         return frame.octets
 

@@ -28,6 +28,7 @@ from leveret.model.errors import Corrupt, PreconditionFailed, StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.node import Node, clock_ms
 from leveret.runtime.replication.applier import Applier
+from leveret.runtime.replication.elected import Elected
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.fencer import Fencer
 from leveret.runtime.replication.identity import IdentityFile
@@ -81,6 +82,7 @@ class Roles:
         self._changing = asyncio.Lock()
         self._stale = False
         self._applier: Applier | None = None
+        self._elected = Elected(config.followers, self) if config.followers.etcd_endpoints else None
         self.inspection = Inspection(self)
 
     # -- life ---------------------------------------------------------------------------------
@@ -92,7 +94,10 @@ class Roles:
             LeveretError: a log is damaged, an address cannot be had, the secret is missing.
         """
         identity = self._identity.identity
-        if self._settings.follow is not None:
+        if self._elected is not None:
+            await self._show("follower")
+            self._spawn(self._elected.run())
+        elif self._settings.follow is not None:
             await self._follow(self._settings.follow)
         elif identity.role == "leader" and identity.is_fenced:
             logger.error(
@@ -121,6 +126,9 @@ class Roles:
             fencer.stop()
         async with self._changing:
             await self._close(in_order=True)
+        if self._elected is not None:
+            # Only now: what was received is with the followers, and one of them may lead.
+            await self._elected.stop()
 
     async def _close(self, *, in_order: bool) -> None:
         """Whatever this node is, it is no more."""
@@ -146,10 +154,14 @@ class Roles:
 
     # -- to lead ------------------------------------------------------------------------------
 
-    async def _lead(self, *, raises_epoch: bool) -> None:
+    async def _lead(
+        self, *, raises_epoch: bool, epoch: int = 0, recorded: frozenset[str] = frozenset()
+    ) -> None:
+        """Serve; in the epoch that was won, if one was, and then promises wait for those that are recorded."""
         identity = self._identity.identity
         if raises_epoch or not identity.epoch:
             identity.epoch = max(identity.epoch, identity.seen_epoch) + 1
+        identity.epoch = max(identity.epoch, epoch)
         identity.seen_epoch = max(identity.seen_epoch, identity.epoch)
         identity.role, identity.led, identity.replaced_by = "leader", True, ""
         # On disk before anything is appended in this epoch.
@@ -160,7 +172,7 @@ class Roles:
         if self._settings.bind is not None:
             for name, error in tree.open_all().items():
                 logger.error("log_not_replicated log=%s error=%s", name, error)
-            await self._listen(node, waits=self._settings.confirm == "in_sync")
+            await self._listen(node, waits=self._settings.confirm == "in_sync", recorded=recorded)
         await node.open()
         for uri in identity.former_leaders:
             self._fence_off(uri)
@@ -173,11 +185,14 @@ class Roles:
         self.on_node(node)
         return node
 
-    async def _listen(self, node: Node, *, waits: bool) -> None:
+    async def _listen(self, node: Node, *, waits: bool, recorded: frozenset[str] = frozenset()) -> None:
         """Let followers in; from here on promises wait for those that are in sync."""
         settings = self._settings
         in_sync = InSync(
-            ack_timeout_ms=settings.ack_timeout_ms, min_in_sync=settings.min_in_sync if waits else 0
+            ack_timeout_ms=settings.ack_timeout_ms,
+            min_in_sync=settings.min_in_sync if waits else 0,
+            records_shrink=waits and self._elected is not None,
+            recorded=recorded,
         )
         self.feed = Feed(
             node.tree,
@@ -185,7 +200,7 @@ class Roles:
             clock_ms,
             waits=waits,
             compress=settings.compression == "zstd",
-            may_promise=lambda: not self._identity.identity.is_fenced,
+            may_promise=self._may_promise if self.role == "leader" else lambda: True,
         )
         node.commits.fence = self.feed
         leading = Leading(
@@ -206,8 +221,15 @@ class Roles:
         assert settings.bind is not None
         await self.listener.start(settings.bind, settings.port, tls)
 
+    def _may_promise(self) -> bool:
+        """Whether nobody has taken this node's place, as far as can be known at this moment."""
+        is_elected = self._elected is None or self._elected.may_promise()
+        return is_elected and not self._identity.identity.is_fenced
+
     def _ticked(self) -> None:
         """Publishers are blocked, or their publishes refused, while too few followers are in sync."""
+        if self._elected is not None and self.feed is not None and self.role == "leader":
+            self._elected.record(self.feed.in_sync, self.node.commits.keep)
         is_short = self.feed is not None and self.role == "leader" and self.feed.in_sync.is_short
         blocks = self._settings.below_min_in_sync == "block"
         self.node.alarms.set_replicas_short(is_short and blocks)
@@ -352,7 +374,29 @@ class Roles:
         async with self._changing:
             if self.role == "leader":
                 await self._close(in_order=False)
-                await self._show("fenced")
+                await self._show("follower" if self._elected is not None else "fenced")
+
+    # -- what etcd decides: elected.Candidate -------------------------------------------------
+
+    def standing_for(self) -> tuple[str, str, int]:
+        """See elected.Candidate."""
+        identity = self._identity.identity
+        return identity.node_id, self.own_uri(), max(identity.epoch, identity.seen_epoch)
+
+    async def lead_in(self, epoch: int, recorded: frozenset[str]) -> None:
+        """See elected.Candidate."""
+        async with self._changing:
+            if self.role != "leader":
+                await self._close(in_order=True)
+                await self._lead(raises_epoch=False, epoch=epoch, recorded=recorded)
+
+    async def follow_leader(self, uri: NodeUri) -> None:
+        """See elected.Candidate."""
+        async with self._changing:
+            if self.inbound is not None and self.inbound.uri == uri:
+                return
+            await self._close(in_order=True)
+            await self._follow(uri)
 
     def _fence_off(self, uri: str) -> None:
         """Tell a former leader that it was replaced, until it knows."""
@@ -384,8 +428,13 @@ class Roles:
         }
         reason = self._why_not(state)
         if dry_run or (reason and not force):
-            return outcome | {"reason": reason or ""}
+            return outcome | {"reason": reason or None}
         began_s = time.perf_counter()
+        if self._elected is not None:
+            declined = await self._elected.campaign(force=force)
+            if declined:
+                return outcome | {"reason": declined}
+            return outcome | self._promoted(began_s)
         async with self._changing:
             if self.role == "leader":
                 raise PreconditionFailed("this node leads already")
@@ -396,14 +445,17 @@ class Roles:
             if former:
                 self._identity.identity.former_leaders = [former]
             await self._lead(raises_epoch=True)
+        return outcome | self._promoted(began_s)
+
+    def _promoted(self, began_s: float) -> dict[str, Any]:
         took_ms = round((time.perf_counter() - began_s) * 1000)
-        logger.warning("promoted epoch=%d took_ms=%d former_leader=%s", self.epoch, took_ms, former or "none")
-        return outcome | {
+        logger.warning("promoted epoch=%d took_ms=%d", self.epoch, took_ms)
+        return {
             "promoted": True,
             "epoch": self.epoch,
             "state": self.state,
             "took_ms": took_ms,
-            "reason": "",
+            "reason": None,
         }
 
     def _why_not(self, state: str) -> str:
@@ -450,7 +502,7 @@ class Roles:
             "below_min_in_sync": settings.below_min_in_sync,
             **leader_status(self.feed, self.listener),
             "leader": follower_status(self.inbound, identity, settings.apply_delay_ms, clock_ms()),
-            "etcd": None,
+            "etcd": self._elected.status() if self._elected is not None else None,
             "scrub": self.inspection.scrub_status(),
         }
 

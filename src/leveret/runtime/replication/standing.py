@@ -29,29 +29,55 @@ def follower_status(
 ) -> dict[str, Any] | None:
     """How far this node is behind its leader; of a fenced one only who that is; None without one."""
     if inbound is None:
-        if not identity.is_fenced:
-            return None
-        return {"uri": identity.replaced_by, "name": "", "epoch": identity.seen_epoch, "state": "unknown"}
+        return _replacement(identity) if identity.is_fenced else None
     progress = inbound.progress
-    behind = max(0, progress.position - progress.applied_position)
-    return {
-        "uri": str(inbound.uri),
-        "name": progress.leader.name if progress.leader else "",
-        "epoch": progress.leader.epoch if progress.leader else identity.seen_epoch,
-        "state": progress.state,
-        "error": progress.error,
-        "connected_at_ms": progress.connected_at_ms,
-        "position": progress.position,
-        "applied_position": progress.applied_position,
-        "acked_position": progress.acked_position,
-        "received_bytes": progress.received_bytes,
-        "lag_bytes": behind,
-        "lag_records": max(0, progress.records - progress.applied_records),
-        "lag_s": lag_s(inbound, now_ms),
-        "apply_delay_s": apply_delay_ms / 1000,
-        "in_sync": progress.state == "streaming",
+    leader = progress.leader
+    return _shown(
+        uri=str(inbound.uri),
+        name=leader.name if leader else "",
+        epoch=leader.epoch if leader else identity.seen_epoch,
+        state=progress.state,
+        error=progress.error,
+        connected_at_ms=progress.connected_at_ms,
+        position=progress.position,
+        applied_position=progress.applied_position,
+        acked_position=progress.acked_position,
+        received_bytes=progress.received_bytes,
+        lag_bytes=max(0, progress.position - progress.applied_position) + progress.bytes_left,
+        lag_records=max(0, progress.records - progress.applied_records),
+        lag_s=lag_s(inbound, now_ms),
+        apply_delay_s=apply_delay_ms / 1000,
+        in_sync=progress.state == "streaming",
+        progress=inbound.copying(),
+    )
+
+
+def _replacement(identity: Identity) -> dict[str, Any]:
+    """The leader that replaced this node, as far as it is known."""
+    return _shown(uri=identity.replaced_by, epoch=identity.seen_epoch, state="unknown")
+
+
+def _shown(**known: Any) -> dict[str, Any]:
+    """All fields of `leader` in the status, in their order."""
+    fields: dict[str, Any] = {
+        "uri": "",
+        "name": "",
+        "epoch": 0,
+        "state": "",
+        "error": "",
+        "connected_at_ms": None,
+        "position": None,
+        "applied_position": None,
+        "acked_position": None,
+        "received_bytes": 0,
+        "lag_bytes": None,
+        "lag_records": None,
+        "lag_s": None,
+        "apply_delay_s": 0.0,
+        "in_sync": False,
         "progress": None,
     }
+    return fields | known
 
 
 def lag_s(inbound: Inbound, now_ms: int) -> float | None:
