@@ -217,10 +217,10 @@ def test_of_many_who_come_and_go_one_leads_at_a_time_and_no_epoch_comes_twice(
     shared: EtcdCluster, chance: random.Random
 ) -> None:
     """Some resign, some vanish and leave their lease to end; each win is in a higher epoch than the one before."""
-    names, wins = "abcdefgh", [0]
+    names, wins = "abcdef", [0]
 
     async def contend(one: Node, everyone: list[Node], moments: random.Random) -> None:
-        while len(wins) < 40:
+        while len(wins) < 25:
             with suppress(EtcdAway, Deposed):  # A slow machine.
                 outcome = await one.campaign(moments.randrange(3))
                 if isinstance(outcome, Won):
@@ -243,7 +243,7 @@ def test_of_many_who_come_and_go_one_leads_at_a_time_and_no_epoch_comes_twice(
 
     async def scene(nodes: list[Node]) -> None:
         if len(nodes) < len(names):
-            async with node(names[len(nodes)], shared.setting, "many", 1000) as one:
+            async with node(names[len(nodes)], shared.setting, "many", SHORT_MS) as one:
                 await scene([*nodes, one])
             return
         draws = [random.Random(chance.random()) for _ in nodes]
@@ -515,6 +515,8 @@ def test_etcd_may_speak_tls_and_has_to_prove_who_it_is(tmp_path: Path) -> None:
         async with node("b", cluster.setting, "tls") as b:
             with pytest.raises(EtcdAway, match="certificate verify failed"):
                 await b.campaign()
+            # From here it rests for a while: what is cut off while it greets is closed by the garbage collector only.
+            await until(lambda: b.election.status()["last_error"])
 
     with EtcdCluster(tls=issued, heartbeat_ms=HEARTBEAT_MS) as cluster:
         play(scene(cluster))

@@ -180,6 +180,10 @@ class Join:
         """Whether the follower owes an answer to a `Probe`."""
         return bool(self._probing)
 
+    def is_undecided(self, path: str) -> bool:
+        """Whether a `Probe` for this log is under way: `probed` will see what has become of it meanwhile."""
+        return path in self._probing
+
     def compare(self, held: Held) -> list[Step]:
         """Decide for a log that the follower has; a `Probe` puts it off until `probed`.
 

@@ -66,6 +66,7 @@ class GroupCommit:
         self._held: deque[tuple[int, list[Promise]]] = deque()
         self._confirms: deque[tuple[int, Promise]] = deque()
         self._keeping = 0
+        self._settling: set[asyncio.Future[None]] = set()
         self._fsync = fsync
         self._on_failure = on_failure
         self._dirty: dict[Log, None] = {}
@@ -190,13 +191,22 @@ class GroupCommit:
         return promises
 
     async def settle(self) -> None:
-        """Wait until everything appended so far is durable and its promises are kept."""
+        """Wait until everything appended so far is durable and its promises are kept.
+
+        Raises:
+            StorageError: this ends before.
+        """
         kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._settling.add(kept)
+        kept.add_done_callback(self._settling.discard)
         self.when_durable(lambda: None if kept.done() else kept.set_result(None))
         self.begin()
         await kept
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads; who waits for `settle` waits in vain, and is told."""
+        for kept in tuple(self._settling):
+            if not kept.done():
+                kept.set_exception(StorageError("the node stops, or does not lead any more"))
         self._executor.shutdown(wait=True)
         self._summaries.shutdown(wait=True, cancel_futures=True)

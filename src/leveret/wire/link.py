@@ -80,6 +80,10 @@ class Type(IntEnum):
     """To the leader: u64 position up to which all is on the follower's disk, u64 octets of messages it was sent so far."""
     STREAMING = 22
     """To the follower: u64 position; it has all that is before it, and gets frames as they are cut from now on."""
+    TAKE_OVER = 23
+    """To the leader: u64 epoch in which the follower is about to lead."""
+    HANDED_OVER = 24
+    """To the follower: u64 position; this was the last that the leader did."""
     QUESTION = 30
     """Either way: struct `Question`."""
     ANSWER = 31
@@ -161,19 +165,19 @@ def decode_ack(payload: Octets) -> tuple[int, int]:
     return position, octets
 
 
-def pack_streaming(position: int) -> bytes:
-    """STREAMING."""
-    return message(Type.STREAMING, position.to_bytes(8, "big"))
+def pack_u64(kind: Type, number: int) -> bytes:
+    """STREAMING, TAKE_OVER, HANDED_OVER."""
+    return message(kind, number.to_bytes(8, "big"))
 
 
-def decode_streaming(payload: Octets) -> int:
-    """The position.
+def decode_u64(payload: Octets) -> int:
+    """What they carry.
 
     Raises:
         LinkError: it is something else.
     """
     if len(payload) != 8:
-        raise LinkError(f"a position has 8 octets, not {len(payload)}")
+        raise LinkError(f"a position or epoch has 8 octets, not {len(payload)}")
     return int.from_bytes(payload, "big")
 
 
@@ -241,7 +245,9 @@ class Frame:
             self.octets += sum(map(len, chunk))
             self.records += records
 
-    def message(self, position_: int, records: int, cut_at_ms: int, *, compress: bool = False) -> list[Octets]:
+    def message(
+        self, position_: int, records: int, cut_at_ms: int, *, compress: bool = False
+    ) -> list[Octets]:
         """The message that carries it, in pieces; `position_` and `records` are those behind it."""
         pieces = self._pieces
         size = self.octets
@@ -278,7 +284,9 @@ def file_change(name: str, octets: bytes | None) -> bytes:
     return _FILE.pack(Kind.FILE, len(path)) + path + LENGTH.pack(len(octets)) + octets
 
 
-def decode_frame(payload: memoryview, names: dict[int, str]) -> tuple[FrameHead, Callable[[], Iterator[Change]]]:
+def decode_frame(
+    payload: memoryview, names: dict[int, str]
+) -> tuple[FrameHead, Callable[[], Iterator[Change]]]:
     """The head of a frame, and what iterates over its changes; `names` is kept from frame to frame.
 
     Chunks share the payload's octets and are verified as they come.
@@ -292,7 +300,9 @@ def decode_frame(payload: memoryview, names: dict[int, str]) -> tuple[FrameHead,
     rest = payload[FRAME_HEAD.size :]
     if head.flags & _COMPRESSED:
         try:
-            rest = memoryview(zstandard.ZstdDecompressor().decompress(rest, max_output_size=MESSAGE_BYTES_MAX))
+            rest = memoryview(
+                zstandard.ZstdDecompressor().decompress(rest, max_output_size=MESSAGE_BYTES_MAX)
+            )
         except zstandard.ZstdError as error:
             raise LinkError(f"a frame cannot be decompressed: {error}") from None
     return head, lambda: _changes(rest, names, head.check)
@@ -348,8 +358,10 @@ def _change(octets: memoryview, at: int, names: dict[int, str]) -> tuple[Change 
     if kind is not Kind.APPEND:
         return Change(kind, names[number], offset), end, end
     chunk = decode_chunk(octets, end)
-    return Change(kind, names[number], offset, chunk, octets[end : end + chunk.header.chunk_bytes]), end, end + (
-        chunk.header.chunk_bytes
+    return (
+        Change(kind, names[number], offset, chunk, octets[end : end + chunk.header.chunk_bytes]),
+        end,
+        end + (chunk.header.chunk_bytes),
     )
 
 

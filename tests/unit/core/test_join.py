@@ -423,11 +423,14 @@ def run_while_asked(what: str, chunk_count: int, is_clean: bool) -> list[Step]:
     join = Join(leader, is_clean=is_clean)
     (probe,) = join.compare(follower.held("q"))
     assert isinstance(probe, Probe)
+    assert join.is_undecided("q")
     if what == "drop":
         ours.drop(chunk_count)
     else:
         del leader.logs["q"]
-    return [probe, *join.probed("q", follower.headers(probe))]
+    steps = [probe, *join.probed("q", follower.headers(probe))]
+    assert not join.is_undecided("q")
+    return steps
 
 
 def test_no_answer_is_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

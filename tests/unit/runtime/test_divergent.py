@@ -32,7 +32,7 @@ def data_dir(tmp_path: Path) -> Path:
     commit = GroupCommit(fsync=False, on_failure=fail)
     stores = Stores(Tree(tmp_path), commit, lambda: 1234, 300)
     queue = Queue(Definition(name="q", vhost="v", epoch=7), stores.read)
-    stream = Stream(Definition(name="s", vhost="v", type="stream", epoch=8), stores.read)
+    stream = Stream(Definition(name="s", vhost="v", epoch=8), stores.read)
     for body in (b"one", b"two", b"three", b"four", b"\xff"):
         queue.gather(head_of(len(body)), [body])
         stores.append_messages(queue)

@@ -326,7 +326,16 @@ def test_all_of_it_is_on_disk_for_good_when_the_log_may_be_cut(
     def refuse(*args: object) -> None:
         raise OSError(errno.EPERM, "no")
 
+    rename = os.rename
+
+    def renaming(old: Path, new: Path) -> None:
+        if Path(new).name == "log.json":
+            # Which says that they are there.
+            assert len(synced[Path(new).parent.stat().st_ino][1]) == 4
+        rename(old, new)
+
     with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", renaming)
         patch.setattr(os, "fsync", syncing(os.fsync))
         patch.setattr(os, "fdatasync", syncing(os.fdatasync))
         if not can_link:
@@ -360,8 +369,8 @@ def test_what_is_aside_is_never_replaced(tmp_path: Path) -> None:
     setting_aside(tmp_path).add("queues/1", 6)
     cut(log.directory, 6)
     log = make(log.directory).open()
-    append(log, 77)
-    append(log, 78)
+    append(log, 77, records=2)
+    append(log, 78, records=2)
     log.sync()
     log.close()
     second = chunks_in(log.directory)

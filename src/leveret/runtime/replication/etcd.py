@@ -171,12 +171,13 @@ class Etcd:
         if tls is None and any(one.url.startswith("https:") for one in endpoints):
             tls = ssl.create_default_context()
         self._tls = tls
-        self._transport: httpx.AsyncHTTPTransport | None = None
+        self._shared: _Connections | None = None
         self._tokens: dict[str, str] = {}
 
     async def close(self) -> None:
         """End the connections."""
-        await self._drop(self._transport)
+        if self._shared is not None:
+            await self._shared.retire()
 
     async def read(self, prefix: str) -> Snapshot:
         """All keys that begin with `prefix`, as a majority of etcd has them.
@@ -248,12 +249,13 @@ class Etcd:
         Raises:
             EtcdError: there are no more changes to be had here.
         """
-        endpoint, transport = self.endpoint, self._connections()
+        endpoint, own = self.endpoint, _Connections(self._tls)
         try:
             async with asyncio.timeout(self._attempt_timeout_s):
-                token = await self._token(transport, endpoint)
+                token = await self._token(own.transport, endpoint)
                 body = {"create_request": {**_range(prefix), "start_revision": revision + 1}}
-                response = await transport.handle_async_request(self._request(endpoint, "watch", body, token))
+                request = self._request(endpoint, "watch", body, token)
+                response = await own.transport.handle_async_request(request)
             async with aclosing(response):
                 async for line in response.aiter_lines():
                     result = _decoded(response, line.encode(), _Watched).result
@@ -265,7 +267,7 @@ class Etcd:
         except _FAILURES as error:
             raise EtcdAway(f"etcd at {endpoint}: {_words(error)}") from error
         finally:
-            await self._drop(transport)
+            await own.retire()
 
     async def _call(self, path: str, body: object, kind: type[Answer]) -> Answer:
         """Ask one endpoint after the other; the first answer counts."""
@@ -273,15 +275,15 @@ class Etcd:
         begin = self._endpoints.index(self.endpoint)
         for endpoint in self._endpoints[begin:] + self._endpoints[:begin]:
             self.endpoint = endpoint
-            if self._transport is None:
-                self._transport = self._connections()
-            transport = self._transport
+            if self._shared is None or self._shared.is_retired:
+                self._shared = _Connections(self._tls)
+            connections = self._shared
             try:
-                async with asyncio.timeout(self._attempt_timeout_s):
+                async with connections as transport, asyncio.timeout(self._attempt_timeout_s):
                     return await self._ask(transport, endpoint, path, body, kind)
             except _FAILURES as error:
                 failures.append(f"{endpoint} ({_words(error)})")
-                await self._drop(transport)
+                await connections.retire()
         raise EtcdAway(
             f"no endpoint of etcd answers: {', '.join(failures)}; "
             "see that etcd runs and that cluster.etcd.endpoints says where"
@@ -333,20 +335,40 @@ class Etcd:
             extensions={"timeout": {"connect": self._attempt_timeout_s * CONNECT_SHARE}},
         )
 
-    def _connections(self) -> httpx.AsyncHTTPTransport:
-        # No limit: a connection that was given up while it was made would count for ever.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        # Without a context there is no https endpoint, so there is nothing to verify.
-        return httpx.AsyncHTTPTransport(verify=self._tls or False, limits=limits, trust_env=False)
 
-    async def _drop(self, transport: httpx.AsyncHTTPTransport | None) -> None:
-        """Close connections, and use them no more; a peer that hangs does not keep us."""
-        if transport is self._transport:
-            self._transport = None
-        if transport is not None:
-            with suppress(httpx.HTTPError, OSError, TimeoutError, RuntimeError):
+class _Connections:
+    """Connections that several requests share; once something went wrong, until the last of them is done.
+
+    Attributes:
+        transport: what makes, keeps and uses them.
+        is_retired: no other request is to begin here.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        # No limit: a connection that was given up while it was made would count for ever. And without a
+        # context there is no https endpoint, so there is nothing to verify.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        self.transport = httpx.AsyncHTTPTransport(verify=tls or False, limits=limits, trust_env=False)
+        self.is_retired = False
+        self._users = 0
+
+    async def __aenter__(self) -> httpx.AsyncHTTPTransport:
+        self._users += 1
+        return self.transport
+
+    async def __aexit__(self, *error: object) -> None:
+        self._users -= 1
+        if self.is_retired:
+            await self.retire()
+
+    async def retire(self) -> None:
+        """Close them now, or when they are no longer used: what is closed while it connects is not closed at all."""
+        self.is_retired = True
+        if not self._users:
+            # A peer that hangs does not keep us.
+            with suppress(httpx.HTTPError, OSError, TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await transport.aclose()
+                    await self.transport.aclose()
 
 
 async def _post(transport: httpx.AsyncHTTPTransport, request: httpx.Request, kind: type[Answer]) -> Answer:

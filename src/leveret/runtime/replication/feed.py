@@ -89,6 +89,7 @@ class Feed:
         self._last_number = 0
         self._frame = Frame()
         self._live = 0
+        in_sync.shipped(self.position, clock_ms())
         tree.changes = self
 
     # -- what the tree tells ------------------------------------------------------------------

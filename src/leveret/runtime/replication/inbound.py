@@ -41,10 +41,11 @@ from leveret.wire.link import (
     Probe,
     Type,
     decode_frame,
-    decode_streaming,
+    decode_u64,
     message,
     pack,
     pack_ack,
+    pack_u64,
 )
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ logger = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S: Final = 5.0
 SILENCE_S: Final = 10.0
 """A leader says something every second; one that is silent for so long is gone."""
+TAKE_OVER_TIMEOUT_S: Final = 3.0
 _RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _HELD_AT_ONCE: Final = 4096
 
@@ -145,6 +147,7 @@ class Inbound:
         self._received_before = 0
         self._acked = (0, 0)
         self._stops = False
+        self._handed_over = asyncio.Event()
 
     # -- life of the link ---------------------------------------------------------------------
 
@@ -219,6 +222,21 @@ class Inbound:
         if self._peer is not None and self.progress.state == "streaming":
             self._peer.write(pack_ack(*self._acked))
 
+    async def take_over(self, epoch: int) -> bool:
+        """Have the leader send all it has, and promise nothing from then on; whether it did.
+
+        A leader that is away, or does not answer, cannot be asked: then what it did last is lost.
+        """
+        if self._peer is None or self.progress.state != "streaming":
+            return False
+        self._peer.write(pack_u64(Type.TAKE_OVER, epoch))
+        try:
+            async with asyncio.timeout(TAKE_OVER_TIMEOUT_S):
+                await self._handed_over.wait()
+        except TimeoutError:
+            return False
+        return True
+
     def stop(self) -> None:
         """End the link and begin no other."""
         self._stops = True
@@ -260,7 +278,10 @@ class Inbound:
             case Type.FRAME:
                 self._take_frame(payload)
             case Type.STREAMING:
-                self._begin_streaming(decode_streaming(payload))
+                self._begin_streaming(decode_u64(payload))
+            case Type.HANDED_OVER:
+                decode_u64(payload)
+                self._handed_over.set()
             case Type.PROBE:
                 probe = _decode(payload, Probe)
                 found = self._applier.headers(probe.path, probe.before, probe.count)

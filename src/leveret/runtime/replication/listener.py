@@ -85,6 +85,8 @@ class ReplicationListener:
             await asyncio.sleep(TICK_S)
             for node_id in self._leading.feed.in_sync.tick(self._leading.clock_ms()):
                 logger.warning("follower_not_in_sync node_id=%s reason=it_does_not_acknowledge", node_id)
+            # What is appended outside a flush, to outgoing logs, is not to wait for the next one.
+            self._leading.feed.cut()
             self._leading.commits.keep()
             self._on_tick()
             if loop.time() - beat_at_s >= BEAT_S:

@@ -49,7 +49,7 @@ from leveret.session.link_handshake import (
 from leveret.storage.secret_file import Secret
 from leveret.storage.tree import Tree
 from leveret.wire import link
-from leveret.wire.link import Held, LinkError, Octets, Type, decode_ack, message, pack, pack_streaming
+from leveret.wire.link import Held, LinkError, Octets, Type, decode_ack, decode_u64, message, pack, pack_u64
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,8 @@ class Leading:
 
     Attributes:
         uri: where this node is found, empty if nobody says.
+        damaged: names of logs that this node has lost or cannot read.
+        hand_over: told that a follower takes over in an epoch; promises nothing more when it returns.
         met: told of every node that comes, and its epoch and URI; returns whether this node was replaced.
     """
 
@@ -81,6 +83,8 @@ class Leading:
     clock_ms: Callable[[], int]
     uri: Callable[[], str]
     met: Callable[[Follower], bool]
+    damaged: Callable[[], set[str]]
+    hand_over: Callable[[Follower, int], None]
     answer: Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
@@ -143,6 +147,8 @@ class Outbound:
         match kind:
             case Type.ACK:
                 self._acked(*decode_ack(payload))
+            case Type.TAKE_OVER:
+                self._hand_over(decode_u64(payload))
             case Type.INVENTORY:
                 self._take_inventory(_decode(payload, link.Inventory))
             case Type.HEADERS:
@@ -205,6 +211,15 @@ class Outbound:
         self.is_live = False
         self._on_ended(self)
 
+    def _hand_over(self, epoch: int) -> None:
+        """The follower is about to lead: it gets all that is here, and nothing is promised from now on."""
+        assert self.follower is not None
+        if not self.is_live:
+            raise LinkError("a follower takes over that does not stream")
+        self._leading.hand_over(self.follower, epoch)
+        self._leading.feed.cut()
+        self.peer.write(pack_u64(Type.HANDED_OVER, self._leading.feed.position))
+
     # -- joining ------------------------------------------------------------------------------
 
     def _take_inventory(self, inventory: link.Inventory) -> None:
@@ -223,8 +238,11 @@ class Outbound:
         # From here on what changes is noted, so nothing is missed while probes are under way.
         self._lacking = Lacking(leading.tree, {})
         self._share_files(self._lacking, files)
+        spared = leading.damaged()
         for held in self._held:
-            self._take_steps(self._join.compare(held))
+            # What this node cannot read itself may be whole over there: it is the copy to mend from.
+            if held.path not in spared:
+                self._take_steps(self._join.compare(held))
         self._take_steps(self._join.rest())
         self._held.clear()
         self._begin_if_decided()
@@ -323,7 +341,7 @@ class Outbound:
         frame = link.Frame()
         feed.name_all(frame)
         self._write(frame.message(0, 0, self._leading.clock_ms()), frame.octets)
-        self.peer.write(pack_streaming(feed.position))
+        self.peer.write(pack_u64(Type.STREAMING, feed.position))
         self.state, self.is_live, self._lacking, self._join = "streaming", True, None, None
         feed.count_live()
         feed.in_sync.joined(self.node_id, feed.position, self._leading.clock_ms())
@@ -397,7 +415,9 @@ class Outbound:
 
     def noted_delete(self, name: str) -> None:
         """See feed.Follower."""
-        if self._lacking is not None:
+        # What the follower has of a log that is compared may be divergent: then it is not to be deleted.
+        is_undecided = self._join is not None and self._join.is_undecided(name)
+        if self._lacking is not None and not is_undecided:
             self._lacking.deleted(name)
 
     def noted_file(self, name: str, octets: bytes | None) -> None:

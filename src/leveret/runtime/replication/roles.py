@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ from leveret.runtime.replication.inspection_lead_tmp import Inspection
 from leveret.runtime.replication.listener import ReplicationListener
 from leveret.runtime.replication.outbound import Leading
 from leveret.runtime.replication.standing import follower_status, leader_status, would_lose
+from leveret.runtime.stores import log_name
 from leveret.runtime.tls import client_context, server_context
 from leveret.session.link_handshake import Follower, Leader
 from leveret.storage.divergent import SetAside
@@ -80,7 +82,7 @@ class Roles:
         self._fencers: list[Fencer] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._changing = asyncio.Lock()
-        self._stale = False
+        self._unreadable: set[str] = set()
         self._applier: Applier | None = None
         self._elected = Elected(config.followers, self) if config.followers.etcd_endpoints else None
         self.inspection = Inspection(self)
@@ -170,7 +172,9 @@ class Roles:
         node = self._take(Node(self.config, self.data_dir, tree), "leader")
         await node.recover()
         if self._settings.bind is not None:
-            for name, error in tree.open_all().items():
+            unreadable = tree.open_all()
+            self._unreadable = set(unreadable)
+            for name, error in unreadable.items():
                 logger.error("log_not_replicated log=%s error=%s", name, error)
             await self._listen(node, waits=self._settings.confirm == "in_sync", recorded=recorded)
         await node.open()
@@ -214,6 +218,8 @@ class Roles:
             clock_ms=clock_ms,
             uri=self.own_uri,
             met=self._met,
+            damaged=self._damaged,
+            hand_over=self._hand_over,
             answer=self.inspection.answer,
         )
         self.listener = ReplicationListener(leading, self._ticked)
@@ -369,6 +375,18 @@ class Roles:
             return True
         return False
 
+    def _hand_over(self, follower: Follower, epoch: int) -> None:
+        """See outbound.Leading: what was received is appended, and goes to the follower with the next cut."""
+        if self.role != "leader":
+            raise PreconditionFailed("this node does not lead")
+        self.node.engine.flush()
+        self._met(replace(follower, epoch=epoch))
+
+    def _damaged(self) -> set[str]:
+        """See outbound.Leading."""
+        down = {log_name(queue) for queue in self.node.broker.queues.values() if queue.damage is not None}
+        return down | self._unreadable
+
     async def fence(self) -> None:
         """Stop serving; another node leads."""
         async with self._changing:
@@ -438,6 +456,9 @@ class Roles:
         async with self._changing:
             if self.role == "leader":
                 raise PreconditionFailed("this node leads already")
+            if self.inbound is not None:
+                identity = self._identity.identity
+                await self.inbound.take_over(max(identity.epoch, identity.seen_epoch) + 1)
             former = (
                 str(self.inbound.uri) if self.inbound is not None else self._identity.identity.replaced_by
             )

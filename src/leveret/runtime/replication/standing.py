@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import Identity
 from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.replication.listener import ReplicationListener
+
+_HEARD_MS: Final = 2_500
 
 
 def leader_status(feed: Feed | None, listener: ReplicationListener | None) -> dict[str, Any]:
@@ -85,6 +87,9 @@ def lag_s(inbound: Inbound, now_ms: int) -> float | None:
     progress = inbound.progress
     if not progress.cut_at_ms:
         return None
+    if progress.state == "streaming" and now_ms - progress.cut_at_ms < _HEARD_MS:
+        # The leader says every second where it is, and this node was there.
+        return 0.0
     return max(0, now_ms - progress.cut_at_ms) / 1000
 
 
