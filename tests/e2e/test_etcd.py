@@ -217,10 +217,11 @@ def test_of_many_who_come_and_go_one_leads_at_a_time_and_no_epoch_comes_twice(
     shared: EtcdCluster, chance: random.Random
 ) -> None:
     """Some resign, some vanish and leave their lease to end; each win is in a higher epoch than the one before."""
-    names, wins = "abcdef", [0]
+    names, wins, last = "abcdef", [0], 25
+    vanishing = chance.sample(range(2, last), 2)
 
     async def contend(one: Node, everyone: list[Node], moments: random.Random) -> None:
-        while len(wins) < 25:
+        while len(wins) < last:
             with suppress(EtcdAway, Deposed):  # A slow machine.
                 outcome = await one.campaign(moments.randrange(3))
                 if isinstance(outcome, Won):
@@ -229,10 +230,10 @@ def test_of_many_who_come_and_go_one_leads_at_a_time_and_no_epoch_comes_twice(
                     wins.append(outcome.epoch)
                     await one.election.record_in_sync(frozenset(names))
                     await asyncio.sleep(moments.uniform(0, 0.02))
-                    if moments.random() < 0.9:
-                        await one.election.resign()
-                    else:
+                    if len(wins) in vanishing:
                         vanish(one.election)
+                    else:
+                        await one.election.resign()
             await asyncio.sleep(moments.uniform(0, 0.05))
 
     def vanish(election: Election) -> None:

@@ -61,10 +61,11 @@ def test_a_follower_that_joins_with_nothing_gets_everything(site: FollowerSite) 
     follower.follow(site.leader)
     site.wait_in_sync()
     assert site.assert_identical() > 10_000
-    assert len(logs_of(follower.data_dir)) == 7
+    assert len(logs_of(follower.data_dir)) == 8
     log = follower.node.log_text()
-    assert "synced" in log
-    assert "streaming" in log
+    assert "Files synced" in log
+    assert "Streaming changes" in log
+    assert "Listening on" in site.leader.node.log_text()
 
 
 def test_what_changes_while_a_follower_streams_is_followed_too(pair: FollowerSite) -> None:
@@ -337,7 +338,7 @@ def test_both_sides_tell_of_each_other(pair: FollowerSite) -> None:
 
 
 def healthy(member: Member) -> bool:
-    return member.ask("GET", "health/checks/replication").status_code == 200
+    return member.ask("GET", "health/checks/replication").status == 200
 
 
 def test_health_tells_of_a_follower_that_is_cut_off(pair: FollowerSite) -> None:

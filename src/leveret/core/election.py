@@ -24,6 +24,8 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from leveret.model.errors import LeveretError
+
 MARGIN: Final = 0.1
 """The part of a lease that its holder does not use: clocks run unlike, and what was decided takes time to do."""
 KEEPALIVES_PER_LEASE: Final = 3
@@ -91,7 +93,7 @@ class Transaction(NamedTuple):
     puts: tuple[Put, ...]
 
 
-class UnreadableState(ValueError):
+class UnreadableState(LeveretError):
     """A key holds what no node wrote; the text names it and says what to do."""
 
 

@@ -25,9 +25,14 @@ class Scrub:
     """
 
     def __init__(
-        self, directory: Path, until_offset: int, *, from_offset: int = 0, on_read: OnRead | None = None
+        self,
+        directory: Path,
+        until_offset: int | None,
+        *,
+        from_offset: int = 0,
+        on_read: OnRead | None = None,
     ) -> None:
-        """`until_offset` is what the log has on disk for sure: its `synced_offset`."""
+        """`until_offset` is what the log has on disk for sure: its `synced_offset`; None for one that is not open."""
         self.chunks = 0
         self.octets = 0
         self._directory = directory

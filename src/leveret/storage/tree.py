@@ -6,13 +6,14 @@ without registering it anywhere.
 
 Not in the tree, and not followed: logs of queues that end with the node (made with `durable=False`),
 summaries of segments (each node makes its own), and what is one node's alone (its secret, lock and sockets,
-and the state file of its own place in a replication).
+and the state files of its own place in a replication and of its scrubs).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
@@ -24,7 +25,7 @@ from leveret.wire.chunk import Header
 NAME_BYTES_MAX: Final = 1024
 _OWN: Final = frozenset({"transient", "divergent", "delayed", "standby", "log"})
 """Directories of one node alone: what ends with it, what it set aside, what it received and has not applied."""
-_OWN_FILES: Final = frozenset({"replication.json"})
+_OWN_FILES: Final = frozenset({"replication.json", "scrub.json"})
 
 
 class Changes(Protocol):
@@ -110,6 +111,24 @@ class Tree:
                 except StorageError as error:
                     damaged[name] = error
         return damaged
+
+    def unopened(self) -> list[str]:
+        """Names of logs that are on disk and that nobody could open, or opened yet; may be asked in any thread.
+
+        Raises:
+            StorageError: directories cannot be read.
+        """
+        found = []
+        try:
+            for directory in self._directories():
+                name = self.name_of(directory)
+                # It may be gone by now.
+                with suppress(FileNotFoundError):
+                    if name not in self.logs and has_segments(directory):
+                        found.append(name)
+        except OSError as error:
+            raise StorageError(f"{self.root}: logs cannot be listed: {error}") from error
+        return found
 
     def put_away(self, name: str, to: Path) -> None:
         """Move a log that cannot be opened out of the tree: what is in it may yet be wanted.

@@ -20,7 +20,7 @@ from leveret.wire.chunk import HEADER_BYTES, ChunkError, decode_header
 
 _SEGMENT: Final = re.compile(r"(\d{20})(\.sealed)?\.segment(\.new)?")
 _OWN_DIRECTORIES: Final = frozenset({"transient", "divergent", "log"})
-_OWN_FILES: Final = frozenset({"replication.json", "node.lock"})
+_OWN_FILES: Final = frozenset({"replication.json", "scrub.json", "node.lock"})
 _OWN_SUFFIXES: Final = (".summary", ".summary.new", ".pid", ".json.new")
 _PIECE_BYTES: Final = 1 << 20
 

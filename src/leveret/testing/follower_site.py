@@ -16,13 +16,14 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
-
-import httpx
+from typing import Any, Final, NamedTuple, Self
 
 from leveret.management.socket_path import short_path
 from leveret.testing.broker import LeveretProcess
@@ -33,6 +34,40 @@ from leveret.testing.ports import LOOPBACK, NotReady, free_port, wait_until
 SECRET_FILE: Final = ".replication_secret"
 PATIENCE_S: Final = 60.0
 _HTTP_TIMEOUT_S: Final = 30.0
+
+
+class Declined(Exception):
+    """A node answers, but not with what was asked for."""
+
+
+class Answer(NamedTuple):
+    """What the API said."""
+
+    status: int
+    body: bytes
+
+    @property
+    def is_success(self) -> bool:
+        """Whether it did what was asked."""
+        return self.status < HTTPStatus.BAD_REQUEST
+
+    def json(self) -> Any:
+        """The document."""
+        return json.loads(self.body)
+
+
+class _Control(HTTPConnection):
+    """To a node's own socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("node", timeout=_HTTP_TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        """See HTTPConnection."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
 
 
 class Member:
@@ -113,20 +148,27 @@ class Member:
     # -- the operator -------------------------------------------------------------------------
 
     def get(self, path: str) -> Any:
-        """What the API has at a path below `/api/`."""
-        return self.ask("GET", path).raise_for_status().json()
+        """What the API has at a path below `/api/`.
 
-    def ask(self, method: str, path: str, document: Any = None) -> httpx.Response:
-        """What the API answers, whatever that is."""
-        with (
-            short_path(self.data_dir) as socket,
-            httpx.Client(
-                transport=httpx.HTTPTransport(uds=socket, verify=False),
-                base_url="http://node",
-                timeout=_HTTP_TIMEOUT_S,
-            ) as client,
-        ):
-            return client.request(method, f"/api/{path}", json=document)
+        Raises:
+            Declined: the node does not want to.
+        """
+        answer = self.ask("GET", path)
+        if not answer.is_success:
+            raise Declined(f"{self.name}: {path}: {answer}")
+        return answer.json()
+
+    def ask(self, method: str, path: str, document: Any = None) -> Answer:
+        """What the API answers, whatever that is.
+
+        Raises:
+            OSError: nobody does.
+        """
+        with short_path(self.data_dir) as socket_path, closing(_Control(socket_path)) as control:
+            headers = {"Content-Type": "application/json"}
+            control.request(method, f"/api/{path}", json.dumps(document), headers)
+            answer = control.getresponse()
+            return Answer(answer.status, answer.read())
 
     def status(self) -> dict[str, Any]:
         """What it is in the replication, and how that goes."""
@@ -142,8 +184,9 @@ class Member:
 
     def divergent_messages(self) -> list[dict[str, Any]]:
         """Messages that were set aside, of all reports."""
-        lines = self.ask("GET", "replication/divergent/messages").raise_for_status().iter_lines()
-        return [json.loads(line) for line in lines]
+        answer = self.ask("GET", "replication/divergent/messages")
+        assert answer.is_success, answer
+        return [json.loads(line) for line in answer.body.splitlines()]
 
     def row(self, follower: Member) -> dict[str, Any] | None:
         """What this node tells of one that follows it; None while it is not connected."""
@@ -168,7 +211,7 @@ class Member:
             self.node.server.assert_alive()
             try:
                 return bool(self.status())
-            except (OSError, httpx.HTTPError):
+            except (OSError, HTTPException, Declined):
                 return False
 
         try:
@@ -294,7 +337,7 @@ def _wait_told(holds: Callable[[], bool], what: str, timeout_s: float, *members:
             member.node.server.assert_alive()
         try:
             return holds()
-        except (OSError, httpx.HTTPError):
+        except (OSError, HTTPException, Declined):
             return False
 
     try:

@@ -24,7 +24,7 @@ are one frame, so a follower that has applied whole frames is at a prefix of the
 `position` counts octets of changes since the leader began; it is 0 while the follower catches up, and instead of
 records there stand the octets that it still lacks. With flag 1 the changes are compressed (zstd).
 `check` is the CRC-32 of all changes without the chunks in them (those have checks of their own, which the
-follower verifies before it writes them), so every bit of a frame is covered.
+follower verifies before it writes them) and of what stands before it, so every bit of a frame is covered.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from leveret.wire.chunk import Chunk, ChunkError, decode_chunk
 GREETING: Final = b"LEVERET\x01"
 LENGTH: Final = struct.Struct(">I")
 FRAME_HEAD: Final = struct.Struct(">QQqBI")
+_CHECK_AT: Final = FRAME_HEAD.size - 4
 MESSAGE_BYTES_MAX: Final = 1 << 30
 SMALL_BYTES_MAX: Final = 1 << 20
 """A peer that has not proven the secret may send no more at once."""
@@ -255,7 +256,8 @@ class Frame:
             pieces = [zstandard.ZstdCompressor(level=1).compress(b"".join(pieces))]
             size = len(pieces[0])
         flags = _COMPRESSED if compress and size else 0
-        head = FRAME_HEAD.pack(position_, records, cut_at_ms, flags, self._check)
+        head = FRAME_HEAD.pack(position_, records, cut_at_ms, flags, 0)
+        head = head[:_CHECK_AT] + crc32(head[:_CHECK_AT], self._check).to_bytes(4, "big")
         length = LENGTH.pack(1 + len(head) + size)
         return [length + bytes((Type.FRAME,)) + head, *pieces]
 
@@ -305,10 +307,10 @@ def decode_frame(
             )
         except zstandard.ZstdError as error:
             raise LinkError(f"a frame cannot be decompressed: {error}") from None
-    return head, lambda: _changes(rest, names, head.check)
+    return head, lambda: _changes(rest, names, payload[:_CHECK_AT], head.check)
 
 
-def _changes(octets: memoryview, names: dict[int, str], check: int) -> Iterator[Change]:
+def _changes(octets: memoryview, names: dict[int, str], before: memoryview, check: int) -> Iterator[Change]:
     """Yield the changes; the check of all of them is looked at before the first.
 
     Raises:
@@ -325,6 +327,7 @@ def _changes(octets: memoryview, names: dict[int, str], check: int) -> Iterator[
                 found.append(change)
     except (struct.error, ValueError, KeyError, ChunkError) as error:
         raise LinkError(f"change at octet {at} of a frame: {error!r}") from None
+    seen = crc32(before, seen)
     if seen != check:
         raise LinkError(f"a frame's check is {check:#010x}, its changes have {seen:#010x}")
     yield from found

@@ -145,8 +145,8 @@ class Answers:
             found = digest(
                 directory, about.from_offset, about.to_offset, deep=about.deep, on_read=self._on_read
             )
-        except RangeGone as gone:
-            return {"gone": f"it begins at offset {gone.first_offset}"}
+        except RangeGone:
+            return {"gone": "it does not have all of them"}
         except Corrupt as damage:
             return {"damage": f"it is damaged at offset {damage.offset}, byte {damage.byte} of its segment"}
         return found._asdict()

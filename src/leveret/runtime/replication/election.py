@@ -375,12 +375,15 @@ class Election:
         """Read what etcd holds, when the bell rings and once in a while, and tell what is new."""
         while True:
             self._bell.clear()
+            term = self._term
             try:
                 observed = await self._read()
             except Exception as error:
                 self._failed(error)
                 await asyncio.sleep(RETRY_S)
                 continue
+            if self._term is not term:
+                continue  # What was read may be from before.
             self._tell(observed.leader)
             self._listen()
             with suppress(TimeoutError):
@@ -419,7 +422,7 @@ class Election:
     def _failed(self, error: Exception) -> None:
         """Tell of the first failure of many."""
         text = str(error)
-        if not isinstance(error, LeveretError | core.UnreadableState):
+        if not isinstance(error, LeveretError):
             logger.error("etcd_read_failed error=%s", text, exc_info=error)
         elif self._is_reachable or self._last_error is None:
             logger.warning("etcd_away error=%s", text)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
+from leveret.runtime.replication.inbound import Inbound
+from leveret.runtime.replication.listener import ReplicationListener
+from leveret.runtime.replication.outbound import Outbound
+
 JOINED: Final = frozenset({"leader", "fenced", "streaming", "delayed"})
 """States of a node whose logs are compared with its leader's and cut to them, so that they only grow."""
 IN_STEP: Final = frozenset({"leader", "streaming"})
@@ -11,29 +15,27 @@ IN_STEP: Final = frozenset({"leader", "streaming"})
 
 
 class Side(Protocol):
-    """See the module.
-
-    Attributes:
-        node_id, name: which node it is.
-        is_leader: whether this node follows it; else it follows this one.
-        is_connected: whether it can still be asked; once it cannot, it is another side that comes back.
-        state: what the follower of the two is at, as it is known here.
-    """
+    """See the module."""
 
     @property
-    def node_id(self) -> str: ...
+    def node_id(self) -> str:
+        """Which node it is."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What it is called."""
 
     @property
-    def is_leader(self) -> bool: ...
+    def is_leader(self) -> bool:
+        """Whether this node follows it; else it follows this one."""
 
     @property
-    def is_connected(self) -> bool: ...
+    def is_connected(self) -> bool:
+        """Whether it can still be asked; if it comes back later, it is another side."""
 
     @property
-    def state(self) -> str: ...
+    def state(self) -> str:
+        """What the follower of the two is at, as it is known on this side."""
 
     async def ask(self, what: str, about: dict[str, str | int | bool]) -> dict[str, Any]:
         """What it found; see answering.
@@ -41,3 +43,62 @@ class Side(Protocol):
         Raises:
             LeveretError: nothing.
         """
+
+
+class LeaderSide:
+    """The leader that this node follows."""
+
+    is_leader = True
+
+    def __init__(self, inbound: Inbound) -> None:
+        """At the other end of this link."""
+        self._inbound = inbound
+        leader = inbound.progress.leader
+        self.node_id = leader.node_id if leader is not None else ""
+        self.name = leader.name if leader is not None else str(inbound.uri)
+
+    @property
+    def is_connected(self) -> bool:
+        """See Side."""
+        return self._inbound.is_connected
+
+    @property
+    def state(self) -> str:
+        """See Side."""
+        return self._inbound.progress.state
+
+    async def ask(self, what: str, about: dict[str, str | int | bool]) -> dict[str, Any]:
+        """See Side."""
+        return await self._inbound.ask(what, about)
+
+
+class FollowerSide:
+    """A node that follows this one."""
+
+    is_leader = False
+
+    def __init__(self, outbound: Outbound) -> None:
+        """At the other end of this link; it has proven itself."""
+        self._outbound = outbound
+        self.node_id = outbound.node_id
+        self.name = outbound.follower.name if outbound.follower is not None else ""
+
+    @property
+    def is_connected(self) -> bool:
+        """See Side."""
+        return not self._outbound.peer.is_closed
+
+    @property
+    def state(self) -> str:
+        """See Side."""
+        return self._outbound.state
+
+    async def ask(self, what: str, about: dict[str, str | int | bool]) -> dict[str, Any]:
+        """See Side."""
+        return await self._outbound.questions.ask(self._outbound.peer, what, about)
+
+
+def sides_of(inbound: Inbound | None, listener: ReplicationListener | None) -> list[Side]:
+    """Who can be asked: the leader first, then the followers."""
+    leaders: list[Side] = [LeaderSide(inbound)] if inbound is not None and inbound.is_connected else []
+    return [*leaders, *(map(FollowerSide, listener.followers) if listener is not None else ())]

@@ -150,7 +150,7 @@ class Verification:
         return await self._digests(name, compared)
 
     async def _bounds(self, name: str, both: _Both, due: int) -> _Compared | None:
-        """What is to be compared, if that is not the difference; `due` is the end that a follower in step has by now."""
+        """What is to be compared, if the bounds do not differ; `due` is where a follower in step ends by now."""
         leader, follower = _log_of(both.leader), _log_of(both.follower)
         if leader is None or follower is None:
             return self._one_sided(both, leader, follower)

@@ -1,0 +1,158 @@
+"""wire.link: what is packed is unpacked, and no flipped bit passes for a change."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leveret.model.errors import PeerError
+from leveret.wire.chunk import Chunk, ChunkType, decode_chunk, encode_entry, encode_header
+from leveret.wire.link import (
+    Change,
+    Frame,
+    Kind,
+    LinkError,
+    Type,
+    decode_ack,
+    decode_frame,
+    decode_u64,
+    file_change,
+    log_change,
+    message,
+    name_change,
+    pack_ack,
+    pack_u64,
+    whole_change,
+)
+
+NAMES = {7: "queues/0000000000000001", 8: "definitions"}
+MESSAGE_HEAD_BYTES = 5
+
+
+def chunk(offset: int, bodies: list[bytes]) -> bytes:
+    from isal.isal_zlib import crc32
+
+    data = b"".join(map(encode_entry, bodies))
+    count = len(bodies)
+    return encode_header(ChunkType.USER, count, count, 1, 1, offset, crc32(data), len(data)) + data
+
+
+CHANGES = st.one_of(
+    st.tuples(
+        st.just(Kind.APPEND),
+        st.sampled_from(sorted(NAMES)),
+        st.integers(0, 2**64 - 1),
+        st.lists(st.binary(max_size=40), min_size=1, max_size=4),
+    ),
+    st.tuples(
+        st.sampled_from([Kind.DROP, Kind.BEGIN, Kind.CUT]),
+        st.sampled_from(sorted(NAMES)),
+        st.integers(0, 2**64 - 1),
+    ),
+    st.tuples(st.sampled_from([Kind.DELETE, Kind.ASIDE]), st.sampled_from(sorted(NAMES))),
+    st.tuples(st.just(Kind.FILE), st.text("abc/.", min_size=1, max_size=9), st.binary(max_size=60)),
+    st.tuples(st.just(Kind.REMOVE), st.text("abc/.", min_size=1, max_size=9)),
+)
+
+
+def framed(changes: list[tuple[object, ...]]) -> tuple[Frame, list[Change]]:
+    """A frame of these changes, and what it is to be decoded to."""
+    frame, expected = Frame(), []
+    for number, name in NAMES.items():
+        frame.add(name_change(number, name))
+    for change in changes:
+        match change:
+            case (Kind.APPEND, int(number), int(segment), list(bodies)):
+                octets = chunk(5, bodies)
+                frame.add(log_change(Kind.APPEND, number, segment), [octets[:48], octets[48:]], len(bodies))
+                expected.append(Change(Kind.APPEND, NAMES[number], segment, decode_chunk(octets), octets))
+            case (Kind() as kind, int(number), int(offset)):
+                frame.add(log_change(kind, number, offset))
+                expected.append(Change(kind, NAMES[number], offset))
+            case (Kind.FILE, str(name), bytes(octets)):
+                frame.add(file_change(name, octets))
+                expected.append(Change(Kind.FILE, name, octets=octets))
+            case (Kind.REMOVE, str(name)):
+                frame.add(file_change(name, None))
+                expected.append(Change(Kind.REMOVE, name))
+            case (Kind() as kind, int(number)):
+                frame.add(whole_change(kind, number))
+                expected.append(Change(kind, NAMES[number]))
+    return frame, expected
+
+
+def payload_of(frame: Frame, *, compress: bool) -> bytes:
+    octets = b"".join(frame.message(99, 12, 1234, compress=compress))
+    assert int.from_bytes(octets[:4], "big") == len(octets) - 4
+    assert octets[4] == Type.FRAME
+    return octets[MESSAGE_HEAD_BYTES:]
+
+
+def plain(change: Change) -> Change:
+    """Without views into a buffer, to be compared."""
+    found = change.chunk
+    whole = None if found is None else Chunk(found.header, bytes(found.data), bytes(found.trailer))
+    return change._replace(chunk=whole, octets=bytes(change.octets))
+
+
+@given(st.lists(CHANGES, max_size=8), st.booleans())
+def test_a_frame_is_decoded_to_what_was_put_in(changes: list[tuple[object, ...]], compress: bool) -> None:
+    frame, expected = framed(changes)
+    names: dict[int, str] = {}
+    head, found = decode_frame(memoryview(payload_of(frame, compress=compress)), names)
+    assert (head.position, head.records, head.cut_at_ms) == (99, 12, 1234)
+    assert [plain(change) for change in found()] == [plain(change) for change in expected]
+    assert names == NAMES
+    assert frame.records == sum(change.chunk.header.records for change in expected if change.chunk)
+
+
+@given(st.lists(CHANGES, min_size=1, max_size=4), st.booleans(), st.data())
+def test_no_flipped_bit_passes(
+    changes: list[tuple[object, ...]], compress: bool, data: st.DataObject
+) -> None:
+    """Not one change of a damaged frame is given out: all are checked before the first."""
+    frame, _ = framed(changes)
+    octets = bytearray(payload_of(frame, compress=compress))
+    at = data.draw(st.integers(0, len(octets) - 1))
+    octets[at] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(PeerError):
+        _, found = decode_frame(memoryview(octets), {})
+        next(found(), None)
+
+
+@given(st.binary(max_size=200))
+def test_octets_that_are_no_frame_are_refused(octets: bytes) -> None:
+    try:
+        _, found = decode_frame(memoryview(octets), {})
+        assert all(isinstance(change, Change) for change in found())
+    except PeerError:
+        pass
+
+
+def test_a_frame_cut_short_anywhere_is_refused() -> None:
+    frame, _ = framed([(Kind.FILE, "a", b"b" * 20), (Kind.DROP, 7, 5), (Kind.APPEND, 8, 0, [b"x"])])
+    octets = payload_of(frame, compress=False)
+    for length in range(len(octets)):
+        with pytest.raises(PeerError):
+            _, found = decode_frame(memoryview(octets[:length]), {})
+            list(found())
+
+
+def test_an_unknown_log_number_is_refused() -> None:
+    frame = Frame()
+    frame.add(whole_change(Kind.DELETE, 3))
+    _, found = decode_frame(memoryview(payload_of(frame, compress=False)), {})
+    with pytest.raises(LinkError, match="change at octet 0"):
+        list(found())
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+def test_numbers_come_back(position: int, octets: int) -> None:
+    head = len(message(Type.ACK))
+    assert decode_ack(pack_ack(position, octets)[head:]) == (position, octets)
+    assert decode_u64(pack_u64(Type.STREAMING, position)[head:]) == position
+    with pytest.raises(LinkError):
+        decode_ack(pack_u64(Type.STREAMING, position)[head:])
+    with pytest.raises(LinkError):
+        decode_u64(pack_ack(position, octets)[head:])
