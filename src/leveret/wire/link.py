@@ -32,7 +32,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from enum import IntEnum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import zstandard
@@ -132,11 +132,11 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """To the question of that number; `error` is empty if all went well."""
+    """To the question of that number; `error` is empty if all went well. What is found is as the question wants it."""
 
     number: int
     error: str
-    found: dict[str, str | int | bool | bytes]
+    found: dict[str, Any]
 
 
 def message(kind: Type, payload: bytes = b"") -> bytes:

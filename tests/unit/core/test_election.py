@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -218,7 +218,7 @@ def test_a_lease_that_was_over_once_is_over_whatever_comes_late() -> None:
     assert not lease.is_held(102)
 
 
-@given(st.lists(st.tuples(st.floats(0, 3), st.floats(0, 3)), max_size=20))
+@given(st.lists(st.tuples(st.floats(0, 3), st.floats(0, 3)), max_size=8))
 def test_a_holder_gives_up_before_the_store_ends_the_lease(waits: list[tuple[float, float]]) -> None:
     """The store gets each keepalive somewhere between sending and answer; here as early as it can."""
     now = 0.0
@@ -303,3 +303,4 @@ class Contenders(RuleBasedStateMachine):
 
 
 TestContenders = Contenders.TestCase
+TestContenders.settings = settings(max_examples=60, stateful_step_count=40)

@@ -76,14 +76,26 @@ class _Chunk(msgspec.Struct):
     octets_max: int = CHUNKS_BYTES_MAX
 
 
-def decode(octets: bytes, kind: type[T]) -> list[T]:
+def need(found: Found, key: str, kind: type[T]) -> T:
+    """A part of an answer.
+
+    Raises:
+        LeveretError: it is missing, or something else.
+    """
+    value = found.get(key)
+    if not isinstance(value, kind):
+        raise LeveretError(f"an answer over the replication link has no {key}, but {sorted(found)}")
+    return value
+
+
+def need_list(found: Found, key: str, kind: type[T]) -> list[T]:
     """`logs` or `files` of an answer.
 
     Raises:
-        LeveretError: they are something else.
+        LeveretError: they are missing, or something else.
     """
     try:
-        return msgspec.msgpack.decode(octets, type=list[kind])  # type: ignore[valid-type]
+        return msgspec.msgpack.decode(need(found, key, bytes), type=list[kind])  # type: ignore[valid-type]
     except msgspec.DecodeError as error:
         raise LeveretError(f"an answer over the replication link is malformed: {error}") from error
 

@@ -40,12 +40,17 @@ class Applier:
         tree: Tree,
         commits: GroupCommit,
         replayed: Callable[[str, Log, Chunk], None],
+        before_rewriting: Callable[[], None] = lambda: None,
     ) -> None:
-        """`replayed` is told of every chunk that was appended."""
+        """`replayed` is told of every chunk that was appended.
+
+        `before_rewriting` is called before a log is cut, begun anew or set aside: what was promised may be in it.
+        """
         self._tree = tree
         self._commits = commits
         self.aside: Aside | None = None
         self.has_rewritten = False
+        self._before_rewriting = before_rewriting
         self._replayed = replayed
         self._drops: dict[str, int] = {}
         self._last: dict[str, bytes] = {}
@@ -98,10 +103,10 @@ class Applier:
             case Kind.BEGIN:
                 self._begin(change.name, change.offset)
             case Kind.CUT:
-                self.has_rewritten = True
+                self._rewrite()
                 self._cut(change.name, change.offset)
             case Kind.ASIDE:
-                self.has_rewritten = True
+                self._rewrite()
                 self._set_aside(change.name)
             case Kind.FILE:
                 self._tree.file(self._tree.path_of(change.name)).replace(bytes(change.octets))
@@ -121,9 +126,14 @@ class Applier:
         log = self._tree.log(self._tree.path_of(name))
         return log.open(first_offset=first_offset, with_messages=False, sync=False)
 
+    def _rewrite(self) -> None:
+        if not self.has_rewritten:
+            self._before_rewriting()
+            self.has_rewritten = True
+
     def _begin(self, name: str, offset: int) -> None:
         if name in self._tree.logs:
-            self.has_rewritten = True
+            self._rewrite()
             self._delete(name)
         self._open(name, offset)
 

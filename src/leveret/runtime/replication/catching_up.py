@@ -109,8 +109,8 @@ class Lacking:
 
     # -- sending ------------------------------------------------------------------------------
 
-    def step(self, bytes_max: int = STEP_BYTES) -> Frame:
-        """The next part of what is missing.
+    def step(self, bytes_max: int) -> Frame:
+        """The next part of what is missing, about so many octets.
 
         Raises:
             StorageError: a log cannot be read back.

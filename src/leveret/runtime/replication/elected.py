@@ -28,6 +28,10 @@ class Candidate(Protocol):
 
     role: str
 
+    @property
+    def is_torn(self) -> bool:
+        """Whether it may lack what was promised, whatever the record says."""
+
     def standing_for(self) -> tuple[str, str, int]:
         """Its id, where it is followed, and the highest epoch it has led or followed in."""
 
@@ -83,6 +87,8 @@ class Elected:
         Raises:
             LeveretError: etcd does not answer, or the node cannot be started.
         """
+        if not force and self._candidate.is_torn:
+            return "this node's logs were being brought in line with a leader's, and that was not finished"
         outcome = await self._election.campaign(*self._candidate.standing_for(), force=force)
         if isinstance(outcome, Won):
             await self._candidate.lead_in(outcome.epoch, outcome.in_sync)

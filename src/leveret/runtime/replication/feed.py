@@ -21,7 +21,6 @@ from leveret.storage.tree import Tree
 from leveret.wire.chunk import Header
 from leveret.wire.link import Frame, Kind, Octets, file_change, log_change, name_change, whole_change
 
-
 _MARKS_MAX: Final = 8192
 
 
@@ -164,6 +163,19 @@ class Feed:
             for follower in tuple(self.followers):
                 if follower.is_live:
                     follower.send_frame(pieces, frame.octets)
+        return self.position
+
+    def begin_live(self) -> int:
+        """A follower goes live: a position that none has acked yet, also where nothing was cut meanwhile.
+
+        What it was sent while it caught up has no position. Were the present one its own, an ack that it sent
+        before would say that it has all that.
+        """
+        self.position += 1
+        self.in_sync.shipped(self.position, self._clock_ms())
+        for follower in tuple(self.followers):
+            if follower.is_live:
+                follower.send_frame(self.heartbeat(), 0)
         return self.position
 
     def heartbeat(self) -> list[Octets]:

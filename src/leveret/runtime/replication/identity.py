@@ -19,6 +19,7 @@ from leveret.storage.state_file import StateFile
 
 FILE: Final = "replication.json"
 _NODE_ID_BYTES: Final = 12
+_STARTS_BITS: Final = 20
 
 
 class Identity(msgspec.Struct, kw_only=True):
@@ -30,6 +31,9 @@ class Identity(msgspec.Struct, kw_only=True):
         epoch: of its data: the epoch of the leader it is, or follows.
         seen_epoch: the highest it has heard of.
         followed_epoch: of the leader that it was last in step with; 0 for none.
+        starts: how often this node began to lead in its epoch.
+        rewriting: whether logs of this node were being cut or begun anew for a leader, and not all of that is done:
+            it may lack what was promised, and must not lead.
         led: whether it was a leader since then, so that it may have what no other node has.
         replaced_by: the URI of the leader with `seen_epoch`, if it said so.
         former_leaders: URIs of those that this node took the place of, to be told so.
@@ -38,11 +42,22 @@ class Identity(msgspec.Struct, kw_only=True):
     node_id: str = ""
     role: Literal["", "leader", "follower"] = ""
     epoch: int = 0
+    starts: int = 0
+    rewriting: bool = False
     seen_epoch: int = 0
     followed_epoch: int = 0
     led: bool = False
     replaced_by: str = ""
     former_leaders: list[str] = []
+
+    @property
+    def stamp(self) -> int:
+        """What the chunks that are appended now have as their epoch.
+
+        A leader that lost with the power what it had sent already, and starts again in its epoch, must not write
+        chunks that look like those; see core.join.
+        """
+        return self.epoch << _STARTS_BITS | self.starts
 
     @property
     def is_fenced(self) -> bool:

@@ -21,7 +21,7 @@ from leveret.runtime.commit import GroupCommit
 from leveret.runtime.replication.applier import Applier
 from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.replication.link_peer import LinkPeer
-from leveret.runtime.replication.questions import Questions
+from leveret.runtime.replication.questions import Questions, Unanswered
 from leveret.session.link_handshake import (
     NONCE_BYTES,
     FollowerHandshake,
@@ -237,6 +237,21 @@ class Inbound:
             return False
         return True
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the leader can be asked."""
+        return self._peer is not None and self.progress.leader is not None
+
+    async def ask(self, what: str, about: dict[str, str | int | bool]) -> dict[str, Any]:
+        """What the leader found; see answering.
+
+        Raises:
+            Unanswered: nothing.
+        """
+        if self._peer is None:
+            raise Unanswered("the replication link to the leader is down")
+        return await self.questions.ask(self._peer, what, about)
+
     def stop(self) -> None:
         """End the link and begin no other."""
         self._stops = True
@@ -343,7 +358,8 @@ class Inbound:
     def _take_frame(self, payload: memoryview) -> None:
         progress = self.progress
         head, changes = decode_frame(payload, progress.names)
-        if progress.state == "joining":
+        if progress.state == "joining" or (progress.state == "streaming" and head.position == 0):
+            # The leader sends what it reads from disk: this node lacks something.
             progress.state, progress.copying_since_ms = "catching_up", self._clock_ms()
         if progress.state == "catching_up" and head.position == 0:
             progress.bytes_left = head.records

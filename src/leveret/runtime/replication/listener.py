@@ -73,7 +73,7 @@ class ReplicationListener:
         if link in feed.followers:
             feed.followers.remove(link)
             feed.count_live()
-            if not any(other.node_id == link.node_id for other in feed.followers):
+            if not any(other.is_live and other.node_id == link.node_id for other in feed.followers):
                 feed.in_sync.left(link.node_id)
         self._leading.commits.keep()
         self._on_tick()

@@ -330,7 +330,7 @@ class Outbound:
 
     def _send_step(self, lacking: Lacking) -> int:
         feed = self._leading.feed
-        frame = lacking.step()
+        frame = lacking.step(STEP_BYTES)
         left = lacking.bytes_left()
         pieces = frame.message(0, left, self._leading.clock_ms(), compress=feed.compresses)
         self._write(pieces, frame.octets)
@@ -341,10 +341,11 @@ class Outbound:
         frame = link.Frame()
         feed.name_all(frame)
         self._write(frame.message(0, 0, self._leading.clock_ms()), frame.octets)
-        self.peer.write(pack_u64(Type.STREAMING, feed.position))
+        position = feed.begin_live()
+        self.peer.write(pack_u64(Type.STREAMING, position))
         self.state, self.is_live, self._lacking, self._join = "streaming", True, None, None
         feed.count_live()
-        feed.in_sync.joined(self.node_id, feed.position, self._leading.clock_ms())
+        feed.in_sync.joined(self.node_id, position, self._leading.clock_ms())
         if self.joined_ms is None:
             self.joined_ms = round((asyncio.get_running_loop().time() - self._began_s) * 1000)
         logger.info(
@@ -399,7 +400,11 @@ class Outbound:
         if silent_s > SILENCE_S:
             self.peer.abort(LinkError(f"nothing was heard of it for {silent_s:.0f} s"))
         elif self.follower is not None:
-            self.peer.write(*self._leading.feed.heartbeat())
+            left = self._lacking.bytes_left() if self._lacking is not None else 0
+            live = self._leading.feed.heartbeat()
+            self.peer.write(
+                *(live if self.is_live else link.Frame().message(0, left, self._leading.clock_ms()))
+            )
 
     # -- what happens in the tree while it catches up -----------------------------------------
 

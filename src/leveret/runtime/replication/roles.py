@@ -112,6 +112,11 @@ class Roles:
             await self._show("fenced")
         else:
             # The seed's way to promote: the follower is started again, with the leader's flags.
+            if identity.rewriting:
+                raise PreconditionFailed(
+                    f"{self.data_dir}: this node was being brought in line with its leader and does not have all "
+                    "data; start it with --follow again, or start it so and run leveretctl promote_follower --force"
+                )
             await self._lead(raises_epoch=identity.role == "follower")
         self._spawn(self.inspection.run())
 
@@ -161,14 +166,17 @@ class Roles:
     ) -> None:
         """Serve; in the epoch that was won, if one was, and then promises wait for those that are recorded."""
         identity = self._identity.identity
+        epoch_before = identity.epoch
         if raises_epoch or not identity.epoch:
             identity.epoch = max(identity.epoch, identity.seen_epoch) + 1
         identity.epoch = max(identity.epoch, epoch)
         identity.seen_epoch = max(identity.seen_epoch, identity.epoch)
+        identity.starts = identity.starts + 1 if epoch_before == identity.epoch else 0
         identity.role, identity.led, identity.replaced_by = "leader", True, ""
+        identity.rewriting = False
         # On disk before anything is appended in this epoch.
         self._identity.save()
-        tree = Tree(self.data_dir, epoch=identity.epoch)
+        tree = Tree(self.data_dir, epoch=identity.stamp)
         node = self._take(Node(self.config, self.data_dir, tree), "leader")
         await node.recover()
         if self._settings.bind is not None:
@@ -258,7 +266,7 @@ class Roles:
         self._identity.save()
         await self._show("follower")
         node = self.node
-        self._applier = Applier(node.tree, node.commits, self._replayed)
+        self._applier = Applier(node.tree, node.commits, self._replayed, self._rewriting)
         self.inbound = Inbound(
             uri,
             secret=secret,
@@ -277,7 +285,7 @@ class Roles:
 
     async def _show(self, role: str) -> None:
         """Hold everything, serve nobody."""
-        tree = Tree(self.data_dir, epoch=self._identity.identity.epoch)
+        tree = Tree(self.data_dir, epoch=self._identity.identity.stamp)
         commits = GroupCommit(
             fsync=self.config.storage.durability == "fsync", on_failure=lambda error: self._disk_failed(error)
         )
@@ -302,6 +310,11 @@ class Roles:
         place = self.data_dir / "divergent" / f"damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
         logger.error("damaged_log_put_away log=%s to=%s error=%s", name, place, error)
         tree.put_away(name, place)
+
+    def _rewriting(self) -> None:
+        """Durable before a log is touched: until the join ends this node is no copy of anything that was promised."""
+        self._identity.identity.rewriting = True
+        self._identity.save()
 
     def _replayed(self, name: str, log: Any, chunk: Any) -> None:
         self.node.replayed(name, log, chunk)
@@ -339,9 +352,8 @@ class Roles:
                 )
             applier.aside = None
         identity.epoch = identity.followed_epoch = leader.epoch
-        identity.led = False
+        identity.led = identity.rewriting = False
         self._identity.save()
-        self.node.tree.epoch = leader.epoch
         if applier is not None and applier.has_rewritten:
             self._show_anew(applier)
 
@@ -395,6 +407,11 @@ class Roles:
                 await self._show("follower" if self._elected is not None else "fenced")
 
     # -- what etcd decides: elected.Candidate -------------------------------------------------
+
+    @property
+    def is_torn(self) -> bool:
+        """See elected.Candidate."""
+        return self._identity.identity.rewriting
 
     def standing_for(self) -> tuple[str, str, int]:
         """See elected.Candidate."""
@@ -487,11 +504,11 @@ class Roles:
             return "this node was replaced by another leader: what that has taken since would be lost"
         if self._identity.identity.followed_epoch == 0:
             return "this node has never finished joining a leader: it does not have all data"
+        if self._identity.identity.rewriting:
+            return "this node's logs were being brought in line with its leader's: it does not have all data"
         progress = self.inbound.progress if self.inbound else None
-        if progress is not None and progress.state == "catching_up":
+        if progress is not None and (progress.state == "catching_up" or progress.is_torn):
             return "this node is catching up with its leader: it does not have all data yet"
-        if progress is not None and progress.is_torn:
-            return "the link ended while this node was catching up: it does not have all data"
         return ""
 
     # -- how it is ----------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from leveret.model.errors import LeveretError, StorageError
-from leveret.runtime.replication.answering import CHUNKS_BYTES_MAX
+from leveret.runtime.replication.answering import CHUNKS_BYTES_MAX, need
 from leveret.runtime.replication.sides import JOINED, Side
 from leveret.storage.log import Log
 from leveret.storage.scrub import Scrub, repair
@@ -263,12 +263,14 @@ class Scrubber:
         while offset < to and len(octets) < room:
             left = min(room - len(octets), CHUNKS_BYTES_MAX)
             found = await side.ask("chunk", {"path": name, "offset": offset, "to": to, "octets_max": left})
-            if "octets" not in found:
-                raise LeveretError(str(found.get("damage") or found.get("gone")))
-            octets += found["octets"]
-            if len(octets) > room or found["next_offset"] <= offset:
+            for why in ("damage", "gone"):
+                if why in found:
+                    raise LeveretError(str(found[why]))
+            octets += need(found, "octets", bytes)
+            next_offset = need(found, "next_offset", int)
+            if len(octets) > room or next_offset <= offset:
                 raise LeveretError(f"its chunks do not fit in {room} octets")
-            offset = found["next_offset"]
+            offset = next_offset
         return bytes(octets)
 
     async def _write(self, name: str, log: Log | None, damage: Damage, octets: bytes) -> None:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from leveret.model.errors import LeveretError
-from leveret.runtime.replication.answering import Answers, Found, HeldFile, HeldLog, decode
+from leveret.runtime.replication.answering import Answers, Found, HeldFile, HeldLog, need, need_list
 from leveret.runtime.replication.sides import IN_STEP, Side
 
 Row: TypeAlias = dict[str, Any]
@@ -127,9 +127,9 @@ class Verification:
             after, is_last = "", False
             while not is_last:
                 found = await ask("bounds", {"after": after})
-                logs = decode(found["logs"], HeldLog)
+                logs = need_list(found, "logs", HeldLog)
                 names.update(log.name for log in logs)
-                after, is_last = (logs[-1].name if logs else ""), found["is_last"] or not logs
+                after, is_last = (logs[-1].name if logs else ""), need(found, "is_last", bool) or not logs
         return names
 
     # -- a log --------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class Verification:
             (both.leader, leader, self._leader),
             (both.follower, follower, self._follower),
         ):
-            if log is None and found["on_disk"]:
+            if log is None and need(found, "on_disk", bool):
                 return _Compared(
                     f"it is on the disk of {node} and cannot be used: see the log there, and scrub"
                 )
@@ -199,7 +199,7 @@ class Verification:
             if step is None:
                 note = "a part of it was dropped meanwhile"
             else:
-                chunks, octets = chunks + step["chunks"], octets + step["octets"]
+                chunks, octets = chunks + need(step, "chunks", int), octets + need(step, "octets", int)
         return compared._replace(chunks=chunks, octets=octets, note=note)
 
     async def _step(self, name: str, begin: int, until: int) -> Found | str | None:
@@ -239,8 +239,8 @@ class Verification:
         return compared
 
     def _compare_files(self, both: _Both) -> dict[str, _Compared]:
-        leader = {file.name: file for file in decode(both.leader["files"], HeldFile)}
-        follower = {file.name: file for file in decode(both.follower["files"], HeldFile)}
+        leader = {file.name: file for file in need_list(both.leader, "files", HeldFile)}
+        follower = {file.name: file for file in need_list(both.follower, "files", HeldFile)}
         compared = {}
         for name in sorted(leader.keys() | follower.keys()):
             octets = leader[name].octets if name in leader else follower[name].octets
@@ -255,9 +255,11 @@ class Verification:
 
 
 def _log_of(found: Found) -> HeldLog | None:
-    logs = decode(found["logs"], HeldLog)
+    logs = need_list(found, "logs", HeldLog)
     return logs[0] if logs else None
 
 
 def _told(node: str, found: Found) -> str:
-    return f"{node} has {found['chunks']} chunks of {found['octets']} octets, CRC {found['crc']:08x}"
+    return (
+        f"{node} has {found.get('chunks')} chunks of {found.get('octets')} octets, CRC-32 {found.get('crc')}"
+    )
