@@ -16,6 +16,7 @@ from leveret.testing.follower_site import PATIENCE_S, Member
 from leveret.testing.ports import LOOPBACK, wait_until
 
 PERSISTENT: Final = pika.BasicProperties(delivery_mode=2)
+_MARK: Final = b"end of stream "
 
 
 @contextmanager
@@ -137,21 +138,20 @@ def count(port: int, queue: str) -> int:
 
 
 def read_stream(port: int, stream: str) -> list[Taken]:
-    """All messages of a stream, from its begin."""
-    connection = pika.BlockingConnection(parameters(port, "/"))
-    channel = connection.channel()
-    expected = channel.queue_declare(stream, passive=True).method.message_count
-    channel.basic_qos(prefetch_count=500)
+    """All messages of a stream, from its begin: a mark is published behind the last, and left there."""
     taken: list[Taken] = []
-    if expected:
+    with pika.BlockingConnection(parameters(port, "/")) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        mark = b"%s%d" % (_MARK, random.randrange(1 << 62))
+        channel.basic_publish("", stream, mark, PERSISTENT)
+        channel.basic_qos(prefetch_count=500)
         for method, properties, body in channel.consume(stream, arguments={"x-stream-offset": "first"}):
-            taken.append(
-                Taken(int(properties.message_id), method.exchange, method.routing_key, body, properties)
-            )
-            if len(taken) % 200 == 0:
-                channel.basic_ack(method.delivery_tag, multiple=True)
-            if len(taken) == expected:
+            if body == mark:
                 break
-    with suppress(AMQPError):
-        connection.close()
+            channel.basic_ack(method.delivery_tag)
+            if not body.startswith(_MARK):
+                number = int(properties.message_id or -1)
+                taken.append(Taken(number, method.exchange, method.routing_key, body, properties))
+        channel.cancel()
     return taken

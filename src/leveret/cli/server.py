@@ -167,13 +167,21 @@ async def _serve(config: Config, data_dir: Path, logs: Logs) -> int:
         service.ready(line.removeprefix("leveret "))
         await _first(stop, roles.failed)
         service.stopping()
-        logger.info("stopping reason=%s", "disk_failed" if roles.failed.is_set() else "signal")
+        logger.info("stopping reason=%s", _why_stopping(roles))
     finally:
         if management is not None:
             await management.stop()
         await roles.stop()
     logger.info("stopped")
+    if roles.failure is not None:
+        raise roles.failure
     return exits.INPUT_OUTPUT if roles.failed.is_set() else exits.OK
+
+
+def _why_stopping(roles: Roles) -> str:
+    if not roles.failed.is_set():
+        return "signal"
+    return "disk_failed" if roles.failure is None else "cannot_follow"
 
 
 def _on_signals(config: Config, logs: Logs) -> asyncio.Event:

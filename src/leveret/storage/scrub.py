@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from leveret.model.errors import StorageError
-from leveret.storage.segment_file import STEP_BYTES, OnRead, open_segment, starts
+from leveret.storage.segment_file import STEP_BYTES, OnRead, SegmentFile, open_segment, starts
 from leveret.storage.walk import Damage, walk
 from leveret.wire.chunk import HEADER_BYTES, ChunkError, decode_chunk
 
@@ -122,17 +122,32 @@ def _place_for(
 
 
 def _fit_hole(directory: Path, hole: Damage, offset: int, end: int, size: int) -> None:
+    """See that what is damaged is as large as what was given: there stands the next chunk, or the segment ends there.
+
+    The walk's own guess of where that is does not count, for a message may look like a chunk.
+    """
     if hole.position < 0:
         raise _Misfit(hole.what)
-    if (hole.offset, hole.next_offset) != (offset, end):
-        raise _Misfit(
-            f"offsets {hole.offset} to {hole.next_offset} are damaged, {offset} to {end} were given"
-        )
-    if hole.length is None and end not in starts(directory):
-        # Where the newest segment ends is for the log to say, which goes on writing there.
-        raise _Misfit(hole.what)
-    if hole.length not in (None, size):
-        raise _Misfit(f"there is room for {hole.length} octets, {size} were given")
+    if hole.offset != offset:
+        raise _Misfit(f"the damage begins at offset {hole.offset}")
+    stop = hole.position + size
+    with closing(SegmentFile(directory, hole.segment, _unheard, window_bytes=HEADER_BYTES)) as file:
+        if not file.has(stop):
+            after = next((start for start in starts(directory) if start > hole.segment), None)
+            # Where the newest segment ends is for the log to say, which goes on writing there.
+            if after != end and (after is not None or stop != file.size):
+                raise _Misfit(f"what was given is not what is left of the segment: {hole.what}")
+            return
+        try:
+            header = file.header(stop)
+        except ChunkError as error:
+            raise _Misfit(f"there is no chunk behind {size} octets, which were given: {error}") from error
+    if header.chunk_id != end:
+        raise _Misfit(f"chunk {header.chunk_id} is behind {size} octets, which were given up to offset {end}")
+
+
+def _unheard(octets: int) -> None:
+    """Nobody waits."""
 
 
 def _write(fd: int, position: int, octets: bytes) -> bool:

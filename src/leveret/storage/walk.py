@@ -8,10 +8,9 @@ unless the one before it is still there. A log that is cut or deleted during a w
 it is; whoever does that throws the outcome away.
 
 **Behind damage.** A chunk whose header is whole says where the next one begins, whatever became of its data.
-Otherwise the next chunk is looked for: octets that are a header, of an offset that fits, from which headers
-lead on to a place that is known: one that the segment's summary names, or the segment's end. A message may
-look like chunks, that is why they must. When none does, as more is damaged before that place, all up to one
-that the summary names is damage; without a summary the header is taken that leads furthest.
+What is left of a damaged header may say it too: then a header stands there. Otherwise octets are looked for that
+are a header, and from which headers lead on to a place that is known: one that the segment's summary names, or
+the end. They must, for a message may look like chunks. Where none do, all up to such a place is damage.
 """
 
 from __future__ import annotations
@@ -25,12 +24,13 @@ from leveret.model.errors import Corrupt
 from leveret.storage.segment import Segment, State
 from leveret.storage.segment_file import CutShort, OnRead, SegmentFile, Unreadable, starts
 from leveret.storage.summary import Summary
-from leveret.wire.chunk import HEADER_BYTES, MAGIC, Attribute, ChunkError, Header, encode_attribute
+from leveret.wire.chunk import HEADER, HEADER_BYTES, MAGIC, Attribute, ChunkError, Header, encode_attribute
 
 HEADERS_BYTES: Final = 64 * 1024
 """Read at once by a walk that wants headers alone; chunks that are larger are stepped over."""
 _RECORDS_MAX: Final = 1 << 40
 """No segment holds as many."""
+_OFFSETS_END: Final = 1 << 64
 _CHECK_BYTES: Final = 10
 
 
@@ -175,54 +175,87 @@ def _damage(
 ) -> Damage:
     """The damage that begins there, up to the next chunk or else to the end of the segment."""
     after = _after(starts(file.directory), file.first_offset)
-    found = _next_chunk(file, position, expected, after)
-    length: int | None
-    if found is not None:
-        next_offset, length = found[0], found[1] - position
+    if after is not None:
+        end = _Goal(range(after, after + 1), file.size)
     else:
-        next_offset = after or until_offset or expected
-        length = None if isinstance(error, CutShort) else file.size - position
-    return Damage(file.first_offset, expected, next_offset, position, length, str(error))
+        # Only the log knows where its newest segment has to end.
+        end = _Goal(range(until_offset or expected + 1, _OFFSETS_END), file.size)
+    behind = min(each for each in (after, until_offset, expected + _RECORDS_MAX) if each is not None)
+    found = _next_chunk(file, _Spot(expected, position), end, behind)
+    if found is not None:
+        return Damage(file.first_offset, expected, found[0], position, found[1] - position, str(error))
+    length = None if isinstance(error, CutShort) else file.size - position
+    return Damage(
+        file.first_offset, expected, after or until_offset or expected, position, length, str(error)
+    )
 
 
 # -- looking for the next chunk -------------------------------------------------------------------
 
 
-def _next_chunk(file: SegmentFile, position: int, expected: int, after: int | None) -> tuple[int, int] | None:
-    """Offset and position of the first chunk behind the one of offset `expected`, which is not whole.
+class _Spot(NamedTuple):
+    """A chunk by its offset, and where it is."""
 
-    `after` is where the next segment begins, None if there is none.
-    """
-    known = _summarised(file, position, expected)
-    end_id, end = known or (after, file.size)
-    pattern = _headers_like(expected + 1, expected + _RECORDS_MAX if end_id is None else end_id)
-    best: tuple[int, int] | None = None
-    reached = position
+    chunk_id: int
+    position: int
+
+
+class _Goal(NamedTuple):
+    """Where headers have to lead: to one of these offsets at `position`."""
+
+    ids: range
+    position: int
+
+    @property
+    def spot(self) -> _Spot | None:
+        """The chunk there, if it can only be one."""
+        return _Spot(self.ids.start, self.position) if self.ids.stop == self.ids.start + 1 else None
+
+
+def _next_chunk(file: SegmentFile, damaged: _Spot, end: _Goal, behind: int) -> _Spot | None:
+    """What is behind the damaged chunk and before the offset `behind`, or else at `end`; None: that is not known."""
+    found = _by_lengths(file, damaged, end)
+    if found is not None:
+        return found
+    known = _summarised(file, damaged)
+    goal = end if known is None else _Goal(range(known.chunk_id, known.chunk_id + 1), known.position)
+    ids = range(damaged.chunk_id + 1, behind if known is None else min(behind, known.chunk_id))
     passed: set[int] = set()
-    for start in file.find(pattern, position + 1, end):
-        if start in passed:
-            continue
-        chunk_id, last_id, last = _chain(file, start, end, passed)
-        if not expected < chunk_id < last_id or (end_id is not None and (last_id > end_id or last > end)):
-            continue
-        if last == end and end_id in (None, last_id):
-            return chunk_id, start
-        if last > reached:
-            best, reached = (chunk_id, start), last
-    return known or best
+    for start in file.find(_headers_like(ids), damaged.position + 1, goal.position) if ids else ():
+        chunk_id = _leads_to(file, start, ids, goal, passed)
+        if chunk_id is not None:
+            return _Spot(chunk_id, start)
+    return known
 
 
-def _summarised(file: SegmentFile, position: int, expected: int) -> tuple[int, int] | None:
+def _by_lengths(file: SegmentFile, damaged: _Spot, goal: _Goal) -> _Spot | None:
+    """What stands where the damaged chunk ends, if the lengths in its header are still right."""
+    octets = file.readable(damaged.position, HEADER_BYTES)
+    if len(octets) < HEADER_BYTES:
+        return None
+    *_, data_bytes, trailer_bytes, _, _, _ = HEADER.unpack(octets)
+    end = damaged.position + HEADER_BYTES + data_bytes + trailer_bytes
+    if end == goal.position:
+        return goal.spot
+    try:
+        chunk_id = file.header(end).chunk_id
+    except ChunkError:
+        return None
+    fits = damaged.chunk_id < chunk_id < min(goal.ids.stop, damaged.chunk_id + _RECORDS_MAX)
+    return _Spot(chunk_id, end) if fits else None
+
+
+def _summarised(file: SegmentFile, damaged: _Spot) -> _Spot | None:
     """A chunk further on that the segment's summary knows."""
     summary = Summary.load(Segment(file.directory, file.first_offset, State.SEALED))
     ids, positions, _ = summary.index if summary else ((), (), ())
-    places = zip(ids, positions, strict=True)
-    return next(((chunk_id, at) for chunk_id, at in places if at > position and chunk_id > expected), None)
+    spots = map(_Spot, ids, positions)
+    return next((each for each in spots if each > damaged and each.position > damaged.position), None)
 
 
-def _headers_like(low: int, high: int) -> re.Pattern[bytes]:
-    """What the header of a chunk looks like whose offset is from `low` to `high`."""
-    first, last = low.to_bytes(8, "big"), min(high, (1 << 64) - 1).to_bytes(8, "big")
+def _headers_like(ids: range) -> re.Pattern[bytes]:
+    """What the header of a chunk of one of these offsets looks like."""
+    first, last = ids[0].to_bytes(8, "big"), ids[-1].to_bytes(8, "big")
     same = next((n for n in range(8) if first[n] != last[n]), 8)
     # A look ahead: a header may begin inside of what only looks like one.
     return re.compile(
@@ -230,22 +263,31 @@ def _headers_like(low: int, high: int) -> re.Pattern[bytes]:
     )
 
 
-def _chain(file: SegmentFile, position: int, end: int, passed: set[int]) -> tuple[int, int, int]:
-    """Follow headers from `position`: the first's offset, and the offset and position after the last before `end`.
+def _leads_to(file: SegmentFile, start: int, ids: range, goal: _Goal, passed: set[int]) -> int | None:
+    """The offset of the chunk whose header stands at `start`, if it is one of `ids` and leads to the goal; else None.
 
-    `passed` has the places of all headers of all chains; a chain that meets one ends there, as that one did not
-    lead to the end.
+    `passed` are the places of headers that do not lead there.
     """
-    first_id = next_id = -1
-    while position < end and position not in passed:
+    places: set[int] = set()
+    first_id = -1
+    next_id, position = -1, start
+    while position < goal.position and position not in passed:
         try:
             header = file.header(position)
         except ChunkError:
-            break
-        if next_id not in (-1, header.chunk_id):
-            break
-        if next_id == -1:
-            first_id = header.chunk_id
-        passed.add(position)
-        next_id, position = header.next_offset, position + header.chunk_bytes
-    return first_id, next_id, position
+            # More is damaged; as long as it was, what is behind it is still where it was.
+            found = None if first_id < 0 else _by_lengths(file, _Spot(next_id, position), goal)
+            if found is None:
+                break
+        else:
+            if first_id < 0:
+                first_id = next_id = header.chunk_id
+            if header.chunk_id != next_id or first_id not in ids or not header.records:
+                break
+            found = _Spot(header.next_offset, position + header.chunk_bytes)
+        places.add(position)
+        next_id, position = found
+    if position == goal.position and next_id in goal.ids:
+        return first_id
+    passed |= places
+    return None

@@ -147,9 +147,8 @@ def test_the_end_of_the_newest_segment_is_not_mended_for_the_log_writes_there(tm
     path = segments(tmp_path)[-1]
     os.truncate(path, path.stat().st_size - 1)
     (damage,) = scrubbed(log)
-    assert "the file ends 1 octets before the chunk does" in refused(
-        log, damage.offset, octets_of(copy, damage)
-    )
+    octets = octets_of(copy, damage)
+    assert "the file ends 1 octets before the chunk does" in refused(log, damage.offset, octets)
 
 
 def test_a_chunk_of_many_steps_is_mended(tmp_path: Path) -> None:
@@ -243,15 +242,47 @@ def test_what_does_not_fill_a_hole_exactly_is_refused(tmp_path: Path) -> None:
     copy = files(log.directory)["00000000000000000004.sealed.segment"]
     overwrite(log.directory, 4, 0, bytes(HEADER_BYTES))
     overwrite(log.directory, 4, 167, bytes(HEADER_BYTES))
-    assert "offsets 4 to 8 are damaged, 4 to 6 were given" in refused(log, 4, copy[:167])
-    assert "offsets 4 to 8 are damaged, 6 to 8 were given" in refused(log, 6, copy[167:])
-    shorter = make(tmp_path / "shorter").open(first_offset=4)
-    shorter.append(0, 1, 4, bytes(90), 1000)
-    shorter.close()
-    (octets,) = files(shorter.directory).values()
-    assert f"there is room for 334 octets, {len(octets)} were given" in refused(log, 4, octets)
+    assert "there is no chunk behind 167 octets" in refused(log, 4, copy[:167])
+    assert "the damage begins at offset 4" in refused(log, 6, copy[167:])
+    for records, size in ((3, 286), (5, 286)):
+        octets = a_chunk(tmp_path / f"{records}", 4, records, size)
+        assert "what was given is not what is left of the segment" in refused(log, 4, octets)
+    assert "there is no chunk behind 333 octets" in refused(log, 4, a_chunk(tmp_path / "short", 4, 4, 285))
     repair(log.directory, 4, copy)
     assert scrubbed(log) == []
+
+
+def a_chunk(directory: Path, offset: int, records: int, size: int) -> bytes:
+    """One of 48 octets more than that."""
+    log = make(directory).open(first_offset=offset)
+    log.append(0, 1, records, bytes(size), 1000)
+    log.close()
+    return b"".join(files(directory).values())
+
+
+def test_what_would_leave_other_offsets_behind_it_is_refused(tmp_path: Path) -> None:
+    log = filled(tmp_path / "log", EIGHT)
+    overwrite(log.directory, 4, 0, bytes(HEADER_BYTES))
+    octets = a_chunk(tmp_path / "other", 4, 1, 167 - HEADER_BYTES)
+    assert "chunk 6 is behind 167 octets, which were given up to offset 5" in refused(log, 4, octets)
+
+
+def test_a_message_that_looks_like_a_chunk_does_not_keep_the_chunk_around_it_from_being_mended(
+    tmp_path: Path,
+) -> None:
+    """Its header is gone, and from the message on headers lead to the next segment."""
+    log = make(tmp_path / "log", segment_bytes_max=150).open()
+    message = b"x" * 60 + a_chunk(tmp_path / "message", 2, 1, 20)
+    log.append(0, 1, 3, message, 1000)
+    append(log, 10)
+    log.sync()
+    log.close()
+    copy = files(log.directory)
+    overwrite(log.directory, 0, 0, bytes(HEADER_BYTES))
+    (damage,) = scrubbed(log)
+    assert (damage.offset, damage.next_offset, damage.length) == (0, 2, 48 + 60)
+    repair(log.directory, 0, copy["00000000000000000000.sealed.segment"])
+    assert files(log.directory) == copy
 
 
 def test_what_is_whole_is_left_alone(tmp_path: Path) -> None:

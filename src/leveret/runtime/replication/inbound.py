@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from leveret.config.uris import NodeUri
-from leveret.model.errors import StorageError
+from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.replication.applier import Applier
 from leveret.runtime.replication.identity import IdentityFile
@@ -126,8 +126,14 @@ class Inbound:
         clock_ms: Callable[[], int],
         tls: Callable[[], Any],
         answer: Callable[[str, dict[str, Any]], dict[str, Any]],
+        on_hopeless: Callable[[LeveretError], None],
     ) -> None:
-        """Connect nowhere yet; `tls` makes a context for a `tls://` leader, `answer` answers the leader's questions."""
+        """Connect nowhere yet.
+
+        `tls` makes a context for a `tls://` leader, `answer` answers the leader's questions, `on_hopeless` is told of
+        what no further attempt can mend: the leader proves another secret.
+        """
+        self._on_hopeless = on_hopeless
         self.uri = uri
         self.progress = Progress()
         self.questions = Questions(answer)
@@ -272,6 +278,8 @@ class Inbound:
             progress.is_torn = True
         if not self._stops:
             self._note_error(str(error or "the leader closed the link"))
+        if isinstance(error, SecretsDiffer):
+            self._on_hopeless(error)
         refused = isinstance(error, (SecretsDiffer, HandshakeRefused, HandshakeDeclined, StorageError))
         progress.state = "failed" if refused else "connecting"
         progress.connected_at_ms = None

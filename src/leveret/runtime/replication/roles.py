@@ -25,7 +25,7 @@ from typing import Any, Final
 from leveret.config import Config
 from leveret.config.uris import NodeUri, parse_node_uri
 from leveret.core.in_sync import InSync
-from leveret.model.errors import Corrupt, PreconditionFailed, StorageError
+from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed, StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.node import Node, clock_ms
 from leveret.runtime.replication.applier import Applier
@@ -34,15 +34,16 @@ from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.fencer import Fencer
 from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.replication.inbound import Inbound
-from leveret.runtime.replication.inspection_lead_tmp import Inspection
+from leveret.runtime.replication.inspection import Inspection
 from leveret.runtime.replication.listener import ReplicationListener
 from leveret.runtime.replication.outbound import Leading
+from leveret.runtime.replication.sides import sides_of
 from leveret.runtime.replication.standing import follower_status, leader_status, would_lose
 from leveret.runtime.stores import log_name
 from leveret.runtime.tls import client_context, server_context
 from leveret.session.link_handshake import Follower, Leader
 from leveret.storage.divergent import SetAside
-from leveret.storage.secret_file import make_or_read, read
+from leveret.storage.secret_file import SECRET_FILE, SecretError, make_or_read, read
 from leveret.storage.tree import Tree
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class Roles:
         role: leader, follower or fenced.
         on_node: called with the node whenever it is another one.
         failed: set when the process must end.
+        failure: why, if that is the operator's to put right.
     """
 
     def __init__(self, config: Config, data_dir: Path) -> None:
@@ -72,6 +74,7 @@ class Roles:
         self.data_dir = data_dir
         self.role = "leader"
         self.failed = asyncio.Event()
+        self.failure: LeveretError | None = None
         self.node: Node
         self.on_node: Callable[[Node], None] = lambda node: None
         self.listener: ReplicationListener | None = None
@@ -85,7 +88,18 @@ class Roles:
         self._unreadable: set[str] = set()
         self._applier: Applier | None = None
         self._elected = Elected(config.followers, self) if config.followers.etcd_endpoints else None
-        self.inspection = Inspection(self)
+        self.inspection = Inspection(
+            data_dir,
+            name=config.node_name,
+            node_id=self._identity.identity.node_id,
+            tree=lambda: self.node.tree,
+            state=lambda: self.state,
+            queue_of=lambda name: self.node.queue_of(name),
+            is_down=self._is_down,
+            sides=lambda: sides_of(self.inbound, self.listener),
+            clock_ms=clock_ms,
+            interval_ms=config.followers.scrub_interval_ms,
+        )
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -127,6 +141,7 @@ class Roles:
 
     async def stop(self) -> None:
         """End in order: what was received is durable, and with the followers that are in sync."""
+        self.inspection.stop()
         for task in list(self._tasks):
             task.cancel()
         for fencer in self._fencers:
@@ -279,9 +294,15 @@ class Roles:
             clock_ms=clock_ms,
             tls=lambda: client_context(self._settings.tls, _TLS),
             answer=self.inspection.answer,
+            on_hopeless=self._give_up,
         )
         self._spawn(self.inbound.run())
         logger.info("following leader=%s node_id=%s epoch=%d", uri, identity.node_id, identity.epoch)
+
+    def _give_up(self, error: LeveretError) -> None:
+        """No further attempt can mend it."""
+        self.failure = SecretError(f"{self.data_dir / SECRET_FILE}: {error}")
+        self.failed.set()
 
     async def _show(self, role: str) -> None:
         """Hold everything, serve nobody."""
@@ -393,6 +414,10 @@ class Roles:
             raise PreconditionFailed("this node does not lead")
         self.node.engine.flush()
         self._met(replace(follower, epoch=epoch))
+
+    def _is_down(self, vhost: str, name: str) -> bool:
+        queue = self.node.broker.queues.get((vhost, name))
+        return queue is not None and queue.damage is not None
 
     def _damaged(self) -> set[str]:
         """See outbound.Leading."""

@@ -31,7 +31,7 @@ class Copying:
         self._tree = tree
 
     def log(self, name: str, first_offset: int = 0) -> Log:
-        log = self._tree.log(self._tree.path_of(name))
+        log = self._tree.log(self._tree.path_of(name), segment_bytes_max=SEGMENT_BYTES)
         return log if log.is_open else log.open(first_offset=first_offset)
 
     def appended(self, name: str, segment: int, header: Header, octets: list[Octets]) -> None:

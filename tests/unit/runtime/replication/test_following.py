@@ -149,6 +149,7 @@ class FollowerSite:
             clock_ms=clock_ms,
             tls=lambda: None,
             answer=unheard,
+            on_hopeless=pytest.fail,
         )
         self.running = asyncio.create_task(self.inbound.run())
 
