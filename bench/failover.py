@@ -13,7 +13,7 @@ from typing import Final
 
 from bench.client import RECV_BYTES, Connection, LoadError, Message
 from bench.contenders import LEVERET, Node
-from bench.followers import DOOR_POLL_S, JOIN_TIMEOUT_S, Operator, give_secret
+from bench.followers import DOOR_POLL_S, JOIN_TIMEOUT_S, Operator, give_secret, lead
 from bench.load import Confirms
 from bench.pacer import PaceJob
 from bench.rows import Reading, Row, Scenario, Settings, Target
@@ -43,14 +43,13 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
 
 def _begin(leader: LeveretProcess, follower: LeveretProcess, endpoints: str) -> None:
     """Start both, the leader first; return when the follower is in sync."""
-    for one in (leader, follower):
-        one.config |= {
-            "replication.bind": LOOPBACK,
-            "replication.port": str(free_port()),
-            "cluster.etcd.endpoints": endpoints,
-        }
-    leader.restart()
+    # A leader without etcd makes the secret; with etcd any node may come to lead, so each must have it before.
+    lead(leader)
     give_secret(leader, follower)
+    follower.config |= {"replication.bind": LOOPBACK, "replication.port": str(free_port())}
+    for one in (leader, follower):
+        one.config["cluster.etcd.endpoints"] = endpoints
+    leader.restart()
     follower.launch()
     with closing(Operator(leader)) as operator:
 
@@ -117,5 +116,6 @@ FAILOVER: Final = Scenario(
         ),
     ),
     _run,
+    once=True,
     brokers=(LEVERET,),
 )

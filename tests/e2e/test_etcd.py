@@ -428,26 +428,35 @@ async def deaf_to_transactions(member: EtcdMember) -> AsyncIterator[str]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner, outer = await asyncio.open_connection(LOOPBACK, member.port)
-        hands_out = asyncio.create_task(pump(inner, writer, lambda: not is_deaf))
         is_deaf = False
-        while octets := await reader.read(65536):
-            is_deaf = is_deaf or b"/v3/kv/txn" in octets
-            outer.write(octets)
-        outer.close()
-        await hands_out
 
-    async def pump(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listens: Callable[[], bool]
-    ) -> None:
-        while octets := await reader.read(65536):
-            if not listens():
-                break
-            writer.write(octets)
-        writer.close()
+        async def answer() -> None:
+            while (octets := await inner.read(65536)) and not is_deaf:
+                writer.write(octets)
+            writer.close()
 
-    server = await asyncio.start_server(serve, LOOPBACK, 0)
-    async with server:
+        answering = asyncio.create_task(answer())
+        try:
+            while octets := await reader.read(65536):
+                is_deaf = is_deaf or b"/v3/kv/txn" in octets
+                outer.write(octets)
+        finally:
+            outer.close()
+            await answering
+            served.release()
+
+    served = asyncio.Semaphore(0)
+    opened = 0
+
+    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal opened
+        opened += 1
+        await serve(reader, writer)
+
+    async with await asyncio.start_server(count, LOOPBACK, 0) as server:
         yield f"http://{LOOPBACK}:{server.sockets[0].getsockname()[1]}"
+    for _ in range(opened):
+        await served.acquire()
 
 
 def test_what_was_done_though_the_answer_got_lost_counts(shared: EtcdCluster) -> None:

@@ -20,7 +20,6 @@ from leveret.testing.follower_site import PATIENCE_S, SECRET_FILE, FollowerSite,
 from leveret.testing.link_proxy import Direction
 from leveret.testing.ports import LOOPBACK, accepts, wait_until
 from tests.e2e.follower_clients import (
-    bodies,
     channel_at,
     declare,
     fill,
@@ -419,27 +418,6 @@ def test_a_follower_serves_followers_of_its_own(tmp_path: Path) -> None:
         site.stop()
         for name, found in site.compare():
             assert found.is_identical, f"{name}: {found}"
-
-
-def test_a_delayed_follower_still_has_what_was_purged(tmp_path: Path) -> None:
-    with FollowerSite(tmp_path, config=SEGMENTS) as site:
-        [follower] = site.followers
-        site.leader.lead()
-        declare(site.leader, "orders")
-        publish(site.leader, "orders", numbered(0, 50))
-        follower.follow(site.leader)
-        site.wait_in_sync()
-        follower.node.stop()
-        follower.node.config["replication.apply_delay"] = "1h"
-        follower.follow(site.leader)
-        wait_until(lambda: follower.status()["state"] == "delayed", "a delayed follower", PATIENCE_S)
-        with channel_at(site.leader) as channel:
-            channel.queue_purge("orders")
-        publish(site.leader, "orders", [b"after"])
-        site.leader.node.kill9()
-        assert follower.status()["state"] in ("delayed", "connecting")
-        site.promote(follower, force=True)
-        assert bodies(follower, "orders") == numbered(0, 50)
 
 
 def test_a_follower_needs_no_door_of_its_own(site: FollowerSite, tmp_path: Path) -> None:

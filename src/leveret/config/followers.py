@@ -100,8 +100,7 @@ class Followers:
         "replication.apply_delay",
         Duration(0),
         "0s",
-        "A follower stays this far behind its leader, so that a purge or a bad deploy can be undone from it. "
-        "Such a one is never in sync.",
+        "A follower is to stay this far behind its leader. Not built yet: anything but 0s is refused.",
     )
     scrub_interval_ms: int | None = setting(
         "replication.scrub_interval",
@@ -149,6 +148,18 @@ def check_together(followers: Followers, given: Mapping[str, Given]) -> None:
             "replication.min_in_sync",
             "asks for followers that have a message before it is confirmed, and replication.confirm = local does not "
             "wait for them: take one of the two out",
+        )
+    if followers.apply_delay_ms:
+        raise _contradiction(
+            given,
+            "replication.apply_delay",
+            "asks for a delayed follower, which this version does not have: take it out",
+        )
+    if followers.follow is not None and followers.etcd_endpoints:
+        raise _contradiction(
+            given,
+            "replication.follow",
+            "names a leader, and cluster.etcd.endpoints has etcd name it: take one of the two out",
         )
     if followers.etcd_lease_ttl_ms % _SECOND_MS:
         raise _contradiction(

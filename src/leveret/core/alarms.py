@@ -1,8 +1,8 @@
 """Whether the node has memory and disk left for what publishers send.
 
-Two alarms, memory and disk, each with a limit that is a size or a part of the memory there is, and a third
-for too few followers in sync (`replication.min_in_sync`). While one is in effect, connections that publish are not listened to (RabbitMQ's rules). Nothing here looks at
-the machine: `measure` is told what was found.
+Two alarms, memory and disk, each with a limit that is a size or a part of the memory there is, and a third for
+too few followers in sync (`replication.min_in_sync`). While one is in effect, connections that publish are not
+listened to (RabbitMQ's rules). Nothing here looks at the machine: `measure` is told what was found.
 """
 
 from __future__ import annotations

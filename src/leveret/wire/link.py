@@ -78,7 +78,7 @@ class Type(IntEnum):
     FRAME = 20
     """To the follower: changes."""
     ACK = 21
-    """To the leader: u64 position up to which all is on the follower's disk, u64 octets of messages it was sent so far."""
+    """To the leader: u64 position up to which all is on the follower's disk, u64 octets it was sent so far."""
     STREAMING = 22
     """To the follower: u64 position; it has all that is before it, and gets frames as they are cut from now on."""
     TAKE_OVER = 23

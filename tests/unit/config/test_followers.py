@@ -80,10 +80,10 @@ def test_a_leader_s_file_is_read(tmp_path: Path) -> None:
     assert (read.etcd_prefix, read.etcd_lease_ttl_ms) == ("site-1", 5_000)
 
 
-def test_a_delayed_follower_s_file_is_read(tmp_path: Path) -> None:
+def test_a_delayed_follower_is_refused_as_long_as_there_is_none(tmp_path: Path) -> None:
     text = "replication.follow = tcp://localhost:5679\nreplication.apply_delay = 30m\n"
-    read = load(conf(tmp_path, text)).followers
-    assert (read.follow, read.apply_delay_ms) == (NodeUri("tcp", "localhost", 5679), 1_800_000)
+    with pytest.raises(ConfigError, match=r"replication\.apply_delay asks for a delayed follower"):
+        load(conf(tmp_path, text))
 
 
 @pytest.mark.parametrize(

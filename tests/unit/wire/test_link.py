@@ -89,6 +89,11 @@ def payload_of(frame: Frame, *, compress: bool) -> bytes:
     return octets[MESSAGE_HEAD_BYTES:]
 
 
+def first_change(octets: bytes | bytearray) -> Change | None:
+    _, found = decode_frame(memoryview(octets), {})
+    return next(found(), None)
+
+
 def plain(change: Change) -> Change:
     """Without views into a buffer, to be compared."""
     found = change.chunk
@@ -117,8 +122,7 @@ def test_no_flipped_bit_passes(
     at = data.draw(st.integers(0, len(octets) - 1))
     octets[at] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(PeerError):
-        _, found = decode_frame(memoryview(octets), {})
-        next(found(), None)
+        first_change(octets)
 
 
 @given(st.binary(max_size=200))
@@ -135,8 +139,7 @@ def test_a_frame_cut_short_anywhere_is_refused() -> None:
     octets = payload_of(frame, compress=False)
     for length in range(len(octets)):
         with pytest.raises(PeerError):
-            _, found = decode_frame(memoryview(octets[:length]), {})
-            list(found())
+            first_change(octets[:length])
 
 
 def test_an_unknown_log_number_is_refused() -> None:

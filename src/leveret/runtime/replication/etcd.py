@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from http import HTTPStatus
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import httpx
 import msgspec
@@ -24,7 +24,7 @@ from leveret.model.errors import LeveretError
 
 CLOSE_TIMEOUT_S: Final = 1.0
 CONNECT_SHARE: Final = 0.45
-"""Of an attempt's time, for TCP and for TLS each: these give up by themselves, as cut off they leave a socket."""
+"""Of an attempt's time, for TCP and for TLS each."""
 _AGAIN_ELSEWHERE: Final = frozenset({1, 4, 14})
 """gRPC's codes of a member that can not answer now: canceled, deadline exceeded, unavailable."""
 _UNKNOWN: Final = 2
@@ -172,12 +172,18 @@ class Etcd:
             tls = ssl.create_default_context()
         self._tls = tls
         self._shared: _Connections | None = None
+        self._under_way: set[asyncio.Task[Any]] = set()
         self._tokens: dict[str, str] = {}
 
     async def close(self) -> None:
-        """End the connections."""
+        """End the connections; what is under way gets a moment for that."""
         if self._shared is not None:
             await self._shared.retire()
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=CLOSE_TIMEOUT_S)
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def read(self, prefix: str) -> Snapshot:
         """All keys that begin with `prefix`, as a majority of etcd has them.
@@ -251,10 +257,10 @@ class Etcd:
         """
         endpoint, own = self.endpoint, _Connections(self._tls)
         try:
+            token = await self._in_time(self._connect(own, endpoint, prefix))
+            body = {"create_request": {**_range(prefix), "start_revision": revision + 1}}
+            request = self._request(endpoint, "watch", body, token, read=None)
             async with asyncio.timeout(self._attempt_timeout_s):
-                token = await self._token(own.transport, endpoint)
-                body = {"create_request": {**_range(prefix), "start_revision": revision + 1}}
-                request = self._request(endpoint, "watch", body, token)
                 response = await own.transport.handle_async_request(request)
             async with aclosing(response):
                 async for line in response.aiter_lines():
@@ -269,6 +275,14 @@ class Etcd:
         finally:
             await own.retire()
 
+    async def _connect(self, connections: _Connections, endpoint: Endpoint, prefix: str) -> str:
+        """Leave a connection that the next request finds; return what that is to show."""
+        async with connections as transport:
+            token = await self._token(transport, endpoint)
+            question = {**_range(prefix), "serializable": True, "count_only": True}
+            await _post(transport, self._request(endpoint, "kv/range", question, token), _Ranged)
+            return token
+
     async def _call(self, path: str, body: object, kind: type[Answer]) -> Answer:
         """Ask one endpoint after the other; the first answer counts."""
         failures: list[str] = []
@@ -279,8 +293,7 @@ class Etcd:
                 self._shared = _Connections(self._tls)
             connections = self._shared
             try:
-                async with connections as transport, asyncio.timeout(self._attempt_timeout_s):
-                    return await self._ask(transport, endpoint, path, body, kind)
+                return await self._in_time(self._ask(connections, endpoint, path, body, kind))
             except _FAILURES as error:
                 failures.append(f"{endpoint} ({_words(error)})")
                 await connections.retire()
@@ -289,25 +302,38 @@ class Etcd:
             "see that etcd runs and that cluster.etcd.endpoints says where"
         )
 
+    async def _in_time(self, attempt: Coroutine[Any, Any, Answer]) -> Answer:
+        """Wait for an attempt as long as it may take.
+
+        Nobody's waiting any more does not cut it off, as that would leave a socket behind that was about to
+        connect: it ends by its own timeouts.
+        """
+        task = asyncio.get_running_loop().create_task(attempt)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        async with asyncio.timeout(self._attempt_timeout_s):
+            return await asyncio.shield(task)
+
     async def _ask(
         self,
-        transport: httpx.AsyncHTTPTransport,
+        connections: _Connections,
         endpoint: Endpoint,
         path: str,
         body: object,
         kind: type[Answer],
     ) -> Answer:
         """Ask one endpoint, logging in where it wants that, and anew when it has forgotten the login."""
-        token = await self._token(transport, endpoint)
-        try:
+        async with connections as transport:
+            token = await self._token(transport, endpoint)
+            try:
+                return await _post(transport, self._request(endpoint, path, body, token), kind)
+            except EtcdRefused as error:
+                is_old = error.code == _UNAUTHENTICATED or any(text in str(error) for text in _TOKEN_IS_OLD)
+                if not (endpoint.username and is_old):
+                    raise
+            self._tokens.pop(endpoint.url, None)
+            token = await self._token(transport, endpoint)
             return await _post(transport, self._request(endpoint, path, body, token), kind)
-        except EtcdRefused as error:
-            is_old = error.code == _UNAUTHENTICATED or any(text in str(error) for text in _TOKEN_IS_OLD)
-            if not (endpoint.username and is_old):
-                raise
-        self._tokens.pop(endpoint.url, None)
-        token = await self._token(transport, endpoint)
-        return await _post(transport, self._request(endpoint, path, body, token), kind)
 
     async def _token(self, transport: httpx.AsyncHTTPTransport, endpoint: Endpoint) -> str:
         """What shows an endpoint who we are; empty where nobody asks."""
@@ -326,13 +352,16 @@ class Etcd:
                 self._tokens[endpoint.url] = ""
         return self._tokens[endpoint.url]
 
-    def _request(self, endpoint: Endpoint, path: str, body: object, token: str) -> httpx.Request:
+    def _request(
+        self, endpoint: Endpoint, path: str, body: object, token: str, **timeouts: float | None
+    ) -> httpx.Request:
+        connect_s, answer_s = self._attempt_timeout_s * CONNECT_SHARE, self._attempt_timeout_s
         return httpx.Request(
             "POST",
             f"{endpoint.url}/v3/{path}",
             headers={"Authorization": token} if token else {},
             content=msgspec.json.encode(body),
-            extensions={"timeout": {"connect": self._attempt_timeout_s * CONNECT_SHARE}},
+            extensions={"timeout": {"connect": connect_s, "write": answer_s, "read": answer_s, **timeouts}},
         )
 
 

@@ -24,7 +24,7 @@ from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.replication.listener import ReplicationListener
 from leveret.runtime.replication.outbound import Leading
-from leveret.session.link_handshake import Follower, Leader
+from leveret.session.link_handshake import Leader
 from leveret.storage.divergent import SetAside
 from leveret.storage.log import Log
 from leveret.storage.secret_file import Secret
@@ -35,10 +35,15 @@ from leveret.wire.chunk import Chunk, ChunkType, encode_entry
 SECRET = Secret(b"s" * 44)
 SEGMENT_BYTES = 4096
 TIMEOUT_S = 20.0
+POLL_S = 0.005
 
 
 def unheard(*_: Any) -> dict[str, Any]:
     return {}
+
+
+def fail(error: BaseException) -> None:
+    pytest.fail(str(error))
 
 
 class LeaderSite:
@@ -50,7 +55,7 @@ class LeaderSite:
         self.dice = dice
         self.tree = Tree(directory, epoch=epoch)
         self.tree.open_all()
-        self.commits = GroupCommit(fsync=True, on_failure=pytest.fail)
+        self.commits = GroupCommit(fsync=True, on_failure=fail)
         self.identity = IdentityFile(directory)
         self.identity.identity.epoch = epoch
         self.feed = Feed(
@@ -133,7 +138,7 @@ class FollowerSite:
         self.directory = directory
         self.tree = Tree(directory)
         assert not self.tree.open_all()
-        self.commits = GroupCommit(fsync=True, on_failure=pytest.fail)
+        self.commits = GroupCommit(fsync=True, on_failure=fail)
         self.identity = IdentityFile(directory)
         self.seen: dict[str, list[int]] = {}
         self.applier = Applier(self.tree, self.commits, self._replayed)
@@ -149,7 +154,7 @@ class FollowerSite:
             clock_ms=clock_ms,
             tls=lambda: None,
             answer=unheard,
-            on_hopeless=pytest.fail,
+            on_hopeless=fail,
         )
         self.running = asyncio.create_task(self.inbound.run())
 
@@ -189,10 +194,11 @@ class FollowerSite:
 
 
 async def until(condition: Any, what: str) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while not condition():
-            await asyncio.sleep(0.005)
-    assert condition(), what
+    for _ in range(round(TIMEOUT_S / POLL_S)):
+        if condition():
+            return
+        await asyncio.sleep(POLL_S)
+    pytest.fail(f"not {what} within {TIMEOUT_S:g} s")
 
 
 def in_sync(leader: LeaderSite) -> bool:
