@@ -425,38 +425,32 @@ def test_a_leader_stays_one_when_the_member_of_etcd_it_talks_to_dies_or_hangs() 
 @asynccontextmanager
 async def deaf_to_transactions(member: EtcdMember) -> AsyncIterator[str]:
     """A door of etcd that hands requests in, and hangs up instead of answering a transaction; its URL."""
+    visits: set[asyncio.Task[None]] = set()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def visit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner, outer = await asyncio.open_connection(LOOPBACK, member.port)
         is_deaf = False
 
         async def answer() -> None:
-            while (octets := await inner.read(65536)) and not is_deaf:
-                writer.write(octets)
+            with suppress(ConnectionError):
+                while (octets := await inner.read(65536)) and not is_deaf:
+                    writer.write(octets)
             writer.close()
 
         answering = asyncio.create_task(answer())
-        try:
+        with suppress(ConnectionError):
             while octets := await reader.read(65536):
                 is_deaf = is_deaf or b"/v3/kv/txn" in octets
                 outer.write(octets)
-        finally:
-            outer.close()
-            await answering
-            served.release()
+        outer.close()
+        await answering
 
-    served = asyncio.Semaphore(0)
-    opened = 0
+    def visited(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        visits.add(asyncio.create_task(visit(reader, writer)))
 
-    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal opened
-        opened += 1
-        await serve(reader, writer)
-
-    async with await asyncio.start_server(count, LOOPBACK, 0) as server:
+    async with await asyncio.start_server(visited, LOOPBACK, 0) as server:
         yield f"http://{LOOPBACK}:{server.sockets[0].getsockname()[1]}"
-    for _ in range(opened):
-        await served.acquire()
+    await asyncio.gather(*visits)
 
 
 def test_what_was_done_though_the_answer_got_lost_counts(shared: EtcdCluster) -> None:

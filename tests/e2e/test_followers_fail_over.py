@@ -58,6 +58,12 @@ def lose_follower(site: FollowerSite, follower: Member) -> None:
     wait_until(lambda: site.leader.status()["in_sync"] == [], "a follower that is dropped", PATIENCE_S)
 
 
+def meet_again(follower: Member) -> None:
+    """Something passes again; what was under way is lost."""
+    follower.link.cut(abruptly=True)
+    follower.link.heal()
+
+
 # -- promotion ------------------------------------------------------------------------------------
 
 
@@ -213,7 +219,7 @@ def test_an_old_leader_that_meets_the_new_one_stops_serving(pair: FollowerSite) 
         pair.promote(follower, force=True)
         publish(follower, "orders", numbered(200, 10))
         assert speaks_amqp(old.node.amqp_port)
-        follower.link.heal()
+        meet_again(follower)
         wait_until(lambda: old.status()["role"] == "fenced", "the fence", PATIENCE_S)
         with pytest.raises(pika.exceptions.AMQPError):
             channel.connection.process_data_events(PATIENCE_S)
@@ -241,7 +247,7 @@ def test_an_old_leader_that_follows_sets_aside_what_only_it_had(pair: FollowerSi
         channel.queue_declare("unknown", durable=True)
     publish(old, "unknown", [b"of a queue that only the old leader knew"])
     old.node.kill9()
-    follower.link.heal()
+    meet_again(follower)
     pair.promote(follower, force=True)
     publish(follower, "orders", numbered(200, 10))
     old.follow(pair.leader)
@@ -283,7 +289,7 @@ def test_a_fenced_leader_stays_fenced_when_it_is_started_again(pair: FollowerSit
     old, [follower] = pair.leader, pair.followers
     lose_follower(pair, follower)
     pair.promote(follower, force=True)
-    follower.link.heal()
+    meet_again(follower)
     wait_until(lambda: old.status()["role"] == "fenced", "the fence", PATIENCE_S)
     old.node.kill9()
     follower.link.refuse()

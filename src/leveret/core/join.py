@@ -175,6 +175,10 @@ class Join:
         self._seen: set[str] = set()
         self._probing: dict[str, _Probing] = {}
 
+    def doubt(self) -> None:
+        """The follower is not clean after all: from now on nothing of it is deleted, all goes aside."""
+        self._is_clean = False
+
     @property
     def is_probing(self) -> bool:
         """Whether the follower owes an answer to a `Probe`."""

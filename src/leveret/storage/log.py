@@ -117,6 +117,7 @@ class Log:
         self._with_messages = with_messages
         if self._segments:
             # It is used already: whoever opens it again wants to know what is in it.
+            self.torn_bytes = 0
             for chunk in self.read(0, sys.maxsize):
                 (on_chunk or _ignore)(chunk)
             return self

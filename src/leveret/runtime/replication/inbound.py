@@ -236,12 +236,11 @@ class Inbound:
         if self._peer is None or self.progress.state != "streaming":
             return False
         self._peer.write(pack_u64(Type.TAKE_OVER, epoch))
-        try:
-            async with asyncio.timeout(TAKE_OVER_TIMEOUT_S):
-                await self._handed_over.wait()
-        except TimeoutError:
-            return False
-        return True
+        waits = [asyncio.create_task(event.wait()) for event in (self._handed_over, self._ended)]
+        await asyncio.wait(waits, timeout=TAKE_OVER_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        return self._handed_over.is_set()
 
     @property
     def is_connected(self) -> bool:

@@ -58,6 +58,7 @@ LIVE_BYTES_MAX: Final = 64 * 1024 * 1024
 FINAL_BYTES: Final = 8 * 1024 * 1024
 """With so little missing the rest is sent in one turn of the loop: a few milliseconds."""
 SILENCE_S: Final = 15.0
+DEFINITIONS: Final = "definitions"
 
 _Struct = TypeVar("_Struct", link.Inventory, link.Headers)
 
@@ -239,10 +240,17 @@ class Outbound:
         self._lacking = Lacking(leading.tree, {})
         self._share_files(self._lacking, files)
         spared = leading.damaged()
-        for held in self._held:
+        for held in sorted(self._held, key=lambda held: held.path != DEFINITIONS):
             # What this node cannot read itself may be whole over there: it is the copy to mend from.
             if held.path not in spared:
-                self._take_steps(self._join.compare(held))
+                steps = self._join.compare(held)
+                if held.path == DEFINITIONS and any(
+                    not isinstance(step, Continue | DropBefore) for step in steps
+                ):
+                    # That a log is gone is the definitions' word. If the follower's do not lead to this node's, it
+                    # is this node that lost something: it came back from an old copy, or with nothing.
+                    self._join.doubt()
+                self._take_steps(steps)
         self._take_steps(self._join.rest())
         self._held.clear()
         self._begin_if_decided()

@@ -291,3 +291,38 @@ def test_a_diverged_tail_is_set_aside_and_the_rest_stays(tmp_path: Path, seed: i
         assert aside == {tuple(name.split("/")) for name in divergent}
 
     asyncio.run(scenario())
+
+
+def test_a_leader_that_comes_back_with_nothing_has_nothing_deleted(tmp_path: Path) -> None:
+    """It lost its data directory and begins anew, in the same epoch: the follower has the only copy there is."""
+
+    async def scenario() -> None:
+        dice = random.Random(1)
+        leader = LeaderSite(tmp_path / "leader", dice)
+        follower = FollowerSite(tmp_path / "follower", await leader.start())
+        leader.append("definitions")
+        for name in ("queues/0000000000000001", "queues/0000000000000002", "outgoing/v"):
+            leader.append(name)
+        leader.commits.begin()
+        await until(lambda: in_sync(leader), "in sync")
+        await follower.stop()
+        held = {
+            path.relative_to(follower.directory).parent: path.read_bytes()
+            for path in follower.directory.rglob("*.segment")
+        }
+        await leader.stop()
+        empty = LeaderSite(tmp_path / "empty", dice)
+        empty.append("definitions")
+        empty.commits.begin()
+        again = FollowerSite(tmp_path / "follower", await empty.start())
+        await until(lambda: in_sync(empty), "in sync with the new one")
+        await again.stop()
+        await empty.stop()
+        assert compare(empty.directory, again.directory).is_identical
+        aside = {
+            Path(*path.relative_to(again.directory / "divergent").parent.parts[1:]): path.read_bytes()
+            for path in (again.directory / "divergent").rglob("*.segment")
+        }
+        assert aside == held
+
+    asyncio.run(scenario())
