@@ -100,22 +100,23 @@ class Follower:
         self.process.config["replication.follow"] = f"tcp://{LOOPBACK}:{port}"
 
     def start(self) -> dict[str, Any]:
-        """Start it, and return what the leader says of it once it streams."""
+        """Start it, and return what the leader says of it once it is in sync."""
         self.process.launch()
         return self.streaming()
 
     def streaming(self) -> dict[str, Any]:
-        """Wait until it streams over a connection that is new since this was last asked."""
+        """Wait until it streams, in sync, over a connection that is new since this was last asked."""
         found: dict[str, Any] = {}
 
         def streams() -> bool:
             self.process.server.assert_alive()
             row = self.seen()
-            if row.get("state") == "streaming" and row["connected_at_ms"] > self._connected_at_ms:
+            # In sync a moment after it streams: when it has acked where that began.
+            if row.get("in_sync") and row["connected_at_ms"] > self._connected_at_ms:
                 found.update(row)
             return bool(found)
 
-        wait_until(streams, "a follower that streams", JOIN_TIMEOUT_S, interval_s=POLL_S)
+        wait_until(streams, "a follower in sync", JOIN_TIMEOUT_S, interval_s=POLL_S)
         self._connected_at_ms = int(found["connected_at_ms"])
         return found
 

@@ -138,7 +138,7 @@ def paced(node: Node, settings: Settings) -> Throughput:
     # Acknowledged with every read: a slow ack must not hold back what the prefetch allows.
     consume = ConsumeJob(port, QUEUE, ack_every=1, stamped=True, warmup_s=settings.warmup_s)
     run = together(node, job, consume, settings.warmup_s)
-    if run.rate < 0.98 * LATENCY_RATE:
+    if run.rate < 0.98 * LATENCY_RATE and not settings.quick:
         raise LoadError(f"{run.rate:.0f} messages/s came out where {LATENCY_RATE} went in")
     return run
 

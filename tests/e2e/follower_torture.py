@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pika
+import pika.exceptions
 
-from leveret.testing.applications import Consumer, Message, Publisher, Taken, now_ms
+from leveret.testing.applications import Message, Taken, now_ms
 from leveret.testing.audit import FOREVER, Audit
-from leveret.testing.books import Books, read_book
+from leveret.testing.compare import compare
 from leveret.testing.follower_site import FollowerSite, Member
 from leveret.testing.link_proxy import Direction
 from leveret.testing.parcels import EXCHANGE
 from leveret.testing.ports import wait_until
 from tests.e2e.follower_clients import count, read_stream
+from tests.e2e.follower_crew import Crew, Numbered, Side
 from tests.e2e.site import PATIENCE_S, Site, drain_all
 
 QUORUM: Final = "quorum"
@@ -36,82 +38,9 @@ CONFIG: Final = {
     "segment_bytes_max": str(1 << 20),
 }
 RATE: Final = 500
-SIDE_RATE: Final = 60
+MADE: Final = "made"
+MADE_MAX: Final = 3
 _TTL_MS: Final = 100
-_BODY_BYTES: Final = 1000
-_WINDOW: Final = 200
-
-
-class Numbered(NamedTuple):
-    """A plain message through the default exchange (leveret.testing.applications.Message)."""
-
-    number: int
-    queue: str
-
-    @property
-    def exchange(self) -> str:
-        """The default one."""
-        return ""
-
-    @property
-    def routing_key(self) -> str:
-        """The queue."""
-        return self.queue
-
-    @property
-    def body(self) -> bytes:
-        """The number, and more."""
-        return f"{self.number} ".encode().ljust(_BODY_BYTES, b"x")
-
-    @property
-    def properties(self) -> pika.BasicProperties:
-        """Persistent, told by its number."""
-        return pika.BasicProperties(delivery_mode=2, message_id=str(self.number))
-
-
-class Side:
-    """Numbered messages to one queue, beside the parcels."""
-
-    def __init__(self, queue: str, folder: Path) -> None:
-        self._queue = queue
-        self._count = 0
-        self._books = Books(folder / queue)
-
-    def publisher(self, port: int) -> Publisher:
-        """The next publisher; not yet running."""
-        return Publisher(port, "/", self._messages(), self._books, window=_WINDOW, rate=SIDE_RATE)
-
-    def _messages(self) -> Iterator[Numbered]:
-        while True:
-            self._count += 1
-            yield Numbered(self._count, self._queue)
-
-    def confirmed(self) -> set[int]:
-        """Numbers that were confirmed."""
-        return {number for number, _ in read_book(self._books.confirmed)}
-
-
-class Crew:
-    """Applications that run together at one node."""
-
-    def __init__(self, *applications: Publisher | Consumer) -> None:
-        self.applications = applications
-        self._threads = [threading.Thread(target=each.run, daemon=True) for each in applications]
-        for thread in self._threads:
-            thread.start()
-
-    def end(self) -> None:
-        """Stop in order, everything confirmed; or, when the node is gone, notice it."""
-        for each in self.applications:
-            each.stop()
-        for thread in self._threads:
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive(), "an application does not end: is it blocked, or a confirm missing?"
-
-    @property
-    def disordered(self) -> int:
-        """What consumers got out of order."""
-        return sum(each.disordered for each in self.applications if isinstance(each, Consumer))
 
 
 class Story:
@@ -119,19 +48,21 @@ class Story:
 
     Attributes:
         told: what happened in this round.
-        counts: of all rounds.
+        counts: what happened how often, in all rounds, and how many messages were confirmed and settled.
     """
 
     def __init__(self, site: FollowerSite, folder: Path, chance: random.Random) -> None:
         self.site = site
         self.told: list[str] = []
-        self.counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
         self._chance = chance
         self._apps = Site(site.leader.node, "/", folder, chance.randrange(1 << 32))
         self._stream = Side(STREAM, folder)
         self._dying = Side(DYING, folder)
         self._doubtful: list[tuple[int, int]] = []
         self._disordered = 0
+        self._made: set[str] = set()
+        self._made_so_far = 0
         self._crew = Crew()
 
     def begin(self) -> None:
@@ -149,7 +80,7 @@ class Story:
         self._wait_working()
         for event in events:
             self._pause(0.2, 1.2)
-            self.counts[event] = self.counts.get(event, 0) + 1
+            self.counts[event] += 1
             self.told.append(event)
             EVENTS[event](self)
         self._pause(0.2, 1.0)
@@ -195,6 +126,20 @@ class Story:
             channel.basic_publish("", BEACON, b"", pika.BasicProperties(delivery_mode=2))
             channel.basic_get(BEACON, auto_ack=True)
         return before_ms
+
+    def _wait_in_sync(self, *, but: Member | None = None) -> list[Member]:
+        """Wait until followers are in sync, one at least but this one; they have links as good as new."""
+        leader = self.site.leader
+        others = [each for each in self.site.followers if each is not but]
+        for each in others:
+            each.link.heal()
+
+        def in_sync() -> list[Member]:
+            names = set(leader.status()["in_sync"])
+            return [each for each in others if each.node_name in names]
+
+        wait_until(lambda: bool(in_sync()), "a follower in sync", PATIENCE_S)
+        return in_sync()
 
     # -- what happens -------------------------------------------------------------------------
 
@@ -285,45 +230,104 @@ class Story:
         self.site.leader.lead()
         self._work()
 
+    def kill_all(self) -> None:
+        """Kill -9 of everybody: whoever was in sync has a prefix of what the leader has. It leads on."""
+        leader = self.site.leader
+        in_sync = self._wait_in_sync()
+        for each in self._chance.sample(self.site.members, len(self.site.members)):
+            each.node.kill9()
+        for each in in_sync:
+            comparison = compare(leader.data_dir, each.data_dir)
+            assert comparison.is_prefix, f"{self.told}: {each.name} is no prefix: {comparison}"
+        self._rest()
+        leader.lead(wait=False)
+        for each in self.site.followers:
+            each.follow(leader, wait=False)
+        leader.node.wait_ready()
+        self._work()
+
     def fail_over(self) -> None:
-        """Kill -9 of the leader, promotion of a follower in sync; the old leader comes back and follows."""
+        """Kill -9 of the leader, any follower in sync is promoted; the old leader comes back and follows."""
         old = self.site.leader
+        stalled = None
         if len(self.site.followers) > 1 and self._chance.random() < 0.5:
             # One is behind, and may be out of sync by now: it is not to be chosen, and must cope.
-            self._chance.choice(self.site.followers).link.stall()
+            stalled = self._someone()
+            stalled.link.stall()
             self._pause(0.0, 2.0 * ACK_TIMEOUT_S)
-        self._wait_one_in_sync()
+        self._wait_in_sync(but=stalled)
         since_ms = self.beacon()
         self._pause(0.0, 0.5)
-        in_sync = set(old.status()["in_sync"])
+        chosen = self._chance.choice(self._wait_in_sync(but=stalled))
         old.node.kill9()
         self._rest()
         self._doubtful.append((since_ms, now_ms()))
-        for follower in self.site.followers:
-            follower.link.resume()
-        chosen = max(
-            (each for each in self.site.followers if each.node_name in in_sync),
-            key=lambda each: each.status()["leader"]["applied_position"],
-        )
-        self.site.promote(chosen)
+        if stalled is not None:
+            stalled.link.resume()
+        if self._chance.random() < 0.25:
+            chosen.node.kill9()
+            self.site.promote_by_restart(chosen)
+        else:
+            self.site.promote(chosen)
         self._work()
         self._pause(0.0, 1.0)
+        if self._chance.random() < 0.3:
+            # Started by somebody who knows of no promotion.
+            old.lead(wait=False)
+            self._wait_fenced(old)
+            old.node.stop()
         old.follow(self.site.leader)
 
-    def _wait_one_in_sync(self) -> None:
-        leader = self.site.leader
-        wait_until(lambda: leader.status()["in_sync"] != [], "a follower in sync", PATIENCE_S)
+    def hand_over(self) -> None:
+        """A follower in sync is promoted while the leader leads; that is fenced, and follows."""
+        old = self.site.leader
+        self.site.promote(self._chance.choice(self._wait_in_sync()))
+        self._rest()
+        self._work()
+        self._wait_fenced(old)
+        old.node.stop()
+        old.follow(self.site.leader)
+
+    def _wait_fenced(self, old: Member) -> None:
+        old.wait_answers()
+        wait_until(lambda: old.status()["role"] == "fenced", "the fence", PATIENCE_S)
 
     def purge(self) -> None:
-        """Empty a queue while nobody is at work, and kill -9 the leader as soon as a later confirm came."""
+        """Empty a queue while nobody is at work, kill -9 the leader as soon as it has answered, and fail over."""
         self._rest()
-        queue = self._chance.choice(QUEUES)
+        old, queue = self.site.leader, self._chance.choice(QUEUES)
+        chosen = self._chance.choice(self._wait_in_sync())
         with self._apps.channel() as channel:
+            began_s = time.monotonic()
             channel.queue_purge(queue)
-        self.beacon()
+            if time.monotonic() - began_s > 0.5 * ACK_TIMEOUT_S:
+                # So long that one may have been given up meanwhile.
+                chosen = self._chance.choice(self._wait_in_sync())
+            old.node.kill9()
         self._apps.forget(queue)
+        self.site.promote(chosen)
         self._work()
-        self.fail_over()
+        old.follow(self.site.leader)
+
+    def define(self) -> None:
+        """Declare queues, delete some, set a policy: what was answered is so, whoever leads."""
+        leader = self.site.leader
+        with self._apps.channel() as channel:
+            for _ in range(self._chance.randint(1, MADE_MAX)):
+                self._made_so_far += 1
+                name = f"{MADE}-{self._made_so_far}"
+                kind = self._chance.choice(["classic", "quorum", "stream"])
+                channel.queue_declare(name, durable=True, arguments={"x-queue-type": kind})
+                self._made.add(name)
+                if len(self._made) > MADE_MAX:
+                    gone = self._chance.choice(sorted(self._made))
+                    channel.queue_delete(gone)
+                    self._made.remove(gone)
+        answer = leader.ask("PUT", f"policies/%2F/{MADE}", self._policy())
+        assert answer.is_success, answer
+
+    def _policy(self) -> dict[str, Any]:
+        return {"pattern": f"^{MADE}", "definition": {"max-length": self._made_so_far}}
 
     # -- the books ----------------------------------------------------------------------------
 
@@ -341,8 +345,11 @@ class Story:
         result = self._apps.audit(found, dict.fromkeys(QUEUES, FOREVER), account)
         assert result.balances, f"{self.told}: {result}"
         assert not self._apps.strangers(), self.told
+        self.counts["confirmed"] += self._apps.confirmed()
+        self.counts["settled"] += result.total.acked
         self._apps.turn_page(found)
         self._judge_sides(leader.amqp_port)
+        self._judge_definitions()
         self._judge_divergent({message.number for taken in found.values() for message in taken})
         self.site.assert_identical()
         self._start_again()
@@ -364,6 +371,14 @@ class Story:
         lost = self._dying.confirmed() - buried
         assert not lost, f"{self.told}: {len(lost)} dead messages are not in the grave: {sorted(lost)[:5]}"
 
+    def _judge_definitions(self) -> None:
+        leader = self.site.leader
+        names = {row["name"] for row in leader.get("queues")}
+        assert names == {*QUEUES, STREAM, DYING, GRAVE, BEACON} | self._made, self.told
+        if self._made:
+            policy, wanted = leader.get(f"policies/%2F/{MADE}"), self._policy()
+            assert {key: policy[key] for key in wanted} == wanted, self.told
+
     def _judge_divergent(self, kept: set[int]) -> None:
         """What was set aside was confirmed to nobody, or is there as well."""
         confirmed = self._apps.account().confirmed.keys()
@@ -376,11 +391,21 @@ class Story:
     def _start_again(self) -> None:
         for member in self.site.members:
             assert member.node.server.exit_status == 0, member.node.server.log_tail()
+        self._configure()
         self.site.leader.lead(wait=False)
         for follower in self.site.followers:
             follower.follow(self.site.leader, wait=False)
         self.site.leader.node.wait_ready()
         self.site.wait_in_sync()
+
+    def _configure(self) -> None:
+        """Each round is lived through with another configuration."""
+        chosen = {
+            "replication.compression": self._chance.choice(["none", "zstd"]),
+            "replication.min_in_sync": self._chance.choice(["0", "1", "1"]),
+        }
+        for member in self.site.members:
+            member.node.config |= chosen
 
 
 EVENTS: Final[dict[str, Callable[[Story], None]]] = {
@@ -398,8 +423,11 @@ EVENTS: Final[dict[str, Callable[[Story], None]]] = {
         Story.freeze_leader,
         Story.kill_leader,
         Story.restart_leader,
+        Story.kill_all,
         Story.fail_over,
+        Story.hand_over,
         Story.purge,
+        Story.define,
     )
 }
 

@@ -15,7 +15,7 @@ import pytest
 from leveret.testing.follower_site import PATIENCE_S, FollowerSite, Member
 from leveret.testing.ports import wait_until
 from leveret.wire.chunk import HEADER_BYTES
-from tests.e2e.follower_clients import bodies, declare, numbered, publish
+from tests.e2e.follower_clients import bodies, channel_at, declare, numbered, publish
 
 CONFIG: Final = {"segment_bytes_max": "65536"}
 SIZE: Final = 400_000
@@ -85,10 +85,16 @@ def harm(member: Member, log: str, *, segment: int = 2, position: int = DATA) ->
         file.write(bytes([octet ^ 4]))
 
 
+def read_until_cancelled(member: Member, queue: str) -> int:
+    """Consume until the node takes the queue away; how many messages came."""
+    with channel_at(member) as channel:
+        return sum(1 for _ in channel.consume(queue))
+
+
 def refusal(member: Member, queue: str) -> str:
     """Why a queue is not served."""
-    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
-        bodies(member, queue)
+    with channel_at(member) as channel, pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
+        channel.queue_declare(queue, passive=True)
     return str(caught.value.reply_text)
 
 
@@ -167,6 +173,7 @@ def test_a_queue_that_a_reader_found_damaged_is_mended_and_served_after_a_restar
     leader.node.restart()
     site.wait_in_sync()
     harm(leader, log, segment=3)
+    assert read_until_cancelled(leader, "damaged") < len(BODIES)
     assert "is down" in refusal(leader, "damaged")
     # Whoever joins meanwhile keeps its good copy, and is sent nothing of the bad one.
     follower.node.stop()

@@ -68,8 +68,11 @@ def test_a_follower_that_joins_with_nothing_gets_everything(site: FollowerSite) 
 
 
 def test_what_changes_while_a_follower_streams_is_followed_too(pair: FollowerSite) -> None:
+    [follower] = pair.followers
     live(pair.leader)
     store_offset(pair.leader, "events", 11)
+    pair.wait_even()
+    assert follower.get("definitions") == pair.leader.get("definitions")
     assert pair.assert_identical() > 10_000
 
 
@@ -293,6 +296,7 @@ def test_a_followers_management_shows_what_the_leader_has_and_changes_nothing(pa
     declare(pair.leader, "orders")
     publish(pair.leader, "orders", numbered(0, 12))
     with channel_at(pair.leader) as channel:
+        channel.queue_declare("ends with its node", durable=False)
         for _ in range(5):
             channel.basic_get("orders", auto_ack=True)
     with channel_at(pair.leader) as channel:
@@ -306,6 +310,7 @@ def test_a_followers_management_shows_what_the_leader_has_and_changes_nothing(pa
         wait_until(
             lambda: client.get("queues/%2F/orders").json().get("messages") == 7, "the counts", PATIENCE_S
         )
+        assert [queue["name"] for queue in client.get("queues").json()] == ["orders"]
         assert client.get("queues/%2F/orders").json()["durable"] is True
         answer = client.put("queues/%2F/mine", json={"durable": True})
         assert answer.status_code == 503

@@ -77,7 +77,9 @@ class Node:
         self.broker = Broker(READ)
         self.commits = 0
         self.container_id = name
-        self.schema_sync = SchemaSync(self, StateFile(home / f"{name}.json"), timing)
+        self.schema_sync = SchemaSync(
+            self, StateFile(home / f"{name}.json"), StateFile(home / f"{name}-history.json"), timing
+        )
         self.serving = True
         self.sessions = 0
         self.broker.apply(Put(Vhost(name="/")))
@@ -106,6 +108,9 @@ class Node:
 
     def schema_request(self, user: str, body: bytes) -> bytes:
         return self.schema_sync.serve_request(user, body)
+
+    def schema_state(self) -> bytes:
+        return self.schema_sync.state()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, as the AMQP listener serves it."""
@@ -309,7 +314,7 @@ async def test_unchanged_kinds_are_not_sent_again_although_locals_keep_the_two_s
 
 
 @on_a_loop
-async def test_a_large_schema_arrives_in_one_reply(tmp_path: Path) -> None:
+async def test_a_large_schema_arrives_in_parts(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         link.upstream.put(Exchange(vhost="/", name="x", type="topic"))
         for number in range(10_000):
@@ -566,7 +571,10 @@ async def test_a_downstream_without_endpoints_says_what_to_do(tmp_path: Path) ->
         ),
         ('{"endpoints":["h:0"],"username":"u","password":"p"}', r"endpoints\[0\]"),
         ('{"endpoints":["h:65536"],"username":"u","password":"p"}', r"endpoints\[0\]"),
-        ('{"endpoints":["amqp://h:1"],"username":"u","password":"p"}', r"endpoints\[0\]"),
+        ('{"endpoints":["ftp://h:1"],"username":"u","password":"p"}', r"endpoints\[0\]"),
+        ('{"endpoints":["amqp://h"],"username":"u","password":"p"}', r"endpoints\[0\]"),
+        ('{"endpoints":["amqp://h:1/v"],"username":"u","password":"p"}', r"endpoints\[0\]"),
+        ('{"endpoints":["https://u:secret@h:1"],"username":"u","password":"p"}', r"endpoints\[0\]"),
         ('{"endpoints":["::1:5672"],"username":"u","password":"p"}', r"endpoints\[0\]"),
     ],
 )

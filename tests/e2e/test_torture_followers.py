@@ -20,7 +20,7 @@ from tests.e2e.follower_torture import CONFIG, EVENTS, Story
 from tests.e2e.test_torture import told
 
 ROUNDS: Final = int(os.environ.get("LEVERET_TORTURE_ROUNDS", "5"))
-EVENTS_MAX: Final = 4
+EVENTS_MIN, EVENTS_MAX = 2, 5
 
 
 def play(folder: Path, seed: str, rounds: int, followers: int) -> None:
@@ -31,7 +31,9 @@ def play(folder: Path, seed: str, rounds: int, followers: int) -> None:
         story = Story(site, folder, chance)
         story.begin()
         for round_ in range(rounds):
-            events = chance.choices([*EVENTS, "fail_over", "kill_leader"], k=chance.randint(1, EVENTS_MAX))
+            events = chance.choices(
+                [*EVENTS, "fail_over", "kill_leader"], k=chance.randint(EVENTS_MIN, EVENTS_MAX)
+            )
             print(f"round {round_ + 1}: {', '.join(events)}: ", end="", flush=True)
             print(told(story.round(events)), flush=True)
     print(", ".join(f"{name} {times}" for name, times in sorted(story.counts.items())))
@@ -44,7 +46,11 @@ def test_followers_keep_everything_through_a_fail_over_and_whatever_else_happens
         story = Story(site, tmp_path, random.Random(seed))
         print(f"LEVERET_SEED={seed}")
         story.begin()
-        for events in (["fail_over"], ["cut_link", "freeze_long", "kill_leader"], ["join_fresh", "purge"]):
+        for events in (
+            ["fail_over", "define"],
+            ["cut_link", "freeze_long", "hand_over"],
+            ["join_fresh", "kill_all", "purge"],
+        ):
             result = story.round(events)
             assert result.total.confirmed > 0
 

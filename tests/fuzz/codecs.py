@@ -275,12 +275,15 @@ def sync_messages(octets: bytes) -> None:
 
 
 def sync_seeds() -> list[bytes]:
-    request = schema_sync.SyncRequest("eu.2", {"users": "9f86"})
-    reply = schema_sync.SyncReply("eu.1", {"users": "2c"}, {"users": [User(name="u", password_hash="")]})
+    asks = {"queues": schema_sync.Ask(4, {3: b"a held digest"})}
+    request = schema_sync.SyncRequest("eu.2", {"users": b"9f86"}, asks)
+    user = User(name="u", password_hash="")
+    answers = {"users": {0: schema_sync.Answer(b"gone", [user])}}
+    reply = schema_sync.SyncReply("eu.1", b"state", {"users": b"2c"}, answers)
     whole = [schema_sync.encode_request(request), schema_sync.encode_reply(reply)]
     json = [
-        b'{"cluster":"a","digests":{"users":"b"}}',
-        b'{"cluster":"a","digests":{},"entities":{"queues":[]}}',
+        b'{"cluster":"a","digests":{"users":"YmI="},"asks":{"queues":{"count":2,"held":{"1":null}}}}',
+        b'{"cluster":"a","state":"YQ==","answers":{"queues":{"1":{"gone":"","entities":[]}}}}',
     ]
     return whole + json
 

@@ -9,25 +9,12 @@ from typing import Any
 
 import pytest
 
-from leveret.pipeline.manifest import Manifest
-from leveret.pipeline.store import store_range
+from leveret.testing.standby_archive import transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
 pytestmark = pytest.mark.spark
 Job = Callable[..., dict[str, Any]]
 Start = Callable[[str, dict[str, Any]], Any]
-
-
-def transferred(data_dir: Path, upstream: StandbyUpstream) -> None:
-    """Store what an upstream has, as the transfer would."""
-    manifest = Manifest(data_dir)
-    for vhost, log in upstream.logs.items():
-        have = manifest.next_by_vhost.get(vhost, 0)
-        chunks = [chunk for chunk in log.read(0, 1 << 40) if int.from_bytes(chunk[24:32], "big") >= have]
-        for first in range(0, len(chunks), 40):
-            file = store_range(data_dir, vhost, chunks[first : first + 40])
-            assert file is not None
-            manifest.append([file])
 
 
 def busy_upstream(turns: int = 200, vhosts: tuple[str, ...] = ("/",)) -> StandbyUpstream:
@@ -58,7 +45,7 @@ def test_killed_half_way_and_run_again_nothing_is_lost_doubled_or_out_of_order(
     start_pipeline: Start, recover_job: Job, tmp_path: Path
 ) -> None:
     upstream, node = busy_upstream(), StandbyUpstream()
-    transferred(tmp_path / "standby", upstream)
+    transfer(upstream, tmp_path / "standby")
     with node.serving() as port:
         child = start_pipeline("recover", recover_job(port))
         child.wait_for(lambda event: event["event"] == "planned")
@@ -84,7 +71,7 @@ def test_vhosts_left_out_are_recovered_by_a_later_promotion(
 ) -> None:
     vhosts = ("/", "other")
     upstream, node = busy_upstream(10, vhosts), StandbyUpstream(vhosts)
-    transferred(tmp_path / "standby", upstream)
+    transfer(upstream, tmp_path / "standby")
     with node.serving() as port:
         summary = finished(start_pipeline("recover", recover_job(port, exclude=["other"])))
         assert [row["virtual_host"] for row in summary] == ["/"]
@@ -108,7 +95,7 @@ def test_what_stands_in_the_way_is_said_and_can_be_mended(
     start_pipeline: Start, recover_job: Job, tmp_path: Path, changes: dict[str, Any], text: str
 ) -> None:
     upstream, node = busy_upstream(5), StandbyUpstream()
-    transferred(tmp_path / "standby", upstream)
+    transfer(upstream, tmp_path / "standby")
     with node.serving() as port:
         child = start_pipeline("recover", recover_job(port) | changes)
         assert child.wait() == 1

@@ -115,11 +115,11 @@ def test_follow_lose_the_upstream_promote_and_carry_on(node: FakeNode) -> None:
             assert (status["state"], status["lag_records"], status["lag_ms"]) == ("connected", 0, 0)
             assert status["endpoint"] == f"127.0.0.1:{port}"
             assert standby.status()["state"] == "connected"
-            assert await standby.list_vhosts_available() == ["/"]
-            metrics = {each["queue"]: each for each in await standby.metrics()}
+            assert await standby.archive.list_vhosts_available() == ["/"]
+            metrics = {each["queue"]: each for each in await standby.archive.metrics()}
             assert metrics["q0"]["messages"] == 1000
             assert metrics["q0"]["settled"] == 37
-            assert (await standby.disk_usage())[0]["bytes"] > 0
+            assert (await standby.archive.disk_usage())[0]["bytes"] > 0
         await until(lambda: row(standby)["state"] == "connecting", "the loss to be seen")
         with node.target.serving() as own_port:
             node.streams.ports = [own_port]

@@ -178,9 +178,12 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "disable_schema_replication",
             "enable_schema_replication",
             "restart_schema_replication",
+            "schema_replication_diff",
+            "schema_replication_history",
             "schema_replication_status",
             "set_schema_replication_mode",
             "set_schema_replication_upstream_endpoints",
+            "sync_schema_replication",
         ),
     ),
     "standby_replication": (

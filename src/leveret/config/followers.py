@@ -100,7 +100,8 @@ class Followers:
         "replication.apply_delay",
         Duration(0),
         "0s",
-        "A follower is to stay this far behind its leader. Not built yet: anything but 0s is refused.",
+        "A follower stays this far behind its leader: it has what the leader does on its own disk at once, and "
+        "applies it this much later, so that a mistake can be undone by promoting it before. It is never in sync.",
     )
     scrub_interval_ms: int | None = setting(
         "replication.scrub_interval",
@@ -149,11 +150,12 @@ def check_together(followers: Followers, given: Mapping[str, Given]) -> None:
             "asks for followers that have a message before it is confirmed, and replication.confirm = local does not "
             "wait for them: take one of the two out",
         )
-    if followers.apply_delay_ms:
+    if followers.apply_delay_ms and followers.etcd_endpoints:
         raise _contradiction(
             given,
             "replication.apply_delay",
-            "asks for a delayed follower, which this version does not have: take it out",
+            "keeps this node behind its leader, and cluster.etcd.endpoints has it ready to lead: take one of the two "
+            "out",
         )
     if followers.follow is not None and followers.etcd_endpoints:
         raise _contradiction(

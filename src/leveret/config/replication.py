@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from leveret.config.collect import by_name
-from leveret.config.kinds import Bytes, Choice, Duration, LocalPath, OptionalDuration, Regex
-from leveret.config.settings import family, setting
+from leveret.config.kinds import Bytes, Choice, Duration, Flag, LocalPath, OptionalDuration, Regex
+from leveret.config.settings import branch, family, setting
+from leveret.config.tls import TlsOptions
 from leveret.model.definitions import LOCAL_KINDS
 
 _MODES: Final = Choice(("upstream", "downstream"))
@@ -34,11 +35,11 @@ class SchemaSync:
         "schema_definition_sync.downstream.locals",
         Regex(),
         {},
-        "Entities of a downstream that match are its own: neither overwritten nor deleted. "
-        "Take `global_parameters = ^standby` where messages are replicated as well.",
+        "Entities of a downstream that match are its own: neither overwritten nor deleted.",
         collect=by_name,
         names=LOCAL_KINDS,
     )
+    tls: TlsOptions = branch(TlsOptions, "schema_definition_sync.downstream.ssl_options")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +64,17 @@ class Standby:
         "none",
         "An upstream keeps a message for downstreams at most this long.",
     )
+    truncates_transferred: bool = setting(
+        "standby.replication.retention.truncate_transferred.messages",
+        Flag(),
+        "false",
+        "Whether an upstream drops what every downstream that it knows has transferred; the limits hold all "
+        "the same. A downstream that comes later, or begins anew, then finds only what is left.",
+    )
     data_dir: Path | None = setting(
         "standby.replication.downstream.data_dir",
         LocalPath(),
         "none",
         "Where a downstream keeps what it transferred; none for `standby` in the data directory.",
     )
+    tls: TlsOptions = branch(TlsOptions, "standby.replication.downstream.ssl_options")

@@ -61,6 +61,8 @@ class Broker:
         churn: how often connections, channels and queues came and went.
         departed: what queues counted that are deleted, by queue type.
         dead_lettered: how many messages were, by queue type and reason.
+        refuses_durable: whether publishes that must be on disk are refused for now, where somebody is told: too few
+            followers are in sync.
         traced_vhosts: where messages are copied to amq.rabbitmq.trace; not kept over a restart.
     """
 
@@ -86,6 +88,7 @@ class Broker:
         self.direct_replies: dict[str, DirectReply] = {}
         self.departed: dict[str, Counters] = {}
         self.dead_lettered: Counter[tuple[str, str]] = Counter()
+        self.refuses_durable = False
         self.traced_vhosts: set[str] = set()
         self.version = 0
         self.last_epoch = 0

@@ -179,6 +179,10 @@ class Join:
         """The follower is not clean after all: from now on nothing of it is deleted, all goes aside."""
         self._is_clean = False
 
+    def spare(self, path: str) -> None:
+        """The leader cannot read this log: what the follower has of it, if anything, is the copy to mend from."""
+        self._seen.add(path)
+
     @property
     def is_probing(self) -> bool:
         """Whether the follower owes an answer to a `Probe`."""

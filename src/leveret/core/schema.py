@@ -1,9 +1,8 @@
 """Schema sync, decided: what travels, how two schemas compare, and what a downstream changes.
 
-The upstream tells the entities of each kind and a digest over them; the downstream turns them into
-an ordered list of changes. Contract with the neighbours: `wire.schema_sync` carries digests and
-entities, `runtime.schema_sync` applies the changes through the broker, which follows up each one
-(a deleted queue takes its bindings along, a deleted vhost all that is in it).
+A downstream keeps what its upstream has, entity by entity (`session.schema_exchange`, `core.schema_digests`);
+`delta` turns that into an ordered list of changes. `runtime.schema_downstream` applies them through the broker,
+which follows up each one (a deleted queue takes its bindings along, a deleted vhost all that is in it).
 
 Three sets are kept apart:
 
@@ -15,9 +14,7 @@ Three sets are kept apart:
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence, Set
-from operator import is_
+from collections.abc import Container, Iterable, Mapping, Set
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -54,7 +51,7 @@ NODE_PARAMETERS: Final = frozenset(
 _HOLDERS: Final = ("exchanges", "policies", "parameters", "queues")
 
 Key: TypeAlias = tuple[str, ...]
-Entities: TypeAlias = Mapping[str, Sequence[AnyEntity]]
+Entities: TypeAlias = Mapping[str, Mapping[Key, AnyEntity]]
 """Whole kinds; a kind that is missing is unchanged, one that is empty has no entities."""
 
 
@@ -123,8 +120,8 @@ class Locals:
 
 def exported(definitions: Definitions, kind: str) -> list[AnyEntity]:
     """The entities of one kind that a sync compares and an upstream tells, with no epoch."""
-    entities = definitions.by_kind[kind].values()
-    return _travelling(entities, _transient(definitions.by_kind["queues"].values()))
+    transient = transient_queues(definitions.by_kind["queues"].values())
+    return [entity for entity in definitions.by_kind[kind].values() if travels(entity, transient)]
 
 
 def canonical(entity: AnyEntity) -> bytes:
@@ -132,35 +129,6 @@ def canonical(entity: AnyEntity) -> bytes:
     if isinstance(entity, Queue) and entity.epoch:
         entity = msgspec.structs.replace(entity, epoch=0)
     return msgspec.json.encode(entity, order="deterministic")
-
-
-class Digests:
-    """The digest of each kind of one schema; a kind is digested again only when an entity in it changed."""
-
-    def __init__(self) -> None:
-        """Start with nothing digested."""
-        self._known: dict[str, tuple[list[AnyEntity], str]] = {}
-
-    def of(self, definitions: Definitions) -> dict[str, str]:
-        """Kind to hex digest. Equal digests: the same exported entities, in whatever order they were put."""
-        return {kind: self._digest(kind, exported(definitions, kind)) for kind in KINDS}
-
-    def _digest(self, kind: str, entities: list[AnyEntity]) -> str:
-        # Entities are frozen, so the same objects in the same places have the same digest. Equality would
-        # not do: 1 == True, and as an argument they differ.
-        known, digest = self._known.get(kind, ([], ""))
-        if not digest or len(known) != len(entities) or not all(map(is_, known, entities)):
-            digest = _digest(entities)
-            self._known[kind] = (entities, digest)
-        return digest
-
-
-def _digest(entities: list[AnyEntity]) -> str:
-    total = hashlib.blake2b(digest_size=16)
-    for octets in sorted(map(canonical, entities)):
-        total.update(octets)
-        total.update(b"\n")
-    return total.hexdigest()
 
 
 class Conflict(NamedTuple):
@@ -178,7 +146,9 @@ class Delta(NamedTuple):
     conflicts: list[Conflict]
 
 
-def delta(own: Definitions, theirs: Entities, locals_: Locals, holding: Set[Key] = frozenset()) -> Delta:
+def delta(
+    own: Definitions, theirs: Entities, locals_: Locals, holding: Container[Key] = frozenset()
+) -> Delta:
     """What a downstream with `own` schema must change so that it is as its upstream's.
 
     Deletes come first, in the reverse order of `KINDS`, then puts in its order, so that no change meets
@@ -186,8 +156,8 @@ def delta(own: Definitions, theirs: Entities, locals_: Locals, holding: Set[Key]
     properties is deleted and put, and its bindings with it, even if their own kind is unchanged.
     The second application of the same `theirs` is empty, but for the conflicts.
 
-    `theirs` has the kinds that differ, each whole; `holding` the keys of own queues that hold messages:
-    such a queue is never replaced.
+    `theirs` has the kinds to compare, each whole; `holding` the keys of own queues that hold messages:
+    such a queue is never replaced. What is the same object on both sides costs next to nothing.
     """
     comparison = _Comparison(own, theirs, locals_)
     for kind in KINDS:
@@ -205,34 +175,51 @@ class _Comparison:
 
     def __init__(self, own: Definitions, theirs: Entities, locals_: Locals) -> None:
         self.own = own
+        self.theirs = theirs
         self.locals = locals_
-        self.own_transient = _transient(own.by_kind["queues"].values())
-        transient = _transient(theirs.get("queues", ()))
-        self.theirs: dict[str, dict[Key, AnyEntity]] = {
-            kind: {e.key: e for e in _travelling(entities, transient) if not locals_.covers(e)}
-            for kind, entities in theirs.items()
-        }
+        self.own_transient = transient_queues(own.by_kind["queues"].values())
+        self.their_transient = transient_queues(theirs.get("queues", {}).values())
         self.deletes: dict[str, dict[Key, None]] = {kind: {} for kind in KINDS}
         self.puts: dict[str, dict[Key, AnyEntity]] = {kind: {} for kind in KINDS}
         self.conflicts: list[Conflict] = []
 
-    def compare(self, kind: str, holding: Set[Key]) -> None:
+    def wanted(self, kind: str, key: Key) -> AnyEntity | None:
+        """What the upstream has under this key, if that is to be had here."""
+        entity = self.theirs.get(kind, {}).get(key)
+        if entity is None or not travels(entity, self.their_transient) or self.locals.covers(entity):
+            return None
+        return entity
+
+    def compare(self, kind: str, holding: Container[Key]) -> None:
         """Put what they have otherwise, delete what only we have."""
-        present, wanted = self.own.by_kind[kind], self.theirs[kind]
-        for key, entity in wanted.items():
+        present, theirs = self.own.by_kind[kind], self.theirs[kind]
+        for key, entity in theirs.items():
             current = present.get(key)
-            if current is not None and canonical(current) == canonical(entity):
-                continue
-            if current is not None and kind in ("queues", "exchanges"):
-                if kind == "queues" and key in holding:
-                    reason = "its properties differ from the upstream's, and it holds messages"
-                    self.conflicts.append(Conflict(kind, key, reason))
-                    continue
+            if current is not entity:
+                self._compare_one(kind, key, current, holding)
+        for key, current in present.items():
+            if key not in theirs:
+                self._compare_one(kind, key, current, holding)
+
+    def _compare_one(self, kind: str, key: Key, current: AnyEntity | None, holding: Container[Key]) -> None:
+        wanted = self.wanted(kind, key)
+        if wanted is None:
+            if (
+                current is not None
+                and travels(current, self.own_transient)
+                and not self.locals.covers(current)
+            ):
                 self.deletes[kind][key] = None
-            self.puts[kind][key] = entity
-        for entity in _travelling(present.values(), self.own_transient):
-            if entity.key not in wanted and not self.locals.covers(entity):
-                self.deletes[kind][entity.key] = None
+            return
+        if current is not None and canonical(current) == canonical(wanted):
+            return
+        if current is not None and kind in ("queues", "exchanges"):
+            if kind == "queues" and key in holding:
+                reason = "its properties differ from the upstream's, and it holds messages"
+                self.conflicts.append(Conflict(kind, key, reason))
+                return
+            self.deletes[kind][key] = None
+        self.puts[kind][key] = wanted
 
     def keep_vhosts_of_locals(self) -> None:
         """A vhost that the upstream does not have stays if it holds what is local to us."""
@@ -261,9 +248,9 @@ class _Comparison:
             return False
         if isinstance(entity, Binding) and not all(self._will_exist(end, swept) for end in _ends(entity)):
             return False
-        if self.locals.covers(entity) or entity.key in self.theirs.get(entity.kind, ()):
+        if self.locals.covers(entity) or self.wanted(entity.kind, entity.key) is not None:
             return True
-        if not _travels(entity, self.own_transient):
+        if not travels(entity, self.own_transient):
             return not (isinstance(entity, Binding) and _ends(entity)[1][1] in self.deletes["queues"])
         return entity.kind not in self.theirs
 
@@ -320,15 +307,13 @@ def _ends(binding: AnyEntity) -> tuple[tuple[str, Key], tuple[str, Key]]:
     )
 
 
-def _transient(queues: Iterable[AnyEntity]) -> set[Key]:
+def transient_queues(queues: Iterable[AnyEntity]) -> set[Key]:
+    """The keys of the queues that end with their node."""
     return {queue.key for queue in queues if isinstance(queue, Queue) and not queue.durable}
 
 
-def _travelling(entities: Iterable[AnyEntity], transient: Set[Key]) -> list[AnyEntity]:
-    return [entity for entity in entities if _travels(entity, transient)]
-
-
-def _travels(entity: AnyEntity, transient: Set[Key]) -> bool:
+def travels(entity: AnyEntity, transient: Set[Key]) -> bool:
+    """Whether an entity is told at all; `transient` are the transient queues beside it."""
     match entity:
         case User():
             return True

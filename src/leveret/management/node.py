@@ -37,6 +37,15 @@ class SchemaOperations(Protocol):
     async def add_user(self, name: str, password: str) -> None:
         """Add a user who may do all in the link's vhost."""
 
+    async def sync(self, *, force: bool) -> dict[str, Any]:
+        """Sync at once; what was put, deleted and left as it is."""
+
+    async def diff(self) -> list[dict[str, Any]]:
+        """What a sync would change, a row an entity."""
+
+    def history(self) -> list[dict[str, Any]]:
+        """The deltas that were applied, newest first."""
+
     def status(self) -> dict[str, Any]:
         """RabbitMQ's fields of `schema_replication_status`."""
 
@@ -109,20 +118,31 @@ class ReplicationOperations(Protocol):
             role, epoch, node_id, node, state, error, listener ("ip:port"), confirm, min_in_sync,
             below_min_in_sync, in_sync_count, is_short, position, records, in_sync [names], etcd {...}
             leader      of a follower: uri, name, epoch, state, error, connected_at_ms, position, applied_position,
-                        lag_bytes, lag_records, lag_s, received_bytes, acked_position, apply_delay_s, in_sync, progress
+                        lag_bytes, lag_records, lag_s, received_bytes, acked_position, apply_delay_s, held_back,
+                        in_sync, progress
             followers   a row each: node_id, name, address, state, in_sync, connected_at_ms, lag_bytes, lag_records,
-                        lag_s, sent_bytes, acked_bytes, compression_ratio, joined_ms, progress
+                        lag_s, apply_delay_s, sent_bytes, acked_bytes, compression_ratio, joined_ms, progress
+            held_back   of a delayed follower, what it has and has not applied: messages, records, bytes,
+                        oldest_at_ms, newest_at_ms (when the leader did the first and the last of it)
             progress    of a join: bytes_done, bytes_total, rate_bytes_s, seconds_left
             scrub       running, last_at_ms, chunks, damaged, repaired, error
 
-        Lag is what was not applied yet, so that `apply_delay_s` is a part of a follower's own `lag_s`.
+        Lag is what was not applied yet, so that `apply_delay_s` is a part of a follower's own `lag_s`. Its leader's
+        row tells what it has not on its disk.
         """
 
-    async def promote(self, *, dry_run: bool, force: bool) -> dict[str, Any]:
+    async def promote(
+        self, *, dry_run: bool, force: bool, apply_until_ms: int | None = None
+    ) -> dict[str, Any]:
         """Make a leader of this follower, or only tell what would be lost.
+
+        A delayed one that holds something back is not promoted before it is said what is to become of that: first it
+        applies what its leader had done by `apply_until_ms`, and what is left is set aside.
 
             promoted, state, epoch, took_ms, reason (why it was not promoted)
             would_lose  known, messages, bytes, seconds; unless `known`, as of the last contact `seconds` ago
+            held_back   of a delayed follower, what it would not apply, as in the status
+            set_aside   the report of what it has not applied, None if there was nothing
 
         Raises:
             LeveretError: it is none, or failed half-way.

@@ -298,16 +298,23 @@ def decode_entity(kind: str, data: bytes | msgspec.Raw) -> AnyEntity:
 
 
 class Definitions:
-    """A set of entities: kind, then key, then entity. Order of insertion is kept."""
+    """A set of entities: kind, then key, then entity. Order of insertion is kept.
 
-    __slots__ = ("by_kind",)
+    Attributes:
+        by_kind: the entities; they change by `apply` only.
+        version: how many changes were taken; as long as it is the same, nothing is otherwise.
+    """
+
+    __slots__ = ("by_kind", "version")
 
     def __init__(self) -> None:
         """Start empty."""
         self.by_kind: dict[str, dict[tuple[str, ...], AnyEntity]] = {kind: {} for kind in KINDS}
+        self.version = 0
 
     def apply(self, change: Change) -> None:
         """Take one change; deleting what is not there is no error (a replayed change is harmless)."""
+        self.version += 1
         match change:
             case Put(entity):
                 self.by_kind[entity.kind][entity.key] = entity

@@ -1,4 +1,4 @@
-"""`python -m leveret.pipeline transfer|recover|look|inspect|warm`: job on standard input, news on standard output.
+"""`python -m leveret.pipeline transfer|recover|look|inspect|forget|warm`: job on standard input, news on standard output.
 
 Exit status 0 when done, 1 with a last line `{"event": "failed", "error": ...}` when not.
 """
@@ -15,10 +15,10 @@ import msgspec
 
 from leveret.model.errors import LeveretError
 from leveret.pipeline.console import Console
-from leveret.pipeline.job import LookJob, RecoverJob, TransferJob
+from leveret.pipeline.job import ForgetJob, LookJob, RecoverJob, TransferJob
 from leveret.pipeline.spark_error import cause_of
 
-TASKS: Final = ("transfer", "recover", "look", "inspect", "warm")
+TASKS: Final = ("transfer", "recover", "look", "inspect", "forget", "warm")
 USAGE: Final = f"usage: python -m leveret.pipeline {'|'.join(TASKS)}, with a job in JSON on standard input"
 
 
@@ -64,6 +64,12 @@ def run(task: str, console: Console) -> None:
             from leveret.pipeline.inspect import count_messages
 
             console.say("done", rows=count_messages(look_job.root))
+        return
+    if task == "forget":
+        forget_job = msgspec.json.decode(line, type=ForgetJob)
+        from leveret.pipeline.forget import forget_vhosts
+
+        console.say("done", rows=forget_vhosts(forget_job.root, forget_job.vhosts))
         return
     job: TransferJob | RecoverJob
     if task == "transfer":

@@ -5,9 +5,17 @@ Credentials are in it, and nowhere else: not in arguments, the environment, file
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
+
+from leveret.pipeline.tls import TlsSettings
+
+PLANS: Final = "plans"
+EXPORTS: Final = "exports"
+SCRATCH: Final = "rehearsals"
 
 
 class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +40,60 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
         return f"Credentials(username={self.username!r})"
 
 
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Which messages a recovery is asked for.
+
+    Attributes:
+        start_from_scratch: settled and already recovered messages too.
+        all_available: go on when it cannot be read what is settled; then all of that counts as unsettled.
+        queues: by name; none means all.
+        as_of_ms: as the queues stood at that time: what came or was settled later counts for nothing.
+    """
+
+    start_from_scratch: bool = False
+    all_available: bool = False
+    queues: list[str] = []
+    as_of_ms: int | None = None
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether nothing that is not settled is left out."""
+        return not self.queues and self.as_of_ms is None
+
+    def wants(self, queue: str) -> bool:
+        """Whether the queue is one of them."""
+        return not self.queues or queue in self.queues
+
+
+EVERYTHING: Final = Selection()
+
+
+class AmqpTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker that speaks AMQP 0-9-1.
+
+    Attributes:
+        vhost: where everything goes; None: messages of a vhost go to the one of that name.
+        tls: speak TLS; the server's certificate is verified unless `verify` is false.
+        cacertfile: of the authorities to trust instead of the system's.
+        queues: by vhost and queue, arguments for queues that are not there yet.
+    """
+
+    host: str
+    port: int
+    credentials: Credentials
+    vhost: str | None = None
+    tls: bool = False
+    verify: bool = True
+    cacertfile: str = ""
+    queues: dict[str, dict[str, dict[str, Any]]] = {}
+
+    @property
+    def digest(self) -> str:
+        """Tells this target from every other, without its credentials."""
+        place = f"{self.host}\n{self.port}\n{'' if self.vhost is None else '/' + self.vhost}"
+        return hashlib.sha256(place.encode()).hexdigest()[:16]
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Any task on one data directory."""
 
@@ -49,6 +111,7 @@ class TransferJob(Job, frozen=True, kw_only=True):
     Attributes:
         cluster_name: under which the upstream keeps how far this downstream is.
         endpoints: `host:port` of the upstream's stream listeners; the first one reachable is used.
+        tls: how the connections are encrypted; None: they are not.
         batch_bytes_max: most octets of the outgoing logs in one micro-batch.
         batch_interval_ms: least time between the beginnings of two micro-batches; fewer, larger files.
     """
@@ -57,6 +120,7 @@ class TransferJob(Job, frozen=True, kw_only=True):
     endpoints: list[str]
     credentials: Credentials
     vhosts: list[str]
+    tls: TlsSettings | None = None
     spark: SparkSettings = SparkSettings()
     batch_bytes_max: int = 134_217_728
     batch_interval_ms: int = 400
@@ -64,13 +128,20 @@ class TransferJob(Job, frozen=True, kw_only=True):
 
 
 class RecoverJob(Job, frozen=True, kw_only=True):
-    """Publish what is unsettled to the node itself.
+    """Publish what is unsettled, to the node itself or to a broker of any make.
 
     Attributes:
         endpoint: `host:port` of the node's stream listener.
         start_from_scratch: settled and already recovered messages too.
         all_available: go on when it cannot be read what is settled; then all of that counts as unsettled.
         exclude: vhosts to leave alone.
+        queues: the only ones to recover; none means all.
+        as_of_ms: recover the queues as they stood at that time.
+        dry_run: say what would be recovered, and leave everything as it is.
+        to: recover into this broker instead, by AMQP 0-9-1.
+        scratch: name of a dry run or rehearsal; its plans are forgotten afterwards.
+        vhosts: where messages of a vhost go, if not to the one of that name.
+        compare: take the messages out of this broker again and compare them with the archive.
     """
 
     endpoint: str
@@ -78,8 +149,43 @@ class RecoverJob(Job, frozen=True, kw_only=True):
     start_from_scratch: bool = False
     all_available: bool = False
     exclude: list[str] = []
+    queues: list[str] = []
+    as_of_ms: int | None = None
+    dry_run: bool = False
+    to: AmqpTarget | None = None
+    scratch: str = ""
+    vhosts: dict[str, str] = {}
+    compare: AmqpTarget | None = None
     spark: SparkSettings = SparkSettings()
     timeout_s: float = 60.0
+
+    @property
+    def plans(self) -> str:
+        """Where the plans are kept, within the data directory: each target knows only its own."""
+        if self.to is not None:
+            return f"{EXPORTS}/{self.to.digest}"
+        return PLANS
+
+    @property
+    def new_plans(self) -> str:
+        """Where new plans are made, within the data directory."""
+        return f"{SCRATCH}/{self.scratch}" if self.scratch else self.plans
+
+    @property
+    def selection(self) -> Selection:
+        """Which messages are asked for."""
+        return Selection(
+            start_from_scratch=self.start_from_scratch,
+            all_available=self.all_available,
+            queues=self.queues,
+            as_of_ms=self.as_of_ms,
+        )
+
+
+class ForgetJob(Job, frozen=True, kw_only=True):
+    """Delete what was transferred of these vhosts."""
+
+    vhosts: list[str]
 
 
 class LookJob(Job, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from leveret.model.errors import LeveretError
 from leveret.pipeline.job import TransferJob
 from leveret.pipeline.stream_client import StreamClient, Unreachable, connect
 from leveret.pipeline.stream_connection import ConnectionLost
+from leveret.pipeline.tls import client_context
 
 BACKOFF_MIN_S: Final = 0.2
 BACKOFF_MAX_S: Final = 3.0
@@ -47,6 +48,7 @@ class Link:
                 username=job.credentials.username,
                 password=job.credentials.password,
                 timeout_s=job.timeout_s,
+                tls=client_context(job.tls) if job.tls is not None else None,
             )
         except LeveretError as error:
             self.failed(error)

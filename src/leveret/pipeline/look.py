@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.origins import Origin, Origins
 
 
 def look(data_dir: Path) -> dict[str, list[dict[str, Any]]]:
@@ -14,11 +15,13 @@ def look(data_dir: Path) -> dict[str, list[dict[str, Any]]]:
     Returns:
         `queues`: queue, vhost, timestamp (of the newest record, ms), messages, settled (offsets that
         settlements name; settlements of what was never transferred included);
-        `vhosts`: vhost, bytes, files, records, transferred (offset in the upstream's outgoing log).
+        `vhosts`: vhost, bytes, files, records, transferred (offset in the upstream's outgoing log), missing
+        (records that the upstream retained no longer than that), is_replaced (it has another log by now).
     """
     queues: dict[tuple[str, str], dict[str, Any]] = {}
     vhosts: dict[str, dict[str, Any]] = {}
     manifest = Manifest(data_dir)
+    origins = Origins(data_dir).by_vhost
     for file in manifest.files():
         total = vhosts.setdefault(
             file.vhost,
@@ -28,6 +31,8 @@ def look(data_dir: Path) -> dict[str, list[dict[str, Any]]]:
                 "files": 0,
                 "records": 0,
                 "transferred": manifest.next_by_vhost[file.vhost],
+                "missing": origins.get(file.vhost, Origin()).missing,
+                "is_replaced": origins.get(file.vhost, Origin()).is_replaced,
             },
         )
         total["bytes"] += file.bytes

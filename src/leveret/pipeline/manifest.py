@@ -113,12 +113,13 @@ class StoredFile(msgspec.Struct, kw_only=True):
 
 
 class Entry(msgspec.Struct, kw_only=True):
-    """One line: files added, paths of files taken away."""
+    """One line: files added, paths of files taken away, vhosts of which everything is to be forgotten."""
 
     number: int
     at_ms: int
     added: list[StoredFile] = []
     removed: list[str] = []
+    forgotten: list[str] = []
 
 
 class Manifest:
@@ -154,12 +155,15 @@ class Manifest:
         for entry in self._entries_to(up_to):
             for path in entry.removed:
                 found.pop(path, None)
+            if entry.forgotten:
+                found = {path: file for path, file in found.items() if file.vhost not in entry.forgotten}
             found.update({file.path: file for file in entry.added})
         return sorted(found.values(), key=lambda file: (file.vhost, file.first))
 
     def ever_added(self, vhost: str, up_to: int) -> Iterator[StoredFile]:
-        """Files added to `vhost` up to entry `up_to`, those taken away since included."""
-        for entry in self._entries_to(up_to):
+        """Files added to `vhost` up to entry `up_to` since it was forgotten, those taken away since included."""
+        since = max((each.number for each in self.entries if vhost in each.forgotten), default=0)
+        for entry in self.entries[since:up_to]:
             yield from (file for file in entry.added if file.vhost == vhost)
 
     def refresh(self) -> None:
@@ -189,6 +193,20 @@ class Manifest:
         if gap is not None:
             raise gap
         return fresh
+
+    def forget(self, vhosts: Iterable[str]) -> list[StoredFile]:
+        """Take away all of these vhosts, as if nothing of them had ever come. Returns the files, now nobody's.
+
+        Raises:
+            StorageError: the manifest cannot be written.
+        """
+        with self.locked():
+            self._cut_torn_line()
+            known = sorted(set(vhosts) & self.next_by_vhost.keys())
+            gone = [file for file in self.files() if file.vhost in known]
+            if known:
+                self._write(Entry(number=self.number + 1, at_ms=_now_ms(), forgotten=known))
+        return gone
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -252,6 +270,8 @@ class Manifest:
 
     def _take(self, entry: Entry) -> None:
         self.entries.append(entry)
+        for vhost in entry.forgotten:
+            self.next_by_vhost.pop(vhost, None)
         for file in entry.added:
             self.next_by_vhost[file.vhost] = max(file.next, self.next_by_vhost.get(file.vhost, 0))
 

@@ -3,6 +3,7 @@
     plans/vhost-<vhost>/<plan id>/
         runs/<n>.arrow   survivors of some files, a record batch a queue, after SURVIVORS
         plan.json        the plan; without it the rest counts for nothing
+        recovered.arrow  what the runs name, as ranges after RECOVERED
         DONE             the outcome; with it the runs are gone
 
 A plan is of one vhost and pins the manifest at one entry. Order and content follow from it alone: a
@@ -10,7 +11,11 @@ queue's survivors sorted by (epoch, offset), each identity once; the n-th has pu
 that was interrupted goes on where the broker says it is, whichever process does.
 
 What a finished plan saw is covered: its messages are settled or were recovered, and no later plan takes
-them up again, wherever they turn up. That is told by identity, not by time.
+them up again, wherever they turn up. That is told by identity, not by time. A plan of some queues only, or
+of the queues as they stood at some time, covers no more than what it recovered.
+
+Plans of one directory (`plans`, or one of its own for each other broker that messages are recovered into)
+know nothing of those of another.
 """
 
 from __future__ import annotations
@@ -27,12 +32,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.files import make_directory, vhost_directory, vhost_of_directory, write_durably
+from leveret.pipeline.files import (
+    make_directory,
+    sync_file,
+    vhost_directory,
+    vhost_of_directory,
+    write_durably,
+    written_beside,
+)
+from leveret.pipeline.job import EVERYTHING, PLANS, Selection
 from leveret.pipeline.settled import Int64s
 
-PLANS: Final = "plans"
 _PLAN: Final = "plan.json"
 _DONE: Final = "DONE"
+_RECOVERED: Final = "recovered.arrow"
 SURVIVORS: Final = pa.schema(
     [
         pa.field("queue_epoch", pa.int64()),
@@ -40,6 +53,15 @@ SURVIVORS: Final = pa.schema(
         pa.field("timestamp_ms", pa.int64()),
         pa.field("file", pa.int32()),
         pa.field("row", pa.int32()),
+    ]
+)
+
+RECOVERED: Final = pa.schema(
+    [
+        pa.field("queue", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("queue_epoch", pa.int64(), nullable=False),
+        pa.field("first", pa.int64(), nullable=False),
+        pa.field("count", pa.int64(), nullable=False),
     ]
 )
 
@@ -64,7 +86,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     plan_id: str
     vhost: str
     number: int
-    start_from_scratch: bool
+    selection: Selection = EVERYTHING
     files: list[str]
     parts: list[RunPart]
 
@@ -83,12 +105,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue of a finished plan; times are those of its oldest and newest message."""
+    """A queue of a finished plan; times are those of its oldest and newest message.
+
+    Attributes:
+        in_doubt: so many of them may be there twice; never in a node of our own.
+    """
 
     queue: str
     messages: int
     first_ms: int
     last_ms: int
+    in_doubt: int = 0
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,8 +124,28 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     plan_id: str
     vhost: str
     number: int
+    selection: Selection = EVERYTHING
     finished_ms: int
     queues: list[QueueOutcome]
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Messages of each queue."""
+        return {queue.queue: queue.messages for queue in self.queues}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a queue."""
+        return [
+            {
+                "virtual_host": self.vhost,
+                "queue": queue.queue,
+                "message_count": queue.messages,
+                "first_timestamp": queue.first_ms,
+                "last_timestamp": queue.last_ms,
+                "in_doubt": queue.in_doubt,
+            }
+            for queue in self.queues
+        ]
 
     def summary(self) -> dict[str, Any]:
         """A row of the promotion's summary."""
@@ -109,20 +156,21 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             "last_timestamp": max((queue.last_ms for queue in found), default=None),
             "message_count": sum(queue.messages for queue in found),
             "queues": {queue.queue: queue.messages for queue in found},
+            "in_doubt": sum(queue.in_doubt for queue in found),
         }
 
 
 class PlanDirectory:
-    """Where one plan is kept."""
+    """Where one plan is kept: below `plans`, a path within the data directory."""
 
-    def __init__(self, data_dir: Path, vhost: str, plan_id: str) -> None:
+    def __init__(self, data_dir: Path, vhost: str, plan_id: str, plans: str = PLANS) -> None:
         self.data_dir = data_dir
-        self.path = data_dir / PLANS / vhost_directory(vhost) / plan_id
+        self.path = data_dir / plans / vhost_directory(vhost) / plan_id
 
     @classmethod
-    def new(cls, data_dir: Path, vhost: str) -> PlanDirectory:
+    def new(cls, data_dir: Path, vhost: str, plans: str = PLANS) -> PlanDirectory:
         """A directory for a plan to be made."""
-        directory = cls(data_dir, vhost, secrets.token_hex(8))
+        directory = cls(data_dir, vhost, secrets.token_hex(8), plans)
         make_directory(directory.runs)
         return directory
 
@@ -130,6 +178,11 @@ class PlanDirectory:
     def runs(self) -> Path:
         """Where the runs are."""
         return self.path / "runs"
+
+    @property
+    def progress(self) -> Path:
+        """Where it is kept how far each queue is, if the broker does not keep that."""
+        return self.path / "progress"
 
     @property
     def is_frozen(self) -> bool:
@@ -158,6 +211,7 @@ class PlanDirectory:
 
     def finish(self, outcome: Outcome) -> None:
         """Record that all of it is in the broker, and let go of what is not needed any more."""
+        self._keep_identities()
         write_durably(self.path / _DONE, msgspec.json.encode(outcome))
         shutil.rmtree(self.runs, ignore_errors=True)
 
@@ -172,30 +226,60 @@ class PlanDirectory:
         except (OSError, msgspec.DecodeError) as error:
             raise StorageError(f"{self.path / _DONE}: {error}; restore it from a copy") from error
 
+    def recovered(self) -> pa.Table:
+        """Which messages a finished plan recovered, after RECOVERED.
 
-def plan_directories(data_dir: Path) -> Iterator[tuple[str, PlanDirectory]]:
+        Raises:
+            StorageError: it cannot be read.
+        """
+        path = self.path / _RECOVERED
+        try:
+            with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+                return reader.read_all()
+        except (OSError, pa.ArrowInvalid) as error:
+            raise StorageError(f"{path}: {error}; restore it from a copy") from error
+
+    def _keep_identities(self) -> None:
+        tables = []
+        by_queue: dict[str, list[RunPart]] = {}
+        for part in self.load().parts:
+            by_queue.setdefault(part.queue, []).append(part)
+        for queue, parts in by_queue.items():
+            tables.append(_ranges_of(queue, read_order(self.runs, parts)))
+        table = pa.concat_tables(tables) if tables else RECOVERED.empty_table()
+        with written_beside(self.path) as beside:
+            with pa.OSFile(str(beside), "wb") as sink, pa.ipc.new_file(sink, RECOVERED) as out:
+                out.write_table(table.unify_dictionaries())
+            sync_file(beside)
+            beside.rename(self.path / _RECOVERED)
+
+
+def plan_directories(data_dir: Path, plans: str = PLANS) -> Iterator[tuple[str, PlanDirectory]]:
     """Every plan with its vhost, in whatever state."""
-    for path in sorted((data_dir / PLANS).glob("*/*")):
+    for path in sorted((data_dir / plans).glob("*/*")):
         vhost = vhost_of_directory(path.parent.name)
-        yield vhost, PlanDirectory(data_dir, vhost, path.name)
+        yield vhost, PlanDirectory(data_dir, vhost, path.name, plans)
 
 
-def unfinished(data_dir: Path) -> list[PlanDirectory]:
+def unfinished(data_dir: Path, plans: str = PLANS) -> list[PlanDirectory]:
     """Plans whose publishing may have begun."""
-    return [each for _, each in plan_directories(data_dir) if each.is_frozen and not each.is_done]
+    return [each for _, each in plan_directories(data_dir, plans) if each.is_frozen and not each.is_done]
 
 
-def covered_number(data_dir: Path, vhost: str) -> int:
-    """The last manifest entry that a finished plan of this vhost saw, 0 when there is none."""
-    numbers = [
-        each.outcome().number for name, each in plan_directories(data_dir) if name == vhost and each.is_done
-    ]
-    return max(numbers, default=0)
+def finished(data_dir: Path, vhost: str, plans: str = PLANS) -> list[PlanDirectory]:
+    """Plans of a vhost that were carried out."""
+    return [each for name, each in plan_directories(data_dir, plans) if name == vhost and each.is_done]
 
 
-def delete_unfrozen(data_dir: Path) -> None:
+def covered_number(data_dir: Path, vhost: str, plans: str = PLANS) -> int:
+    """The last manifest entry of which a finished plan of this vhost saw all, 0 when there is none."""
+    outcomes = [each.outcome() for each in finished(data_dir, vhost, plans)]
+    return max((each.number for each in outcomes if each.selection.is_of_all), default=0)
+
+
+def delete_unfrozen(data_dir: Path, plans: str = PLANS) -> None:
     """Delete plans that were never complete: nothing of them was published."""
-    for _, each in plan_directories(data_dir):
+    for _, each in plan_directories(data_dir, plans):
         if not each.is_frozen:
             shutil.rmtree(each.path, ignore_errors=True)
 
@@ -206,6 +290,8 @@ class QueueOrder:
     Attributes:
         places: file << 32 | row of each.
         timestamps: of their chunks, in ms.
+        epochs: of the queue's lives, one a message.
+        offsets: in the queue.
     """
 
     def __init__(self, survivors: pa.Table) -> None:
@@ -219,6 +305,8 @@ class QueueOrder:
         fresh = np.ones(len(order), np.bool_)
         fresh[1:] = (epochs[1:] != epochs[:-1]) | (offsets[1:] != offsets[:-1])
         self.places: Int64s = places[order][fresh]
+        self.epochs: Int64s = epochs[fresh]
+        self.offsets: Int64s = offsets[fresh]
         self.timestamps: Int64s = survivors.column("timestamp_ms").to_numpy()[order][fresh]
 
     def __len__(self) -> int:
@@ -242,3 +330,18 @@ def read_order(runs: Path, parts: Iterable[RunPart]) -> QueueOrder:
         with pa.memory_map(str(runs / part.run)) as source, pa.ipc.open_file(source) as reader:
             batches.append(reader.get_batch(part.batch))
     return QueueOrder(pa.Table.from_batches(batches, schema=SURVIVORS))
+
+
+def _ranges_of(queue: str, order: QueueOrder) -> pa.Table:
+    """The messages of a queue as ranges, after RECOVERED."""
+    begins = np.ones(len(order), np.bool_)
+    begins[1:] = (np.diff(order.epochs) != 0) | (np.diff(order.offsets) != 1)
+    firsts = np.flatnonzero(begins)
+    counts = np.diff(np.append(firsts, len(order)))
+    columns = [
+        pa.DictionaryArray.from_arrays(np.zeros(len(firsts), np.int32), pa.array([queue])),
+        pa.array(order.epochs[firsts]),
+        pa.array(order.offsets[firsts]),
+        pa.array(counts),
+    ]
+    return pa.Table.from_arrays(columns, schema=RECOVERED)

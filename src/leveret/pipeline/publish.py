@@ -87,7 +87,7 @@ class PlanPublisher:
             for client in self._clients:
                 client.close()
         self._tell(now=True)
-        return [_outcome(queue, order) for queue, order in zip(queues, orders, strict=True)]
+        return [queue_outcome(queue, order) for queue, order in zip(queues, orders, strict=True)]
 
     def _declare(self, index: int, queue: str) -> Publisher:
         if index % PUBLISHERS_PER_CLIENT == 0:
@@ -179,7 +179,8 @@ def _entries(table: pa.Table) -> list[bytes]:
     ]
 
 
-def _outcome(queue: str, order: QueueOrder) -> QueueOutcome:
+def queue_outcome(queue: str, order: QueueOrder) -> QueueOutcome:
+    """What publishing all of a queue's messages comes to."""
     return QueueOutcome(
         queue=queue,
         messages=len(order),

@@ -7,6 +7,9 @@ Plans that an earlier attempt left unfinished are finished first. On standard ou
 Spark runs two jobs over a handful of descriptors each: tasks that scan groups of files, and tasks that own
 whole queues and publish them. A task that fails is run again, a plan that was interrupted goes on; the
 broker drops what it has.
+
+A dry run makes plans in a place of its own, counts them and forgets them. So does a rehearsal, which publishes
+them to scratch vhosts in between, and compares what it finds there (`compare`).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -26,9 +29,12 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from leveret.model.errors import PreconditionFailed
+from leveret.pipeline import amqp_publish
+from leveret.pipeline.compare import ComparingClient
 from leveret.pipeline.console import Console
 from leveret.pipeline.files import locked, make_directory
-from leveret.pipeline.job import RecoverJob
+from leveret.pipeline.job import SCRATCH, RecoverJob
 from leveret.pipeline.manifest import Manifest, StoredFile
 from leveret.pipeline.plan import (
     Outcome,
@@ -38,10 +44,11 @@ from leveret.pipeline.plan import (
     RunPart,
     covered_number,
     delete_unfrozen,
+    read_order,
     unfinished,
 )
 from leveret.pipeline.progress import Inbox, report
-from leveret.pipeline.publish import Client, PlanPublisher
+from leveret.pipeline.publish import Client, PlanPublisher, queue_outcome
 from leveret.pipeline.session import start_session
 from leveret.pipeline.spark_error import SparkFailed, cause_of
 from leveret.pipeline.stream_client import connect
@@ -63,6 +70,7 @@ class ScanTask(NamedTuple):
 class PublishTask(NamedTuple):
     """Queues of one plan that one task owns."""
 
+    directory: PlanDirectory
     vhost: str
     plan_id: str
     queues: list[str]
@@ -92,20 +100,52 @@ class Recovery:
 
     def run(self) -> None:
         """Finish what is unfinished, then recover what is new."""
-        outcomes: list[Outcome] = []
-        delete_unfrozen(self._job.root)
-        left = [each for each in unfinished(self._job.root) if self._wanted(each.load().vhost)]
-        vhosts = self._vhosts()
-        if left or any(self._has_news(vhost) for vhost in vhosts):
-            self._begin_spark()
+        job = self._job
+        shutil.rmtree(job.root / SCRATCH, ignore_errors=True)
+        begun_s = time.monotonic()
+        try:
+            left = self._left()
+            vhosts = self._vhosts()
+            if left or any(self._has_news(vhost) for vhost in vhosts):
+                self._begin_spark()
+            outcomes = self._resume(left)
+            from_scratch = {each.vhost for each in outcomes if each.selection.start_from_scratch}
+            if job.start_from_scratch:
+                vhosts = [vhost for vhost in vhosts if vhost not in from_scratch]
+            plans = self._plan(vhosts)
+            if job.dry_run:
+                outcomes = [self._estimate(directory, plan) for directory, plan in plans]
+            else:
+                outcomes += self._publish(plans)
+            took_s = time.monotonic() - begun_s
+            compared = self._compare(plans, outcomes) if job.compare is not None else None
+            self._console.say(
+                "done",
+                summary=summarise(outcomes, vhosts),
+                queues=[row for outcome in outcomes for row in outcome.rows()],
+                recovered_s=round(took_s, 3),
+                compared_s=round(time.monotonic() - begun_s - took_s, 3),
+                compared=compared,
+            )
+        finally:
+            shutil.rmtree(job.root / SCRATCH, ignore_errors=True)
+
+    def _left(self) -> list[PlanDirectory]:
+        """Plans to be finished first."""
+        job = self._job
+        delete_unfrozen(job.root, job.plans)
+        left = [each for each in unfinished(job.root, job.plans) if self._wanted(each.load().vhost)]
+        if left and job.scratch:
+            raise PreconditionFailed(
+                "a recovery was interrupted half-way, and the next one goes on there: what it would bring back "
+                "cannot be told before that"
+            )
+        return left
+
+    def _resume(self, left: list[PlanDirectory]) -> list[Outcome]:
         resumed = [directory.load() for directory in left]
         self._check_target(plan.vhost for plan in resumed)
-        outcomes += self._publish(list(zip(left, resumed, strict=True)))
-        from_scratch = {plan.vhost for plan in resumed if plan.start_from_scratch}
-        if self._job.start_from_scratch:
-            vhosts = [vhost for vhost in vhosts if vhost not in from_scratch]
-        outcomes += self._publish(self._plan(vhosts))
-        self._console.say("done", summary=summarise(outcomes, vhosts))
+        return self._publish(list(zip(left, resumed, strict=True)))
 
     def _vhosts(self) -> list[str]:
         return sorted(vhost for vhost in self._manifest.next_by_vhost if self._wanted(vhost))
@@ -115,9 +155,9 @@ class Recovery:
 
     def _has_news(self, vhost: str) -> bool:
         """Whether there probably is something to recover; a guess, so as to start Spark early."""
-        if self._job.start_from_scratch:
+        if self._job.start_from_scratch or self._job.as_of_ms is not None:
             return True
-        covered = covered_number(self._job.root, vhost)
+        covered = covered_number(self._job.root, vhost, self._job.plans)
         left: Counter[tuple[str, int]] = Counter()
         for entry in self._manifest.entries[covered:]:
             for part in (part for file in entry.added if file.vhost == vhost for part in file.queues):
@@ -142,20 +182,17 @@ class Recovery:
     def _plan(self, vhosts: list[str]) -> list[tuple[PlanDirectory, Plan]]:
         """Find the survivors of each vhost and freeze its plan; those without any are finished at once."""
         drafts: dict[str, tuple[PlanDirectory, list[StoredFile], Masks]] = {}
+        selection = self._job.selection
         for vhost in vhosts:
-            masks = not_to_recover(
-                self._manifest,
-                vhost,
-                start_from_scratch=self._job.start_from_scratch,
-                all_available=self._job.all_available,
-            )
+            masks = not_to_recover(self._manifest, vhost, selection, self._job.plans)
             files = [
                 file
                 for file in self._manifest.files()
-                if file.vhost == vhost and may_have_survivors(file, masks)
+                if file.vhost == vhost and may_have_survivors(file, masks, selection)
             ]
             if files:
-                drafts[vhost] = PlanDirectory.new(self._job.root, vhost), files, masks
+                directory = PlanDirectory.new(self._job.root, vhost, self._job.new_plans)
+                drafts[vhost] = directory, files, masks
         self._check_target(drafts)
         parts = self._scan(drafts)
         plans = []
@@ -164,7 +201,7 @@ class Recovery:
                 plan_id=directory.path.name,
                 vhost=vhost,
                 number=self._manifest.number,
-                start_from_scratch=self._job.start_from_scratch,
+                selection=selection,
                 files=[file.path for file in files],
                 parts=sorted(parts[vhost], key=lambda part: (part.run, part.batch)),
             )
@@ -188,10 +225,10 @@ class Recovery:
             for number, group in enumerate(_grouped(list(enumerate(files)), groups)):
                 named = [(index, file.path) for index, file in group]
                 tasks.append(ScanTask(vhost, directory.runs / f"{number:06}.arrow", named))
-        root = self._job.root
+        root, selection = self._job.root, self._job.selection
 
         def scan(task: ScanTask) -> tuple[str, list[RunPart]]:
-            return task.vhost, write_run(root, task.vhost, task.files, all_masks, task.run)
+            return task.vhost, write_run(root, task.vhost, task.files, all_masks, task.run, selection)
 
         for vhost, found in self._run(tasks, scan, tuple[str, list[RunPart]]):
             parts[vhost] += found
@@ -199,45 +236,71 @@ class Recovery:
 
     def _publish(self, plans: list[tuple[PlanDirectory, Plan]]) -> list[Outcome]:
         """Publish plans and mark them as done."""
-        if not plans:
-            return []
-        cores = self._spark.sparkContext.defaultParallelism
-        tasks = [
-            PublishTask(plan.vhost, plan.plan_id, queues)
-            for _, plan in plans
-            for queues in _shared(plan.queues, cores)
-        ]
         job, inbox = self._job, self._inbox.address
 
         def publish(task: PublishTask) -> tuple[str, list[QueueOutcome]]:
-            directory = PlanDirectory(job.root, task.vhost, task.plan_id)
-
             def news(count: int) -> None:
                 report(inbox, "published", vhost=task.vhost, messages=count)
 
-            publisher = PlanPublisher(directory, lambda: client_of(job, task.vhost), news)
-            return task.plan_id, publisher.publish(task.queues)
+            client = partial(client_of, job, task.vhost, task.directory)
+            queues = PlanPublisher(task.directory, client, news).publish(task.queues)
+            return task.plan_id, in_doubt_counted(job, task.directory, queues)
 
         found: dict[str, list[QueueOutcome]] = {}
-        for plan_id, queues in self._run(tasks, publish, tuple[str, list[QueueOutcome]]):
+        for plan_id, queues in self._run(self._tasks(plans), publish, tuple[str, list[QueueOutcome]]):
             found.setdefault(plan_id, []).extend(queues)
         return [self._finish(directory, plan, found.get(plan.plan_id, [])) for directory, plan in plans]
 
+    def _tasks(self, plans: list[tuple[PlanDirectory, Plan]]) -> list[PublishTask]:
+        """About as many tasks a plan as there are cores, each with whole queues."""
+        if not plans:
+            return []
+        cores = self._spark.sparkContext.defaultParallelism
+        return [
+            PublishTask(directory, plan.vhost, plan.plan_id, queues)
+            for directory, plan in plans
+            for queues in _shared(plan.queues, cores)
+        ]
+
     def _finish(self, directory: PlanDirectory, plan: Plan, queues: list[QueueOutcome]) -> Outcome:
-        outcome = Outcome(
-            plan_id=plan.plan_id,
-            vhost=plan.vhost,
-            number=plan.number,
-            finished_ms=time.time_ns() // 1_000_000,
-            queues=sorted(queues, key=lambda queue: queue.queue),
-        )
-        directory.finish(outcome)
+        outcome = _outcome(plan, queues)
+        if not self._job.scratch:
+            directory.finish(outcome)
         return outcome
+
+    def _estimate(self, directory: PlanDirectory, plan: Plan) -> Outcome:
+        """What publishing a plan would bring back."""
+        parts: dict[str, list[RunPart]] = {}
+        for part in plan.parts:
+            parts.setdefault(part.queue, []).append(part)
+        queues = [queue_outcome(name, read_order(directory.runs, mine)) for name, mine in parts.items()]
+        return _outcome(plan, queues)
+
+    def _compare(self, plans: list[tuple[PlanDirectory, Plan]], outcomes: list[Outcome]) -> dict[str, int]:
+        """Take what was recovered out again, and see that it is what the plans say."""
+        job, inbox = self._job, self._inbox.address
+        totals = {each.plan_id: each.totals for each in outcomes}
+
+        def compare(task: PublishTask) -> int:
+            def news(count: int) -> None:
+                report(inbox, "compared", vhost=task.vhost, messages=count)
+
+            assert job.compare is not None
+            vhost = job.vhosts.get(task.vhost, task.vhost)
+            client = partial(ComparingClient, job.compare, vhost, totals[task.plan_id], job.timeout_s)
+            queues = PlanPublisher(task.directory, client, news).publish(task.queues)
+            return sum(queue.messages for queue in queues)
+
+        return {"messages": sum(self._run(self._tasks(plans), compare, int))}
 
     def _check_target(self, vhosts: Iterable[str]) -> None:
         """Fail in the broker's own words, while Java starts, when a vhost is not there."""
+        job = self._job
         for vhost in vhosts:
-            client_of(self._job, vhost).close()
+            if job.to is not None:
+                amqp_publish.connect(job.to, vhost, 0.0).close()
+            elif not job.dry_run:
+                _node_client(job, vhost).close()
 
     def _run(self, tasks: list[Any], work: Callable[[Any], Any], result: Any) -> Iterator[Any]:
         """Do `work` for each of `tasks` in a Spark task of its own; pass on news meanwhile."""
@@ -266,14 +329,49 @@ class Recovery:
             self._console.pass_on(event)
 
 
-def client_of(job: RecoverJob, vhost: str) -> Client:
-    """A connection to the node that is being promoted."""
+def client_of(job: RecoverJob, vhost: str, directory: PlanDirectory) -> Client:
+    """A connection to where a plan's messages go."""
+    if job.to is None:
+        return _node_client(job, vhost)
+    return amqp_publish.AmqpClient(job.to, vhost, directory.progress, directory.load().queues, job.timeout_s)
+
+
+def _node_client(job: RecoverJob, vhost: str) -> Client:
+    """A connection to the node whose standby this is."""
     return connect(
         [job.endpoint],
-        vhost=vhost,
+        vhost=job.vhosts.get(vhost, vhost),
         username=job.credentials.username,
         password=job.credentials.password,
         timeout_s=job.timeout_s,
+    )
+
+
+def in_doubt_counted(
+    job: RecoverJob, directory: PlanDirectory, queues: list[QueueOutcome]
+) -> list[QueueOutcome]:
+    """With what may be there twice; in a node of our own that is nothing."""
+    if job.to is None:
+        return queues
+    return [
+        msgspec.structs.replace(
+            each,
+            in_doubt=amqp_publish.read_progress(
+                amqp_publish.progress_path(directory.progress, each.queue)
+            ).in_doubt,
+        )
+        for each in queues
+    ]
+
+
+def _outcome(plan: Plan, queues: list[QueueOutcome]) -> Outcome:
+    return Outcome(
+        plan_id=plan.plan_id,
+        vhost=plan.vhost,
+        number=plan.number,
+        selection=plan.selection,
+        finished_ms=time.time_ns() // 1_000_000,
+        queues=sorted(queues, key=lambda queue: queue.queue),
     )
 
 
@@ -299,6 +397,7 @@ def _added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         "last_timestamp": max(lasts, default=None),
         "message_count": one["message_count"] + other["message_count"],
         "queues": queues,
+        "in_doubt": one["in_doubt"] + other["in_doubt"],
     }
 
 

@@ -22,16 +22,18 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.pipeline.job import TransferJob
-from leveret.pipeline.link import link_of, state_of
+from leveret.pipeline.link import Link, link_of, state_of
 from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.origins import Origins
 from leveret.pipeline.progress import report
-from leveret.pipeline.stream_client import GapError
+from leveret.pipeline.stream_client import GapError, StreamClient
 from leveret.wire.record import OUTGOING_STREAM
 
 WAIT_S: Final = 1.0
 POLL_MIN_S: Final = 0.02
 POLL_MAX_S: Final = 0.2
 TELL_INTERVAL_S: Final = 0.25
+ACKNOWLEDGE_INTERVAL_S: Final = 10.0
 SLICE_BYTES_MIN: Final = 8_000_000
 RECORD_BYTES: Final = 1_000
 """Until the upstream has said how long its records are."""
@@ -47,6 +49,10 @@ class TransferOptions(msgspec.Struct, frozen=True, kw_only=True):
     job: TransferJob
     inbox: str
     cores: int
+
+
+class BeginAgain(Exception):
+    """What the query began with is not true any more: it ends, and the next one finds where to begin."""
 
 
 class UpstreamSource(DataSource):
@@ -84,8 +90,10 @@ class UpstreamReader(DataSourceStreamReader):
         self._options = options
         self._job = options.job
         self._manifest: Manifest | None = None
-        self._acknowledged: Offsets = {}
+        self._acknowledged: dict[str, tuple[StreamClient, int, float]] = {}
         self._record_bytes: dict[str, int] = {}
+        self._log_ids: dict[str, int] = {}
+        self._origins = Origins(self._job.root)
         self._next_batch_s = 0.0
         self._told: dict[str, tuple[dict[str, object], float]] = {}
 
@@ -136,11 +144,15 @@ class UpstreamReader(DataSourceStreamReader):
         try:
             stats = link.client(self._job).stats(OUTGOING_STREAM)
             first, end = stats["first_chunk_id"], stats["committed_offset"]
-            self._check(vhost, start, first, end)
+            self._check(vhost, start, stats)
+            if start < 0:
+                # From now on the upstream keeps what is to come for this downstream, too.
+                self._acknowledge_at(link, first)
         except LeveretError as error:
             if link.is_open:
                 link.failed(error)
-            self._tell(vhost, state=state_of(error), error=str(error))
+            missing = error.first_retained - error.first_missing if isinstance(error, GapError) else 0
+            self._tell(vhost, state=state_of(error), error=str(error), missing=missing)
             return start
         link.worked()
         if end > first:
@@ -157,7 +169,18 @@ class UpstreamReader(DataSourceStreamReader):
             return start if start >= 0 else first
         return end
 
-    def _check(self, vhost: str, start: int, first: int, end: int) -> None:
+    def _check(self, vhost: str, start: int, stats: Mapping[str, int]) -> None:
+        first, end = stats["first_chunk_id"], stats["committed_offset"]
+        log_id = stats.get("log_id", 0)
+        if log_id != self._log_ids.get(vhost):
+            has_data = self._stored(vhost) >= 0
+            self._origins.check(vhost, log_id, has_data=has_data)
+            if vhost in self._log_ids and not has_data:
+                raise BeginAgain(
+                    f"vhost '{vhost}': the upstream's outgoing log is another one, and nothing came yet"
+                )
+            self._log_ids[vhost] = log_id
+        self._origins.note_missing(vhost, max(0, first - start) if start >= 0 else 0)
         if 0 <= start < first:
             raise GapError(f"{OUTGOING_STREAM} of vhost '{vhost}'", start, first)
         if start > end:
@@ -196,16 +219,22 @@ class UpstreamReader(DataSourceStreamReader):
         if self._manifest is not None:
             self._manifest.refresh()
         for vhost in self._job.vhosts:
-            stored = self._stored(vhost)
-            if stored <= self._acknowledged.get(vhost, -1):
-                continue
             link = link_of(self._job, vhost)
-            try:
-                link.client(self._job).store_offset(self._job.cluster_name, OUTGOING_STREAM, stored)
-                self._acknowledged[vhost] = stored
-            except LeveretError as error:
-                if link.is_open:
+            stored = self._stored(vhost)
+            if link.is_open and stored >= 0:
+                try:
+                    self._acknowledge_at(link, stored)
+                except LeveretError as error:
                     link.failed(error)
+
+    def _acknowledge_at(self, link: Link, offset: int) -> None:
+        """Tell it what is new; an upstream that restarted may have forgotten, and now and then it is a sign of life."""
+        client = link.client(self._job)
+        told = self._acknowledged.get(link.vhost)
+        now_s = time.monotonic()
+        if told is None or told[:2] != (client, offset) or now_s - told[2] > ACKNOWLEDGE_INTERVAL_S:
+            client.store_offset(self._job.cluster_name, OUTGOING_STREAM, offset)
+            self._acknowledged[link.vhost] = client, offset, now_s
 
     def _tell(self, vhost: str, **details: object) -> None:
         """Report what is new, and now and then that nothing is."""

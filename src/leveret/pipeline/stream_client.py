@@ -12,6 +12,7 @@ One thread uses a client. After a `ConnectionLost` it is closed for good: make a
 from __future__ import annotations
 
 import itertools
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from isal.isal_zlib import crc32
 
 from leveret.model.errors import InvalidCommand, LeveretError, NotAllowed, NotFound, PeerError
 from leveret.pipeline.stream_connection import ConnectionLost, StreamConnection, is_deliver
+from leveret.pipeline.tls import reason_of
 from leveret.wire.chunk import HEADER, HEADER_BYTES, MAGIC, ChunkError, Header, decode_chunk
 from leveret.wire.stream.codec import Code, Command
 from leveret.wire.stream.commands import (
@@ -92,9 +94,15 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def connect(
-    endpoints: Sequence[str | Endpoint], *, vhost: str, username: str, password: str, timeout_s: float = 10
+    endpoints: Sequence[str | Endpoint],
+    *,
+    vhost: str,
+    username: str,
+    password: str,
+    timeout_s: float = 10,
+    tls: ssl.SSLContext | None = None,
 ) -> StreamClient:
-    """A client of the first endpoint that answers; `timeout_s` is for each.
+    """A client of the first endpoint that answers; `timeout_s` is for each; encrypted where `tls` is given.
 
     Raises:
         Unreachable: none does; its text has the reason for each.
@@ -105,9 +113,11 @@ def connect(
         host, port = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
         try:
             return StreamClient(
-                host, port, vhost=vhost, username=username, password=password, timeout_s=timeout_s
+                host, port, vhost=vhost, username=username, password=password, timeout_s=timeout_s, tls=tls
             )
-        except (OSError, ConnectionLost) as error:
+        except OSError as error:
+            reasons.append(f"{host}:{port}: {reason_of(error)}")
+        except ConnectionLost as error:
             reasons.append(f"{host}:{port}: {error}")
     raise Unreachable("no endpoint answers: " + ("; ".join(reasons) or "the list is empty"))
 
@@ -116,10 +126,18 @@ class StreamClient:
     """Reads logs, stores offsets and publishes over one connection; errors as `StreamConnection`."""
 
     def __init__(
-        self, host: str, port: int, *, vhost: str, username: str, password: str, timeout_s: float = 10
+        self,
+        host: str,
+        port: int,
+        *,
+        vhost: str,
+        username: str,
+        password: str,
+        timeout_s: float = 10,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.connection = StreamConnection(
-            host, port, vhost=vhost, username=username, password=password, timeout_s=timeout_s
+            host, port, vhost=vhost, username=username, password=password, timeout_s=timeout_s, tls=tls
         )
         self.connection.on_command = self._on_command
         self._subscriptions = itertools.cycle(range(256))

@@ -6,7 +6,7 @@ chunks could send none): each read and write has a timeout instead, and TCP keep
 other side when the worker is gone.
 
 The socket is in blocking mode with `SO_RCVTIMEO`, not Python's timeout, which would make it
-non-blocking underneath and `MSG_WAITALL` useless.
+non-blocking underneath and `MSG_WAITALL` useless. With TLS neither works: that one has Python's timeout.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 from typing import Final, NoReturn, TypeVar
@@ -91,7 +92,15 @@ class StreamConnection:
     """
 
     def __init__(
-        self, host: str, port: int, *, vhost: str, username: str, password: str, timeout_s: float
+        self,
+        host: str,
+        port: int,
+        *,
+        vhost: str,
+        username: str,
+        password: str,
+        timeout_s: float,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.peer = f"{host}:{port}"
         self.server_properties: dict[str, str] = {}
@@ -102,7 +111,10 @@ class StreamConnection:
         self._socket = socket.create_connection((host, port), timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._socket.setblocking(True)
+        if tls is not None:
+            self._socket = _encrypted(self._socket, tls, host)
+        else:
+            self._socket.setblocking(True)
         self._reader = _FrameReader(self._socket)
         self.set_timeout(timeout_s)
         try:
@@ -188,7 +200,7 @@ class StreamConnection:
         """
         try:
             return self._reader.read()
-        except BlockingIOError:
+        except (BlockingIOError, TimeoutError):
             self.lose("nothing came before the timeout")
         except (OSError, PeerError) as error:
             self.lose(str(error))
@@ -201,7 +213,7 @@ class StreamConnection:
         """
         try:
             self._socket.sendall(octets)
-        except BlockingIOError:
+        except (BlockingIOError, TimeoutError):
             self.lose("nothing could be sent before the timeout")
         except OSError as error:
             self._last_words(str(error))
@@ -209,6 +221,9 @@ class StreamConnection:
     def set_timeout(self, seconds: float | None = None) -> None:
         """Bound every single read and write from now on; without a value, as at the beginning."""
         whole, fraction = divmod(max(self._timeout_s if seconds is None else seconds, 0.001), 1)
+        if isinstance(self._socket, ssl.SSLSocket):
+            self._socket.settimeout(whole + fraction)
+            return
         value = _TIMEVAL.pack(int(whole), int(fraction * 1_000_000))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
@@ -261,6 +276,7 @@ class _FrameReader:
 
     def __init__(self, source: socket.socket) -> None:
         self._socket = source
+        self._flags = 0 if isinstance(source, ssl.SSLSocket) else socket.MSG_WAITALL
         self._buffer = memoryview(bytearray(LOOK_AHEAD_BYTES))
         self._start = 0
         self._end = 0
@@ -278,7 +294,7 @@ class _FrameReader:
         frame[:there] = self._buffer[self._start : self._start + there]
         self._start += there
         while there < size:
-            there += self._received(self._socket.recv_into(frame[there:], 0, socket.MSG_WAITALL))
+            there += self._received(self._socket.recv_into(frame[there:], 0, self._flags))
         return frame.toreadonly()
 
     def _fill(self) -> None:
@@ -291,6 +307,19 @@ class _FrameReader:
         if count == 0:
             raise PeerError("the server closed it without a word")
         return count
+
+
+def _encrypted(plain: socket.socket, tls: ssl.SSLContext, host: str) -> ssl.SSLSocket:
+    """TLS over a connection that has its timeout still.
+
+    Raises:
+        OSError: the two do not agree on it; the connection is closed.
+    """
+    try:
+        return tls.wrap_socket(plain, server_hostname=host)
+    except BaseException:
+        plain.close()
+        raise
 
 
 def is_deliver(frame: memoryview) -> bool:

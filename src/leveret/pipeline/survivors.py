@@ -15,50 +15,52 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.decode import MESSAGE
+from leveret.pipeline.decode import MESSAGE, SETTLEMENT
 from leveret.pipeline.files import sync_directory, sync_file, written_beside
+from leveret.pipeline.job import EVERYTHING, PLANS, Selection
 from leveret.pipeline.manifest import Manifest, StoredFile
-from leveret.pipeline.plan import SURVIVORS, RunPart, covered_number
+from leveret.pipeline.plan import SURVIVORS, RunPart, covered_number, finished
 from leveret.pipeline.settled import NOTHING, Mask, QueueLife, Ranges, rows_by_life
 from leveret.pipeline.store import read_settlements
+from leveret.wire.record import decode_settlements
 
 Masks = dict[QueueLife, Mask]
 _KEYS = ["queue", "queue_epoch", "queue_offset", "kind", "timestamp_ms"]
 
 
 def not_to_recover(
-    manifest: Manifest, vhost: str, *, start_from_scratch: bool = False, all_available: bool = False
+    manifest: Manifest, vhost: str, selection: Selection = EVERYTHING, plans: str = PLANS
 ) -> Masks:
-    """What a promotion leaves out of a vhost: the settled, and what an earlier promotion covered.
+    """What a recovery leaves out of a vhost: the settled, and what finished plans of `plans` covered.
+
+    As of some time that is: what was settled by then, and what those plans recovered; what they left out
+    because it was settled later comes back.
 
     Raises:
-        StorageError: a sidecar cannot be read, unless `all_available`.
+        StorageError: a file cannot be read; of what is settled only unless `all_available`.
     """
     ranges = Ranges()
-    if start_from_scratch:
+    if selection.start_from_scratch:
         return {}
     for file in manifest.files():
         if file.vhost == vhost and file.settlements:
-            path = manifest.data_dir / file.settlements
-            try:
-                ranges.add_settlements(vhost, read_settlements(path))
-            except (OSError, pa.ArrowInvalid) as error:
-                if not all_available:
-                    raise StorageError(
-                        f"{path}: {error}; what is settled is not known: restore the file from a copy, or "
-                        "promote with --all-available to recover what may have been consumed already"
-                    ) from error
-    for file in manifest.ever_added(vhost, covered_number(manifest.data_dir, vhost)):
-        for part in file.queues:
-            firsts, counts = zip(*part.ranges, strict=True)
-            ranges.add(QueueLife(vhost, part.queue, part.epoch), firsts, counts)
+            _add_settled(ranges, manifest.data_dir, file, selection)
+    for directory in finished(manifest.data_dir, vhost, plans):
+        ranges.add_settlements(vhost, directory.recovered())
+    if selection.as_of_ms is None:
+        for file in manifest.ever_added(vhost, covered_number(manifest.data_dir, vhost, plans)):
+            for part in file.queues:
+                firsts, counts = zip(*part.ranges, strict=True)
+                ranges.add(QueueLife(vhost, part.queue, part.epoch), firsts, counts)
     return ranges.masks()
 
 
-def may_have_survivors(file: StoredFile, masks: Masks) -> bool:
+def may_have_survivors(file: StoredFile, masks: Masks, selection: Selection = EVERYTHING) -> bool:
     """Whether a file must be opened; seldom true in vain."""
     return any(
         part.messages
+        and selection.wants(part.queue)
+        and (selection.as_of_ms is None or part.min_ms <= selection.as_of_ms)
         and not all(
             masks.get(QueueLife(file.vhost, part.queue, part.epoch), NOTHING).covers(first, count)
             for first, count in part.ranges
@@ -68,7 +70,12 @@ def may_have_survivors(file: StoredFile, masks: Masks) -> bool:
 
 
 def write_run(
-    data_dir: Path, vhost: str, files: Iterable[tuple[int, str]], masks: Masks, run: Path
+    data_dir: Path,
+    vhost: str,
+    files: Iterable[tuple[int, str]],
+    masks: Masks,
+    run: Path,
+    selection: Selection = EVERYTHING,
 ) -> list[RunPart]:
     """Write the survivors in (number, path) files to `run`; nothing is written when there are none.
 
@@ -77,7 +84,7 @@ def write_run(
     """
     found: dict[str, list[pa.RecordBatch]] = {}
     for number, name in files:
-        for life, rows in _survivors_of(data_dir / name, vhost, masks):
+        for life, rows in _survivors_of(data_dir / name, vhost, masks, selection):
             batch = rows.append_column("file", pa.array(np.full(rows.num_rows, number, np.int32)))
             found.setdefault(life.queue, []).extend(batch.select(SURVIVORS.names).to_batches())
     if not found:
@@ -96,21 +103,66 @@ def write_run(
     ]
 
 
-def _survivors_of(path: Path, vhost: str, masks: Masks) -> list[tuple[QueueLife, pa.Table]]:
+def _survivors_of(
+    path: Path, vhost: str, masks: Masks, selection: Selection
+) -> list[tuple[QueueLife, pa.Table]]:
     """Keys of the survivors in a file, with the number of their row; by queue and epoch."""
-    try:
-        keys = pq.read_table(
-            path, columns=_KEYS, read_dictionary=["queue"], memory_map=True, partitioning=None
-        )
-    except (OSError, pa.ArrowInvalid) as error:
-        raise StorageError(f"{path}: {error}; restore the file from a copy and promote again") from error
-    is_message = keys.column("kind").to_numpy() == MESSAGE
+    keys = _keys_of(path)
+    is_wanted = keys.column("kind").to_numpy() == MESSAGE
+    if selection.as_of_ms is not None:
+        is_wanted &= keys.column("timestamp_ms").to_numpy() <= selection.as_of_ms
     offsets = keys.column("queue_offset").to_numpy()
     keys = keys.append_column("row", pa.array(np.arange(keys.num_rows, dtype=np.int32)))
     found = []
     for life, rows in rows_by_life(vhost, keys):
-        kept = rows[is_message[rows] & ~masks.get(life, NOTHING).contains(offsets[rows])]
+        if not selection.wants(life.queue):
+            continue
+        kept = rows[is_wanted[rows] & ~masks.get(life, NOTHING).contains(offsets[rows])]
         if len(kept):
             columns = keys.select(["queue_epoch", "queue_offset", "timestamp_ms", "row"])
             found.append((life, columns.take(pa.array(kept))))
     return found
+
+
+def _keys_of(path: Path) -> pa.Table:
+    try:
+        return pq.read_table(
+            path, columns=_KEYS, read_dictionary=["queue"], memory_map=True, partitioning=None
+        )
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StorageError(f"{path}: {error}; restore the file from a copy and promote again") from error
+
+
+def _add_settled(ranges: Ranges, data_dir: Path, file: StoredFile, selection: Selection) -> None:
+    """Take in what a file settles, up to the time that is asked for."""
+    as_of_ms = selection.as_of_ms
+    if as_of_ms is not None and file.min_ms > as_of_ms:
+        return
+    path = data_dir / file.settlements
+    try:
+        if as_of_ms is None or file.max_ms <= as_of_ms:
+            ranges.add_settlements(file.vhost, read_settlements(path))
+        else:
+            # A sidecar has no times; the settlement records themselves do.
+            path = data_dir / file.path
+            _add_settled_by(ranges, path, file.vhost, as_of_ms)
+    except (OSError, pa.ArrowInvalid) as error:
+        if not selection.all_available:
+            raise StorageError(
+                f"{path}: {error}; what is settled is not known: restore the file from a copy, or "
+                "promote with --all-available to recover what may have been consumed already"
+            ) from error
+
+
+def _add_settled_by(ranges: Ranges, path: Path, vhost: str, as_of_ms: int) -> None:
+    records = pq.read_table(
+        path,
+        columns=["queue", "queue_epoch", "body"],
+        read_dictionary=["queue"],
+        filters=[("kind", "=", SETTLEMENT), ("timestamp_ms", "<=", as_of_ms)],
+        partitioning=None,
+    )
+    bodies = records.column("body").to_pylist()
+    for life, rows in rows_by_life(vhost, records):
+        settled = [each for row in rows for each in decode_settlements(bodies[row])]
+        ranges.add(life, [each.first for each in settled], [each.count for each in settled])

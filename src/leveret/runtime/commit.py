@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from leveret.model.errors import StorageError
 from leveret.storage.log import Log, sync_descriptors
@@ -49,6 +49,14 @@ class Fence(Protocol):
         """The position up to which publishers may be told that they were."""
 
 
+class _Confirm(NamedTuple):
+    """What a publisher is told when a position is confirmable, or is given up."""
+
+    position: int
+    promise: Promise
+    given_up: Promise | None
+
+
 class GroupCommit:
     """Makes logs durable and then keeps promises; see the module.
 
@@ -64,7 +72,7 @@ class GroupCommit:
         self.waited_s = 0.0
         self.fence: Fence | None = None
         self._held: deque[tuple[int, list[Promise]]] = deque()
-        self._confirms: deque[tuple[int, Promise]] = deque()
+        self._confirms: deque[_Confirm] = deque()
         self._keeping = 0
         self._settling: set[asyncio.Future[None]] = set()
         self._fsync = fsync
@@ -89,9 +97,21 @@ class GroupCommit:
         """Call `promise` on the loop once everything appended so far is durable."""
         self._promises.append(promise)
 
-    def when_confirmable(self, promise: Promise) -> None:
-        """As `when_durable`, for what a publisher is told: the fence may want more followers for that."""
-        self.when_durable(lambda: self._confirms.append((self._keeping, promise)))
+    def when_confirmable(self, promise: Promise, given_up: Promise | None = None) -> None:
+        """As `when_durable`, for what a publisher is told: the fence may want more followers for that.
+
+        `given_up` is called instead if the node waits for those no longer; without it, it waits.
+        """
+        self.when_durable(lambda: self._confirms.append(_Confirm(self._keeping, promise, given_up)))
+
+    def give_up(self) -> None:
+        """What is durable and waits only for more followers is not confirmed, where somebody is to be told so."""
+        waiting, self._confirms = self._confirms, deque()
+        for confirm in waiting:
+            if confirm.given_up is None:
+                self._confirms.append(confirm)
+            else:
+                confirm.given_up()
 
     def begin(self) -> None:
         """Start a round unless one is under way (then its end starts the next)."""
@@ -179,8 +199,8 @@ class GroupCommit:
                 self._keeping, promises = held.popleft()
                 for promise in promises:
                     promise()
-            while confirms and (fence is None or confirms[0][0] <= fence.confirmable()):
-                confirms.popleft()[1]()
+            while confirms and (fence is None or confirms[0].position <= fence.confirmable()):
+                confirms.popleft().promise()
         except Exception as bug:
             # The others would never be kept: whoever waits for them would wait for ever.
             logger.critical("promise_failed action=stop", exc_info=True)

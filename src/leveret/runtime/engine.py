@@ -31,6 +31,7 @@ from leveret.model.reasons import Reason
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.deadlines import Deadlines
 from leveret.runtime.definitions_store import DefinitionsStore
+from leveret.runtime.log_home import take_down
 from leveret.runtime.outgoing import Collector
 from leveret.runtime.stores import QueueLogs
 from leveret.session.amqp091.channel import Channel
@@ -70,7 +71,6 @@ class Engine:
     Attributes:
         outbox: sessions that have octets to send.
         peers: the socket of each session.
-        refuses_publishes: whether what must be durable is nacked for now: too few followers are in sync.
     """
 
     def __init__(
@@ -84,7 +84,6 @@ class Engine:
         on_bug: Callable[[], None],
     ) -> None:
         """Wire the rooms together; nothing runs until `touch`."""
-        self.refuses_publishes = False
         self._clock_ms = clock_ms
         self._deadlines = Deadlines(clock_ms, self._due)
         self._on_bug = on_bug
@@ -182,12 +181,7 @@ class Engine:
                 self._bury(queue, now_ms)
             self._queues.append_settlements(queue)
         except Corrupt as error:
-            logger.error("queue_down vhost=%s queue=%s error=%s", *queue.key, error)
-            queue.damage = str(error)
-            queue.deadline_ms = None
-            for consumer in list(queue.consumers):
-                consumer.queue_deleted()
-                queue.remove_consumer(consumer)
+            self.take_down(queue, error)
         except StorageError as error:
             logger.error("settlements_not_logged vhost=%s queue=%s error=%s", *queue.key, error)
             queue.deadline_ms = now_ms + RETRY_MS
@@ -196,6 +190,14 @@ class Engine:
             self._broker.delete_queue(queue)
             queue.deadline_ms = None
         self._deadlines.set(queue, queue.deadline_ms)
+
+    def take_down(self, queue: Queue, error: StorageError) -> None:
+        """Serve the queue no more: its log cannot be read."""
+        take_down(queue, error)
+        queue.deadline_ms = None
+        for consumer in list(queue.consumers):
+            consumer.queue_deleted()
+            queue.remove_consumer(consumer)
 
     def _due(self, queues: list[Queue]) -> None:
         """Messages or queues expire."""
@@ -298,7 +300,7 @@ class Engine:
         for session in touched:
             confirming, session.confirming = session.confirming, {}
             for channel, batch in [(c, batch) for c in confirming for batch in c.close_batches()]:
-                refused = batch.refused or ((unlogged or self.refuses_publishes) and batch.needs_sync)
+                refused = batch.refused or (unlogged and batch.needs_sync)
                 if refused or (self._failed and not self._failed.isdisjoint(batch.queues)):
                     channel.confirm(batch, ok=False)
                 elif batch.needs_sync:
@@ -313,7 +315,9 @@ class Engine:
             self.unsynced_bytes += appended
             commit.when_durable(lambda: self._durable(copies, appended))
         if waiting:
-            commit.when_confirmable(lambda: self._confirm(waiting))
+            commit.when_confirmable(
+                lambda: self._confirm(waiting, ok=True), lambda: self._confirm(waiting, ok=False)
+            )
         for session in touched:
             if session.held:
                 session.held = False
@@ -323,9 +327,9 @@ class Engine:
             held, self._holding = self._holding, []
             commit.when_durable(lambda: self._release(held))
 
-    def _confirm(self, confirms: list[tuple[Channel, Batch]]) -> None:
+    def _confirm(self, confirms: list[tuple[Channel, Batch]], *, ok: bool) -> None:
         for channel, batch in confirms:
-            channel.confirm(batch, ok=True)
+            channel.confirm(batch, ok=ok)
         self.write_out()
 
     def _durable(self, copies: list[tuple[Queue, Header, bytes]], appended: int) -> None:

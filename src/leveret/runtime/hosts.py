@@ -160,12 +160,19 @@ class AmqpHost:
 class SchemaHost:
     """session.amqp10.Amqp10Host: the schema link."""
 
-    def __init__(self, authority: Authority, container_id: str, serve: Callable[[str, bytes], bytes]) -> None:
-        """`serve` answers (user, request) with a reply."""
+    def __init__(
+        self,
+        authority: Authority,
+        container_id: str,
+        serve: Callable[[str, bytes], bytes],
+        state: Callable[[], bytes],
+    ) -> None:
+        """`serve` answers (user, request) with a reply; `state` stands for what it would say."""
         self.container_id = container_id
         self.authenticate = authority.over("amqp10").authenticate
         self.open_vhost = authority.open_vhost
         self.schema_request = serve
+        self.schema_state = state
 
 
 def unique_id() -> str:

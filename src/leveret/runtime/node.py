@@ -110,6 +110,7 @@ class Node:
             segment_bytes_max=storage.segment_bytes_max,
             retain_bytes_max=config.standby.retention_bytes_max,
             retain_ms=config.standby.retention_ms_max,
+            truncates=config.standby.truncates_transferred,
         )
         self._queues.keep_from = self.collector.keep_from
         self.engine = Engine(
@@ -141,8 +142,14 @@ class Node:
             alarms=self.alarms,
         )
         self._amqp_host = host
-        self.schema_sync = SchemaSync(self, self.tree.file(self.data_dir / "schema_sync.json"))
-        schema_host = SchemaHost(self.authority, config.node_name, self.schema_sync.serve_request)
+        self.schema_sync = SchemaSync(
+            self,
+            self.tree.file(self.data_dir / "schema_sync.json"),
+            self.tree.file(self.data_dir / "schema_history.json"),
+        )
+        schema_host = SchemaHost(
+            self.authority, config.node_name, self.schema_sync.serve_request, self.schema_sync.state
+        )
         self.amqp = AmqpListener(host, schema_host, self.engine, clock_ms, config.listeners)
         self.alarms.on_change.append(self.amqp.alarms_changed)
         self.stream_door = StreamDoor(
@@ -156,6 +163,7 @@ class Node:
             mechanisms=config.amqp.auth_mechanisms,
             alarms=self.alarms,
             certificate_login=config.certificate_login,
+            clock_ms=clock_ms,
         )
         self._stores.streams.on_commit = self.stream_door.wake
         self.streams = StreamListener(
@@ -476,6 +484,12 @@ class Node:
     def internal_user(self, purpose: str) -> AbstractContextManager[tuple[str, str]]:
         """See Authority."""
         return self.authority.internal_user(purpose)
+
+    def delete_outgoing_logs(self) -> list[dict[str, Any]]:
+        """Delete what is collected for downstreams; see Collector."""
+        rows = self.collector.delete_all(list(self.broker.queues.values()))
+        self._follow_tags()
+        return rows
 
     def upstream_metrics(self) -> list[dict[str, Any]]:
         """One row a replicated queue: when its oldest message arrived, and how much is collected."""

@@ -26,180 +26,21 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
-from urllib.parse import quote
+from typing import Any, Final
+from urllib.parse import quote, unquote
 
 from leveret.core.queue import Queue
 from leveret.model.errors import StorageError
-from leveret.model.reasons import Reason
-from leveret.runtime.committed_log import CommittedLog
+from leveret.runtime.outgoing_log import Key, OutgoingLog, remove_log
 from leveret.storage.log import Log, sync_descriptors
 from leveret.storage.summary import summarise
 from leveret.storage.tree import Tree
-from leveret.wire.chunk import (
-    Attribute,
-    Chunk,
-    ChunkType,
-    Header,
-    decode_trailer,
-    encode_attribute,
-    encode_entry,
-    encode_trailer,
-)
-from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
+from leveret.wire.chunk import Header
 
 logger = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_S: Final = 0.05
-LIFE_BITS: Final = 40
 _COPY_BYTES: Final = 1024 * 1024
-_GONE: Final = "the outgoing log is closed: its vhost is gone or is not tagged standby_replication"
-_Key = tuple[bytes, int]
-
-
-class OutgoingLog(CommittedLog):
-    """One vhost's outgoing log."""
-
-    def __init__(self, tree: Tree, directory: Path, *, segment_bytes_max: int) -> None:
-        """Recover the log and the position of every queue in it.
-
-        Raises:
-            StorageError: the log, or the file of lives in its directory, is damaged.
-        """
-        self.positions: dict[_Key, int] = {}
-        self._lives_file = tree.file(directory / "lives.json")
-        self._lives: dict[str, int] = self._lives_file.load()
-        self._lives_saved = True
-        self._failed_file = tree.file(directory / "failed_sync.json")
-        self.offsets: dict[str, int] = {}
-        last_chunk_id = -1
-
-        def on_chunk(chunk: Chunk) -> None:
-            nonlocal last_chunk_id
-            last_chunk_id = chunk.header.chunk_id
-            self._recovered(chunk)
-
-        cut_at = self._failed_file.load().get("committed_offset")
-        log = tree.log(directory, segment_bytes_max=segment_bytes_max)
-        log.open(on_chunk, with_messages=False, cut_at=cut_at)
-        if cut_at is not None:
-            logger.warning("outgoing_log_cut log=%s offset=%d octets=%d", directory, cut_at, log.torn_bytes)
-            self._failed_file.save({})
-        super().__init__(log, last_chunk_id, gone=_GONE)
-
-    def _recovered(self, chunk: Chunk) -> None:
-        key, offset = b"", 0
-        epoch = 0
-        for kind, name, value in decode_trailer(chunk.trailer):
-            if kind == Attribute.QUEUE_EPOCH:
-                key, epoch = name, value
-            elif kind == Attribute.QUEUE_OFFSET:
-                offset = value
-        if chunk.header.type == ChunkType.TRACKING and _closes(chunk, offset):
-            self.positions.pop((key, epoch), None)
-        else:
-            self.positions[key, epoch] = offset + chunk.header.records
-
-    def key_of(self, queue: Queue) -> _Key:
-        """How the log names the queue: its name, and its life."""
-        return queue.name_octets, queue.epoch + (self._lives.get(str(queue.epoch), 0) << LIFE_BITS)
-
-    def position_of(self, queue: Queue) -> int:
-        """The queue's offset up to which its log was copied."""
-        return self.positions.get(self.key_of(queue), 0)
-
-    def begin_life(self, queue: Queue) -> None:
-        """From now on the queue goes by a name that nothing here is settled under."""
-        self._lives[str(queue.epoch)] = self._lives.get(str(queue.epoch), 0) + 1
-        self._lives_saved = False
-
-    def end(self, key: _Key, offset: int, timestamp_ms: int) -> None:
-        """Settle everything of a life that ended at `offset`; the next life is durable before that.
-
-        Raises:
-            StorageError: the disk refused it.
-        """
-        if not self._lives_saved:
-            self._lives_file.save(self._lives)
-            self._lives_saved = True
-        self.settle_below(key, offset, timestamp_ms, at=offset)
-
-    # -- what the collector appends -----------------------------------------------------------
-
-    def copy(self, queue: Queue, header: Header, data: bytes) -> None:
-        """Append a chunk of the queue's log unless it is here already."""
-        key = self.key_of(queue)
-        if header.chunk_id < self.positions.get(key, 0):
-            return
-        self._append(
-            key,
-            header.type,
-            header.entries,
-            header.records,
-            data,
-            header.timestamp_ms,
-            header.chunk_id,
-            header.crc,
-        )
-        self.positions[key] = header.next_offset
-
-    def settle_below(self, key: _Key, offset: int, timestamp_ms: int, *, at: int) -> None:
-        """Append a settlement of all offsets below `offset`, at the place `at` of the queue."""
-        ranges = [
-            Settlement(Reason.DROPPED, first, min(COUNT_MAX, offset - first))
-            for first in range(0, offset, COUNT_MAX)
-        ]
-        data = encode_entry(encode_settlements(ranges))
-        self._append(key, ChunkType.TRACKING, 1, 1, data, timestamp_ms, at, None)
-
-    def _append(
-        self,
-        key: _Key,
-        kind: int,
-        entries: int,
-        records: int,
-        data: bytes,
-        timestamp_ms: int,
-        offset: int,
-        crc: int | None,
-    ) -> None:
-        trailer = encode_trailer(
-            encode_attribute(Attribute.QUEUE_EPOCH, *key),
-            encode_attribute(Attribute.QUEUE_OFFSET, b"", offset),
-        )
-        header = self.log.append(kind, entries, records, data, timestamp_ms, trailer, crc)
-        self.last_appended_id = header.chunk_id
-
-    def begin_commit(self) -> tuple[list[int], int, int]:
-        """Descriptors to sync, and the end and last chunk that are committed once that is done."""
-        return self.log.unsynced(), self.log.next_offset, self.last_appended_id
-
-    def sync_failed(self) -> None:
-        """What is not committed may be anything on disk, and nobody was served it: let the next start cut it off.
-
-        Raises:
-            StorageError: the disk refuses to remember that, too.
-        """
-        self._failed_file.save({"committed_offset": self.committed_offset})
-
-    def close(self, *, delete: bool) -> None:
-        """Serve nothing more; with `delete` nothing is left of the log."""
-        if delete:
-            try:
-                for file in (self._lives_file, self._failed_file):
-                    file.remove()
-                self.log.delete()
-            except (OSError, StorageError) as error:
-                logger.error("outgoing_log_not_removed error=%s", error)
-        else:
-            self.log.close()
-        self.stop_serving()
-
-
-def _closes(chunk: Chunk, offset: int) -> bool:
-    """Whether a settlement record covers everything before itself: the queue's end."""
-    ranges = list(decode_settlements(chunk.data[4:]))
-    return bool(ranges) and ranges[0].first == 0 and sum(r.count for r in ranges) == offset > 0
 
 
 class Collector:
@@ -215,8 +56,12 @@ class Collector:
         segment_bytes_max: int,
         retain_bytes_max: int,
         retain_ms: int | None,
+        truncates: bool,
     ) -> None:
-        """`queue_log` gives a queue's log, `durable` waits until what was appended so far is on disk."""
+        """`queue_log` gives a queue's log, `durable` waits until what was appended so far is on disk.
+
+        `truncates`: what all known downstreams have is dropped, whatever else is retained.
+        """
         self.logs: dict[str, OutgoingLog] = {}
         self._tree = tree
         self._directory = tree.root / "outgoing"
@@ -225,11 +70,13 @@ class Collector:
         self._segment_bytes_max = segment_bytes_max
         self._retain_bytes_max = retain_bytes_max
         self._retain_ms = retain_ms
+        self._truncates = truncates
+        self._overtaken: set[tuple[str, str]] = set()
         self._durable = durable
         self._following: set[Queue] = set()
         self._catching_up: dict[Queue, asyncio.Task[None]] = {}
         self._durable_end: dict[Queue, int] = {}
-        self._unended: list[tuple[OutgoingLog, _Key, int]] = []
+        self._unended: list[tuple[OutgoingLog, Key, int]] = []
         self._broken: dict[str, str] = {}
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outgoing")
 
@@ -327,10 +174,7 @@ class Collector:
 
     def unfollow(self, queue: Queue, *, deleted: bool = False) -> None:
         """Stop collecting; downstreams learn that nothing of the queue is to be recovered."""
-        self._following.discard(queue)
-        catching_up = self._catching_up.pop(queue, None)
-        if catching_up is not None:
-            catching_up.cancel()
+        self._stop(queue)
         outgoing = self.logs.get(queue.key[0])
         if outgoing is None:
             return
@@ -340,7 +184,13 @@ class Collector:
                 outgoing.begin_life(queue)
             self._end(outgoing, key, queue.next_offset)
 
-    def _end(self, outgoing: OutgoingLog, key: _Key, offset: int) -> None:
+    def _stop(self, queue: Queue) -> None:
+        self._following.discard(queue)
+        catching_up = self._catching_up.pop(queue, None)
+        if catching_up is not None:
+            catching_up.cancel()
+
+    def _end(self, outgoing: OutgoingLog, key: Key, offset: int) -> None:
         """End a life in the log, later if the disk refuses it now."""
         try:
             outgoing.end(key, offset, self._clock_ms())
@@ -416,13 +266,85 @@ class Collector:
                         self._executor.submit(summarise, segment)
 
     def retain(self) -> None:
-        """Drop what is beyond the configured size or age."""
+        """Drop what is beyond the configured size or age, or is transferred; first keep how far downstreams are."""
         older = None if self._retain_ms is None else self._clock_ms() - self._retain_ms
         for vhost, log in self.logs.items():
             try:
+                log.save_downstreams()
+                if self._truncates:
+                    log.log.drop_before(log.transferred_offset)
                 log.log.retain(bytes_max=self._retain_bytes_max, older_than_ms=older)
             except StorageError as error:
                 logger.error("retention_failed vhost=%s error=%s", vhost, error)
+            self._tell_overtaken(vhost, log)
+
+    def _tell_overtaken(self, vhost: str, log: OutgoingLog) -> None:
+        """Whom retention overtook misses something: say so once, not each time."""
+        for name, downstream in log.downstreams.items():
+            missing = log.first_offset - downstream.offset
+            if missing <= 0:
+                self._overtaken.discard((vhost, name))
+            elif (vhost, name) not in self._overtaken:
+                self._overtaken.add((vhost, name))
+                logger.warning(
+                    "retention_overtook_downstream vhost=%s downstream=%s first_missing=%d first_retained=%d",
+                    vhost,
+                    name,
+                    downstream.offset,
+                    log.first_offset,
+                )
+
+    # -- what an operator asks ----------------------------------------------------------------
+
+    def downstream_rows(self) -> list[dict[str, Any]]:
+        """A row a vhost and known downstream: how far it is, and how much it misses that is retained no more."""
+        return [
+            {
+                "virtual_host": vhost,
+                "downstream": name,
+                "transferred": each.offset,
+                "lag_records": max(0, log.committed_offset - each.offset),
+                "missing_records": max(0, log.first_offset - each.offset),
+                "last_seen": each.seen_ms,
+            }
+            for vhost, log in sorted(self.logs.items())
+            for name, each in sorted(log.downstreams.items())
+        ]
+
+    def forget_downstream(self, name: str) -> bool:
+        """Keep nothing for a downstream any more, in any vhost; whether it was known.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        return any([log.forget_downstream(name) for log in self.logs.values()])
+
+    def delete_all(self, queues: list[Queue]) -> list[dict[str, Any]]:
+        """Delete every outgoing log; a tagged vhost's begins anew with what its queues hold now.
+
+        Returns:
+            A row a vhost or directory of a former one: vhost, bytes.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        rows = []
+        for vhost, log in self.logs.items():
+            rows.append({"vhost": vhost, "bytes": log.bytes})
+            for queue in queues:
+                if queue.key[0] == vhost:
+                    self._stop(queue)
+            log.begin_anew()
+        own = {directory_name(vhost) for vhost in self.logs}
+        for path in sorted(self._directory.iterdir()) if self._directory.exists() else []:
+            if path.name not in own:
+                size = sum(file.stat().st_size for file in path.iterdir())
+                rows.append({"vhost": vhost_of_directory(path.name), "bytes": size})
+                remove_log(self._tree, path)
+        # A damaged log is gone now, too.
+        self._broken.clear()
+        self.resume(queues)
+        return rows
 
     def close(self) -> None:
         """Sync what is left and close."""
@@ -433,6 +355,9 @@ class Collector:
                 logger.critical("outgoing_fdatasync_failed error=%s action=restart_the_node", error)
                 with suppress(StorageError):
                     log.sync_failed()
+            with suppress(StorageError):
+                # Downstreams tell again what could not be kept.
+                log.save_downstreams()
             log.log.close()
         self._executor.shutdown(wait=True)
 
@@ -443,3 +368,8 @@ def directory_name(vhost: str) -> str:
     if len(quoted) <= 200:
         return quoted
     return "sha256-" + hashlib.sha256(vhost.encode()).hexdigest()
+
+
+def vhost_of_directory(name: str) -> str:
+    """The vhost that `directory_name` made this of; a name that is told by its digest only stays that."""
+    return "" if name == "%" else unquote(name)

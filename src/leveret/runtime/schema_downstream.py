@@ -1,17 +1,18 @@
-"""The downstream's loop: connect, ask what differs, apply it, wait, ask again.
+"""The downstream's loop: connect, learn what the upstream has, apply what differs, wait, ask again.
 
     connecting -> connected -> syncing -> (link lost) disconnected -> connecting
     connecting -> (the upstream refuses us) recover -> connected
 
 A sync that fails changes nothing but what it had applied before; the next one goes on from there, since it
-compares what *is*. What the downstream leaves as it is (locals, conflicts) keeps its digests from being
-those of the upstream, so it remembers which of its own states stands for which of the upstream's.
+compares what *is*. What the upstream has is kept in memory beside what this node has: so what the downstream leaves as
+it is (locals, conflicts, what its broker refuses) is not told again, and what is changed here is put right.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Container
 from enum import StrEnum
 from time import time
 from typing import Final, NamedTuple, Protocol
@@ -20,18 +21,17 @@ import msgspec
 
 from leveret.config import Config
 from leveret.core.broker import Broker
-from leveret.core.schema import UPSTREAM_PARAMETER, Delta, Digests, Locals, delta
-from leveret.model.definitions import Change, GlobalParameter, Put
-from leveret.model.errors import InvalidCommand, LeveretError, Refusal
-from leveret.runtime.schema_link import Endpoint, SchemaLink, Upstream, connect_first, parse_upstream
-from leveret.wire.schema_sync import SyncReply, SyncRequest, decode_reply, encode_request
+from leveret.core.schema import UPSTREAM_PARAMETER, Key, Locals, delta
+from leveret.model.definitions import GlobalParameter
+from leveret.model.errors import InvalidCommand, LeveretError, Refusal, ResourceLocked
+from leveret.runtime.schema_apply import Applied, History, Holding, Outcome, apply, share
+from leveret.runtime.schema_endpoints import Endpoint, Upstream, parse_upstream
+from leveret.runtime.schema_source import Asked, Source, connect_first, likely_theirs
 
 logger = logging.getLogger(__name__)
 
-CHANGES_PER_TURN: Final = 250
-"""Applied before the event loop serves others again."""
 REPORTED_MAX: Final = 20
-"""Conflicts and refused changes named in the status."""
+"""Conflicts and refused changes named in the status; it counts them all."""
 
 
 class SchemaNode(Protocol):
@@ -74,19 +74,55 @@ class Timing(NamedTuple):
 
 
 class Progress(msgspec.Struct):
-    """What a downstream has done; stamps are Unix seconds, the duration is in milliseconds."""
+    """What a downstream has done; stamps are Unix seconds, durations milliseconds.
+
+    `last_sync_sent_bytes` and `last_sync_received_bytes` are what the last sync cost on the link;
+    `sync_interval_ms` how long it is from one sync to the next if nothing changes.
+    """
 
     state: State = State.DISCONNECTED
+    upstream_endpoint: str | None = None
+    upstream_cluster: str | None = None
     last_connection_completion_stamp: int | None = None
     last_sync_request_stamp: int | None = None
     last_sync_duration: int | None = None
+    last_change_stamp: int | None = None
+    last_change_duration: int | None = None
+    last_sync_sent_bytes: int | None = None
+    last_sync_received_bytes: int | None = None
+    sync_interval_ms: int | None = None
     last_error: str | None = None
     syncs: int = 0
     syncs_unchanged: int = 0
+    notices: int = 0
     changes_applied: int = 0
     changes_refused: int = 0
+    conflict_count: int = 0
     conflicts: list[str] = []
+    refused_count: int = 0
     refused: list[str] = []
+
+
+def upstream_of(node: SchemaNode) -> Upstream | None:
+    """The upstream that the global parameter names; None if there is none.
+
+    Raises:
+        InvalidCommand: the parameter cannot be used.
+    """
+    held = node.broker.definitions.by_kind["global_parameters"].get((UPSTREAM_PARAMETER,))
+    return parse_upstream(held.value) if isinstance(held, GlobalParameter) else None
+
+
+def asked_by(node: SchemaNode, timing: Timing) -> Asked:
+    """How this node knocks at its upstream's doors."""
+    config = node.config
+    return Asked(
+        config.node_name,
+        config.cluster_name,
+        config.schema_sync.tls,
+        timing.connect_timeout_s,
+        timing.reply_timeout_s,
+    )
 
 
 class SchemaDownstream:
@@ -96,7 +132,7 @@ class SchemaDownstream:
         progress: how it goes.
     """
 
-    def __init__(self, node: SchemaNode, timing: Timing) -> None:
+    def __init__(self, node: SchemaNode, timing: Timing, history: History) -> None:
         """Follow nobody yet.
 
         Raises:
@@ -106,30 +142,54 @@ class SchemaDownstream:
         self.progress = Progress()
         self._node = node
         self._timing = timing
+        self._history = history
         self._interval_s = settings.minimum_sync_interval_ms / 1000
         self._locals = Locals(settings.locals_)
-        self._digests = Digests()
-        self._same: dict[str, tuple[str, str]] = {}
+        self._theirs = likely_theirs(node.broker.definitions)
         self._wake = asyncio.Event()
         self._backoff_s = timing.backoff_min_s
+        self._endpoint = ""
+        self._may_sync_again_at = 0.0
+        self._due: asyncio.TimerHandle | None = None
+        self._wanted: asyncio.Future[Outcome] | None = None
+        self._force = False
 
     def sync_now(self) -> None:
         """Do not wait for the next attempt or sync."""
         self._wake.set()
 
+    async def sync(self, *, force: bool) -> Outcome:
+        """Sync at once and say what came of it; `force` replaces queues that conflict although they hold messages.
+
+        Raises:
+            LeveretError: why it could not be done.
+        """
+        if self.progress.state not in (State.CONNECTED, State.SYNCING):
+            raise ResourceLocked(f"there is no link to an upstream: {self.progress.last_error or 'not yet'}")
+        if self._wanted is None:
+            self._wanted = asyncio.get_running_loop().create_future()
+        self._force = self._force or force
+        self._wake.set()
+        return await asyncio.shield(self._wanted)
+
     async def run(self) -> None:
         """Follow, and try again for ever."""
-        while True:
-            try:
-                await self._follow()
-            except LeveretError as error:
-                self._failed(error)
-            except Exception as error:
-                # A bug, or an upstream that found one: this task is the only thing that may end by it.
-                logger.exception("schema_sync_failed")
-                self._failed(LeveretError(f"internal error: {error!r}"))
-            await self._rest(self._backoff_s)
-            self._backoff_s = min(self._backoff_s * 2, self._timing.backoff_max_s)
+        try:
+            while True:
+                try:
+                    await self._follow()
+                except LeveretError as error:
+                    self._failed(error)
+                except Exception as error:
+                    # A bug, or an upstream that found one: this task is the only thing that may end by it.
+                    logger.exception("schema_sync_failed")
+                    self._failed(LeveretError(f"internal error: {error!r}"))
+                await self._rest(self._backoff_s)
+                self._backoff_s = min(self._backoff_s * 2, self._timing.backoff_max_s)
+        finally:
+            if self._due is not None:
+                self._due.cancel()
+            self._give_up(ResourceLocked("schema replication was stopped meanwhile"))
 
     async def _follow(self) -> None:
         self._wake.clear()
@@ -138,22 +198,22 @@ class SchemaDownstream:
             return
         if self.progress.state is not State.RECOVER:
             self.progress.state = State.CONNECTING
-        endpoint, link = await connect_first(
-            upstream, self._node.config.node_name, self._timing.connect_timeout_s, self._wake.set
-        )
+        asked = asked_by(self._node, self._timing)
+        endpoint, source = await connect_first(upstream, asked, self._wake.set, self._noticed)
         try:
             self._connected(endpoint)
-            while link.failure is None:
-                await self._rest(await self._sync(link))
-            raise link.failure
+            while source.failure is None:
+                await self._rest(await self._sync(source))
+            raise source.failure
         finally:
-            link.close()
+            self.progress.upstream_endpoint = None
+            source.close()
 
     def _upstream(self) -> Upstream | None:
-        held = self._node.broker.definitions.by_kind["global_parameters"].get((UPSTREAM_PARAMETER,))
         try:
-            if isinstance(held, GlobalParameter):
-                return parse_upstream(held.value)
+            upstream = upstream_of(self._node)
+            if upstream is not None:
+                return upstream
             self.progress.last_error = "no upstream endpoints: use set_schema_replication_upstream_endpoints"
         except InvalidCommand as error:
             self.progress.last_error = str(error)
@@ -162,6 +222,7 @@ class SchemaDownstream:
 
     def _connected(self, endpoint: Endpoint) -> None:
         logger.info("schema_sync_connected upstream=%s", endpoint)
+        self._endpoint = self.progress.upstream_endpoint = str(endpoint)
         self.progress.state = State.CONNECTED
         self.progress.last_connection_completion_stamp = int(time())
 
@@ -176,6 +237,18 @@ class SchemaDownstream:
             self.progress.state = State.DISCONNECTED
         else:
             self.progress.state = State.CONNECTING
+        self._give_up(error)
+
+    def _give_up(self, error: LeveretError) -> None:
+        wanted, self._wanted = self._wanted, None
+        _decline(wanted, error)
+
+    def _noticed(self) -> None:
+        """The upstream has changed: sync, but not more often than a sync takes."""
+        self.progress.notices += 1
+        if self._due is not None:
+            self._due.cancel()
+        self._due = asyncio.get_running_loop().call_at(self._may_sync_again_at, self._wake.set)
 
     async def _rest(self, delay_s: float) -> None:
         """Wait, unless woken."""
@@ -188,90 +261,108 @@ class SchemaDownstream:
 
     # -- one sync -----------------------------------------------------------------------------
 
-    async def _sync(self, link: SchemaLink) -> float:
-        """Ask once and apply the answer; return how long to wait before the next time, in seconds.
+    async def _sync(self, source: Source) -> float:
+        """Ask once and apply the answer; return how long to wait before the next time, in seconds."""
+        # Who asks for a sync from now on is answered by the next one.
+        wanted, self._wanted = self._wanted, None
+        force, self._force = self._force, False
+        try:
+            outcome, rest_s = await self._sync_once(source, force=force)
+        except Refusal as refusal:
+            self._failed(refusal)
+            _decline(wanted, refusal)
+            return self._interval_s
+        except BaseException as error:
+            reason = error if isinstance(error, LeveretError) else ResourceLocked("the sync was broken off")
+            _decline(wanted, reason)
+            raise
+        if wanted is not None and not wanted.done():
+            wanted.set_result(outcome)
+        return rest_s
+
+    async def _sync_once(self, source: Source, *, force: bool) -> tuple[Outcome, float]:
+        """One sync, and how long to wait after it.
 
         That is until the interval has passed since the request, and at least as long as the sync took.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
-        self.progress.last_sync_request_stamp = int(time())
-        try:
-            body = await link.request(encode_request(self._request()), self._timing.reply_timeout_s)
-        except Refusal as refusal:
-            self._failed(refusal)
-            return self._interval_s
-        await self._apply(decode_reply(body))
-        took_s = loop.time() - began
+        before_bytes = source.sent_bytes, source.received_bytes
         progress = self.progress
+        progress.last_sync_request_stamp = int(time())
+        progress.upstream_cluster = await source.fetch(self._theirs)
+        progress.last_sync_sent_bytes = source.sent_bytes - before_bytes[0]
+        progress.last_sync_received_bytes = source.received_bytes - before_bytes[1]
+        outcome = await self._apply(force=force)
+        took_s = loop.time() - began
         progress.state = State.SYNCING
         progress.syncs += 1
         progress.last_sync_duration = round(took_s * 1000)
         progress.last_error = progress.refused[0] if progress.refused else None
-        self._backoff_s = self._timing.backoff_min_s
-        return max(self._interval_s - took_s, took_s)
-
-    def _request(self) -> SyncRequest:
-        own = self._digests.of(self._node.broker.definitions)
-        known = {kind: self._same.get(kind, ("", "")) for kind in own}
-        digests = {kind: theirs if ours == own[kind] else own[kind] for kind, (ours, theirs) in known.items()}
-        return SyncRequest(self._node.config.cluster_name, digests)
-
-    async def _apply(self, reply: SyncReply) -> None:
-        progress = self.progress
-        progress.conflicts, progress.refused = [], []
-        if not reply.entities:
+        progress.sync_interval_ms = round(max(self._interval_s, took_s) * 1000)
+        if outcome.puts + outcome.deletes:
+            await self._record(outcome)
+        else:
             progress.syncs_unchanged += 1
-            return
+        self._backoff_s = self._timing.backoff_min_s
+        self._may_sync_again_at = loop.time() + took_s
+        return outcome, max(self._interval_s - took_s, took_s)
+
+    async def _apply(self, *, force: bool) -> Outcome:
         broker = self._node.broker
-        holding = {key for key, queue in broker.queues.items() if queue.message_count}
-        found = delta(broker.definitions, reply.entities, self._locals, holding)
-        unlike = {conflict.kind for conflict in found.conflicts} | await self._change(found.changes)
-        await self._node.commit()
-        self._report(found, reply.cluster)
-        own = self._digests.of(broker.definitions)
-        for kind in reply.entities.keys() & reply.digests.keys():
-            self._same.pop(kind, None)
-            if kind not in unlike:
-                self._same[kind] = (own[kind], reply.digests[kind])
+        holding: Container[Key] = frozenset() if force else Holding(broker)
+        found = delta(broker.definitions, self._theirs.by_kind, self._locals, holding)
+        outcome = await apply(broker, found)
+        if found.changes:
+            await self._node.commit()
+            share(broker.definitions, self._theirs, found.changes)
+        self._report(outcome)
+        return outcome
 
-    async def _change(self, changes: list[Change]) -> set[str]:
-        """Apply all that can be; return the kinds in which something could not."""
-        refused: set[str] = set()
-        for number, change in enumerate(changes):
-            kind, key = _place(change)
-            try:
-                self._node.broker.apply(change)
-            except Refusal as refusal:
-                refused.add(kind)
-                self.progress.changes_refused += 1
-                if len(self.progress.refused) < REPORTED_MAX:
-                    self.progress.refused.append(f"{kind} {'/'.join(key)}: {refusal}")
-            else:
-                self.progress.changes_applied += 1
-            if number % CHANGES_PER_TURN == CHANGES_PER_TURN - 1:
-                await asyncio.sleep(0)
-        return refused
-
-    def _report(self, found: Delta, cluster: str) -> None:
+    def _report(self, outcome: Outcome) -> None:
         progress = self.progress
-        for conflict in found.conflicts[:REPORTED_MAX]:
-            progress.conflicts.append(f"{conflict.kind} {'/'.join(conflict.key)}: {conflict.reason}")
-        puts = sum(isinstance(change, Put) for change in found.changes)
-        logger.info(
-            "schema_sync_applied upstream_cluster=%s puts=%d deletes=%d conflicts=%d refused=%d",
-            cluster,
-            puts,
-            len(found.changes) - puts,
-            len(found.conflicts),
-            len(progress.refused),
-        )
+        known = {*progress.conflicts, *progress.refused}
+        progress.conflict_count, progress.conflicts = len(outcome.conflicts), outcome.conflicts[:REPORTED_MAX]
+        progress.refused_count, progress.refused = len(outcome.refused), outcome.refused[:REPORTED_MAX]
+        progress.changes_applied += outcome.puts + outcome.deletes
+        progress.changes_refused += len(outcome.refused)
         for text in [*progress.conflicts, *progress.refused]:
-            logger.warning("schema_sync_left_as_is entity=%s", text)
+            if text not in known:
+                logger.warning("schema_sync_left_as_is entity=%s", text)
+
+    async def _record(self, outcome: Outcome) -> None:
+        progress = self.progress
+        progress.last_change_stamp = int(time())
+        progress.last_change_duration = progress.last_sync_duration
+        applied = Applied(
+            stamp=progress.last_change_stamp,
+            upstream=self._endpoint,
+            upstream_cluster=progress.upstream_cluster or "",
+            duration_ms=progress.last_sync_duration or 0,
+            sent_bytes=progress.last_sync_sent_bytes or 0,
+            received_bytes=progress.last_sync_received_bytes or 0,
+            puts=outcome.puts,
+            deletes=outcome.deletes,
+            conflicts=len(outcome.conflicts),
+            refused=len(outcome.refused),
+            changes=outcome.changes,
+        )
+        logger.info(
+            "schema_sync_applied upstream_cluster=%s puts=%d deletes=%d conflicts=%d refused=%d duration_ms=%d "
+            "received_bytes=%d",
+            applied.upstream_cluster,
+            applied.puts,
+            applied.deletes,
+            applied.conflicts,
+            applied.refused,
+            applied.duration_ms,
+            applied.received_bytes,
+        )
+        await self._history.add(applied)
 
 
-def _place(change: Change) -> tuple[str, tuple[str, ...]]:
-    """Kind and key of what is put or deleted."""
-    if isinstance(change, Put):
-        return change.entity.kind, change.entity.key
-    return change.kind, change.key
+def _decline(wanted: asyncio.Future[Outcome] | None, error: LeveretError) -> None:
+    """Whoever waits for a sync is told that there was none."""
+    if wanted is not None and not wanted.done():
+        wanted.set_exception(error)
+        wanted.exception()  # whoever gave up waiting for it does not want it logged

@@ -1,4 +1,4 @@
-"""A downstream's socket to its upstream: endpoints, the first that answers, one request at a time.
+"""A downstream's socket to its upstream's AMQP listener: one request at a time, and the upstream's notices.
 
 `session.amqp10_client` decides what is said; this sends it, keeps time and turns the end of the
 connection into an error. Nothing here retries: `runtime.schema_downstream` does.
@@ -7,69 +7,14 @@ connection into an error. Nothing here retries: `runtime.schema_downstream` does
 from __future__ import annotations
 
 import asyncio
-import logging
+import ssl
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import cast
 
-import msgspec
-
-from leveret.model.errors import InvalidCommand, LeveretError, Refusal
+from leveret.model.errors import LeveretError
+from leveret.runtime.schema_endpoints import Endpoint
+from leveret.runtime.tls import handshake_failure
 from leveret.session.amqp10_client import SchemaLinkClient, SchemaLinkError
-
-logger = logging.getLogger(__name__)
-
-
-class Endpoint(NamedTuple):
-    """Where an upstream listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-class Upstream(NamedTuple):
-    """The value of the global parameter: endpoints in the order to try them, and the user to log in as."""
-
-    endpoints: list[Endpoint]
-    username: str
-    password: str
-
-
-class _Value(msgspec.Struct):
-    endpoints: list[str]
-    username: str
-    password: str
-
-
-def parse_upstream(value: object) -> Upstream:
-    """Read `{"endpoints": ["host:port", ...], "username": ..., "password": ...}`.
-
-    Raises:
-        InvalidCommand: names the field that is missing or malformed; never shows the password.
-    """
-    try:
-        read = msgspec.convert(value, type=_Value)
-    except msgspec.ValidationError as error:
-        raise InvalidCommand(f"upstream endpoints: {error}") from None
-    for field in ("endpoints", "username", "password"):
-        if not getattr(read, field):
-            raise InvalidCommand(f"upstream endpoints: field `{field}` is empty")
-    endpoints = [_endpoint(index, text) for index, text in enumerate(read.endpoints)]
-    return Upstream(endpoints, read.username, read.password)
-
-
-def _endpoint(index: int, text: str) -> Endpoint:
-    host, colon, port = text.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not colon or not bare or (":" in bare and bare == host) or "/" in bare or not _is_port(port):
-        raise InvalidCommand(f"upstream endpoints: field `endpoints[{index}]`: '{text}' is not host:port")
-    return Endpoint(bare, int(port))
-
-
-def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and 0 < int(text) < 65536
 
 
 class SchemaLink(asyncio.Protocol):
@@ -78,10 +23,16 @@ class SchemaLink(asyncio.Protocol):
     Attributes:
         opened: done when the first request may be sent, or failed with what prevents it.
         failure: why there is no link any more; None while there is.
+        sent_bytes: what was written to the socket, without TLS.
+        received_bytes: what was read from it.
     """
 
-    def __init__(self, client: SchemaLinkClient, on_lost: Callable[[], None]) -> None:
-        """`on_lost` is called once, when the link fails after it was open."""
+    def __init__(
+        self, client: SchemaLinkClient, on_lost: Callable[[], None], on_notice: Callable[[], None]
+    ) -> None:
+        """`on_lost` is called once, when the link fails after it was open; `on_notice` at each notice."""
+        self.sent_bytes = self.received_bytes = 0
+        self._on_notice = on_notice
         self.failure: LeveretError | None = None
         self._client = client
         self._on_lost = on_lost
@@ -128,6 +79,7 @@ class SchemaLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """The upstream said something."""
+        self.received_bytes += len(data)
         self._write(self._client.receive(data, self._now_ms()))
         self._react()
 
@@ -147,6 +99,9 @@ class SchemaLink(asyncio.Protocol):
             return
         if client.ready and not self.opened.done():
             self.opened.set_result(None)
+        if client.has_notice:
+            client.has_notice = False
+            self._on_notice()
         outcome = client.outcome
         if outcome is not None and self._reply is not None and not self._reply.done():
             if isinstance(outcome, bytes):
@@ -175,46 +130,39 @@ class SchemaLink(asyncio.Protocol):
 
     def _write(self, octets: bytes) -> None:
         if octets and self._transport is not None:
+            self.sent_bytes += len(octets)
             self._transport.write(octets)
 
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)
 
 
-async def connect_first(
-    upstream: Upstream, container_id: str, timeout_s: float, on_lost: Callable[[], None]
-) -> tuple[Endpoint, SchemaLink]:
-    """Connect to the first endpoint at which a link opens, each given `timeout_s`.
+async def open_link(
+    endpoint: Endpoint,
+    client: SchemaLinkClient,
+    tls: ssl.SSLContext | None,
+    on_lost: Callable[[], None],
+    on_notice: Callable[[], None],
+) -> SchemaLink:
+    """Connect and log in.
 
     Raises:
-        Refusal: none opened, and this is what the first that refused us says.
-        SchemaLinkError: none opened, and none refused us; names each endpoint and its reason.
+        LeveretError: the upstream refuses us, or does not speak the protocol.
+        OSError: it is not to be reached, or does not agree on TLS.
     """
-    refusal: Refusal | None = None
-    reasons: list[str] = []
-    for endpoint in upstream.endpoints:
-        try:
-            return endpoint, await _connect(endpoint, upstream, container_id, timeout_s, on_lost)
-        except Refusal as error:
-            refusal = refusal or type(error)(f"{endpoint}: {error}")
-        except TimeoutError:
-            reasons.append(f"{endpoint} does not answer within {timeout_s:g} s")
-        except (OSError, SchemaLinkError) as error:
-            reasons.append(f"{endpoint}: {error}")
-    raise refusal or SchemaLinkError("; ".join(reasons))
-
-
-async def _connect(
-    endpoint: Endpoint, upstream: Upstream, container_id: str, timeout_s: float, on_lost: Callable[[], None]
-) -> SchemaLink:
-    client = SchemaLinkClient(
-        container_id=container_id, username=upstream.username, password=upstream.password
-    )
-    link = SchemaLink(client, on_lost)
+    link = SchemaLink(client, on_lost, on_notice)
     try:
-        async with asyncio.timeout(timeout_s):
-            await asyncio.get_running_loop().create_connection(lambda: link, endpoint.host, endpoint.port)
-            await asyncio.shield(link.opened)
+        await asyncio.get_running_loop().create_connection(
+            lambda: link,
+            endpoint.host,
+            endpoint.port,
+            ssl=tls,
+            server_hostname=endpoint.host if tls is not None else None,
+        )
+        await asyncio.shield(link.opened)
+    except ssl.SSLError as error:
+        link.close()
+        raise SchemaLinkError(f"TLS: {handshake_failure(error)}") from None
     except BaseException:
         link.close()
         raise

@@ -12,22 +12,34 @@ import logging
 import os
 from contextlib import suppress
 from enum import StrEnum
-from time import time
+from time import monotonic, time
 from typing import Any, Final
 
 import msgspec
 
 from leveret.core.access import SALT_BYTES, hash_password, is_allowed, permission_of
-from leveret.core.schema import SCHEMA_VHOST, UPSTREAM_PARAMETER, Digests, exported
+from leveret.core.schema import SCHEMA_VHOST, UPSTREAM_PARAMETER, Locals, delta
+from leveret.core.schema_digests import Digests
 from leveret.model.definitions import GlobalParameter, Permission, Put, User, Vhost
-from leveret.model.errors import AccessRefused, InvalidCommand, NotAllowed
-from leveret.runtime.schema_downstream import Progress, SchemaDownstream, SchemaNode, State, Timing
-from leveret.runtime.schema_link import parse_upstream
+from leveret.model.errors import AccessRefused, InvalidCommand, NotAllowed, PeerError, PreconditionFailed
+from leveret.runtime.schema_apply import History, Holding, rows_of
+from leveret.runtime.schema_downstream import (
+    Progress,
+    SchemaDownstream,
+    SchemaNode,
+    State,
+    Timing,
+    asked_by,
+    upstream_of,
+)
+from leveret.runtime.schema_endpoints import parse_upstream
+from leveret.runtime.schema_source import connect_first, likely_theirs
+from leveret.session.schema_exchange import answer
 from leveret.storage.state_file import StateFile
 from leveret.wire.schema_sync import (
     REPLY_BYTES_MAX,
     SchemaSyncError,
-    SyncReply,
+    SyncRequest,
     decode_request,
     encode_reply,
 )
@@ -36,6 +48,10 @@ logger = logging.getLogger(__name__)
 
 RESOURCE: Final = "schema_definition_sync"
 """What a user must be allowed to write and read in the vhost of the link."""
+DOWNSTREAMS_MAX: Final = 64
+"""Downstreams that the status of an upstream names."""
+LOOK_SHARE_MAX: Final = 0.05
+"""Of its time, that an upstream spends on seeing whether its schema has changed."""
 
 
 class Mode(StrEnum):
@@ -53,14 +69,26 @@ class _Decided(msgspec.Struct, omit_defaults=True):
     operating_mode: Mode | None = None
 
 
+class _Served(msgspec.Struct):
+    """A downstream, as its upstream sees it; it is in sync if it was told nothing new the last time."""
+
+    user: str
+    cluster: str
+    last_request_stamp: int = 0
+    requests: int = 0
+    in_sync: bool = False
+
+
 class SchemaSync:
     """Both sides; `start` begins to follow if that is what the node is for."""
 
-    def __init__(self, node: SchemaNode, state_file: StateFile, timing: Timing | None = None) -> None:
-        """Read what was decided before; do nothing yet.
+    def __init__(
+        self, node: SchemaNode, state_file: StateFile, history: StateFile, timing: Timing | None = None
+    ) -> None:
+        """Read what was decided and done before; do nothing yet.
 
         Raises:
-            StorageError: the state file is damaged.
+            StorageError: one of the two files is damaged.
             InvalidCommand: it holds something else than it should.
         """
         self._node = node
@@ -70,7 +98,11 @@ class SchemaSync:
             self._decided = msgspec.convert(state_file.load(), type=_Decided)
         except msgspec.ValidationError as error:
             raise InvalidCommand(f"{state_file.path}: {error}") from None
+        self._history = History(history)
         self._digests = Digests()
+        self._state = b""
+        self._look_again_at_s = 0.0
+        self._served: dict[tuple[str, str], _Served] = {}
         self._progress = Progress()
         self._downstream: SchemaDownstream | None = None
         self._task: asyncio.Task[None] | None = None
@@ -90,8 +122,11 @@ class SchemaSync:
 
     async def start(self) -> None:
         """Follow, if this node is a downstream and replication is enabled."""
+        configured = self._node.config.schema_sync.operating_mode
+        if self.mode != configured:
+            logger.info("schema_sync_mode_set_at_run_time mode=%s configured=%s", self.mode, configured)
         if self.enabled and self.mode is Mode.DOWNSTREAM and self._task is None:
-            self._downstream = SchemaDownstream(self._node, self._timing)
+            self._downstream = SchemaDownstream(self._node, self._timing, self._history)
             self._progress = self._downstream.progress
             self._task = asyncio.create_task(self._downstream.run(), name="schema downstream")
 
@@ -185,6 +220,54 @@ class SchemaSync:
         if self._downstream is not None:
             self._downstream.sync_now()
 
+    async def sync(self, *, force: bool) -> dict[str, Any]:
+        """Sync at once; what was changed and what was left as it is.
+
+        `force` replaces queues that conflict with the upstream's although they hold messages.
+
+        Raises:
+            NotAllowed: this node follows nobody now.
+            LeveretError: the upstream cannot be asked.
+        """
+        if self._downstream is None:
+            raise NotAllowed("this node follows no upstream now: see schema_replication_status")
+        try:
+            outcome = await self._downstream.sync(force=force)
+        except PeerError as error:
+            raise PreconditionFailed(str(error)) from None
+        shown: dict[str, Any] = msgspec.to_builtins(outcome)
+        return shown
+
+    async def diff(self) -> list[dict[str, Any]]:
+        """What a sync would change now, over a link of its own; nothing is changed.
+
+        Raises:
+            PreconditionFailed: there is no upstream, or none of its endpoints can be asked.
+            Refusal: the upstream declines.
+        """
+        node, definitions = self._node, self._node.broker.definitions
+        upstream = upstream_of(node)
+        if upstream is None:
+            raise PreconditionFailed("no upstream endpoints: use set_schema_replication_upstream_endpoints")
+        theirs = likely_theirs(definitions)
+        try:
+            _, source = await connect_first(
+                upstream, asked_by(node, self._timing), lambda: None, lambda: None
+            )
+            try:
+                await source.fetch(theirs)
+            finally:
+                source.close()
+        except PeerError as error:
+            raise PreconditionFailed(str(error)) from None
+        locals_ = Locals(node.config.schema_sync.locals_)
+        found = delta(definitions, theirs.by_kind, locals_, Holding(node.broker))
+        return rows_of(found, definitions)
+
+    def history(self) -> list[dict[str, Any]]:
+        """The last deltas that were applied here, newest first."""
+        return self._history.rows()
+
     # -- the upstream's side ------------------------------------------------------------------
 
     def serve_request(self, user: str, body: bytes) -> bytes:
@@ -205,19 +288,49 @@ class SchemaSync:
             request = decode_request(body)
         except SchemaSyncError as error:
             raise InvalidCommand(str(error)) from None
-        digests = self._digests.of(definitions)
-        differing = [kind for kind in digests if request.digests.get(kind, digests[kind]) != digests[kind]]
-        entities = {kind: exported(definitions, kind) for kind in differing}
-        reply = encode_reply(SyncReply(self._node.config.cluster_name, digests, entities))
-        if len(reply) > REPLY_BYTES_MAX:
-            raise NotAllowed(f"the definitions are {len(reply)} octets, more than {REPLY_BYTES_MAX}")
+        try:
+            reply = answer(self._digests, definitions, request, self._node.config.cluster_name)
+        except SchemaSyncError as error:
+            raise InvalidCommand(str(error)) from None
+        octets = encode_reply(reply)
+        if len(octets) > REPLY_BYTES_MAX:
+            raise NotAllowed(f"the definitions are {len(octets)} octets, more than {REPLY_BYTES_MAX}")
+        self._note(user, request, in_sync=not reply.buckets and not request.asks)
+        if reply.answers:
+            logger.info(
+                "schema_sync_served downstream_cluster=%s kinds=%s bytes=%d",
+                request.cluster,
+                ",".join(reply.answers),
+                len(octets),
+            )
+        return octets
+
+    def _note(self, user: str, request: SyncRequest, *, in_sync: bool) -> None:
         self._requests_served += 1
         self._last_request_stamp = int(time())
-        if differing:
-            logger.info(
-                "schema_sync_served downstream_cluster=%s kinds=%s", request.cluster, ",".join(differing)
-            )
-        return reply
+        key = user, request.cluster
+        served = self._served.pop(key, None) or _Served(user, request.cluster)
+        served.last_request_stamp = self._last_request_stamp
+        served.requests += 1
+        served.in_sync = in_sync
+        self._served[key] = served
+        if len(self._served) > DOWNSTREAMS_MAX:
+            del self._served[next(iter(self._served))]
+
+    def state(self) -> bytes:
+        """Stands for what a downstream would be told now; empty if nothing.
+
+        It may be behind for as long as it takes to look now and then.
+        """
+        if not self.enabled or self.mode is not Mode.UPSTREAM:
+            return b""
+        began_s = monotonic()
+        if began_s >= self._look_again_at_s:
+            self._digests.look(self._node.broker.definitions)
+            self._state = self._digests.state()
+            ended_s = monotonic()
+            self._look_again_at_s = ended_s + (ended_s - began_s) / LOOK_SHARE_MAX
+        return self._state
 
     # -- status -------------------------------------------------------------------------------
 
@@ -228,16 +341,20 @@ class SchemaSync:
             serving = self.enabled and self.mode is Mode.UPSTREAM
             status["state"] = State.RUNNING if serving else State.DISCONNECTED
             status["last_sync_request_stamp"] = self._last_request_stamp
+        decided = self._decided.operating_mode is not None
         endpoints, username = self._upstream()
         return {
             "node": self._node.config.node_name,
             "operating_mode": str(self.mode),
+            "operating_mode_source": "run time" if decided else "configuration",
+            "configured_operating_mode": self._node.config.schema_sync.operating_mode,
             "enabled": self.enabled,
             **status,
             "state": str(status["state"]),
             "upstream_endpoints": endpoints,
             "upstream_username": username,
             "requests_served": self._requests_served,
+            "downstreams": msgspec.to_builtins(list(self._served.values())),
         }
 
     def _upstream(self) -> tuple[list[str], str | None]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
@@ -27,10 +26,12 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from leveret.config import Config
+from leveret.config.tls import TlsOptions
 from leveret.core.broker import STANDBY_TAG, Broker
 from leveret.model.definitions import GlobalParameter, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
 from leveret.runtime.pipeline_process import Event, PipelineFailed, ask
+from leveret.runtime.standby_archive import StandbyArchive
 from leveret.runtime.standby_transfer import TransferSupervisor, Upstream, parse_upstream
 from leveret.storage.state_file import StateFile
 
@@ -39,7 +40,6 @@ logger = logging.getLogger(__name__)
 UPSTREAM_PARAMETER: Final = "standby_replication_upstream"
 MODES: Final = ("upstream", "downstream", "none")
 DRAIN_TIMEOUT_S: Final = 20.0
-_LOOK_CACHE_S: Final = 2.0
 _LOOPBACK: Final = ("127.0.0.1", "::1", "0.0.0.0", "::")
 
 Progress = Callable[[Event], None]
@@ -134,9 +134,9 @@ class StandbyDownstream:
         except msgspec.ValidationError as error:
             raise InvalidCommand(f"{self._state_file.path}: {error}") from None
         self.data_dir = node.config.standby.data_dir or node.data_dir / "standby"
+        self.archive = StandbyArchive(self.data_dir, node.config.node_name)
         self._transfer = TransferSupervisor(self._job)
         self._lock = asyncio.Lock()
-        self._looked: tuple[float, Event] = (0.0, {})
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -253,11 +253,37 @@ class StandbyDownstream:
             await self._transfer.stop()
             self._decided.promoting = None
             self._save()
-            for name in ("plans", "manifest", "data"):
-                await asyncio.to_thread(shutil.rmtree, self.data_dir / name, ignore_errors=True)
-            self._looked = (0.0, {})
+            await self.archive.delete_all()
             if follows:
                 await self.start()
+
+    async def delete_orphaned_data(self) -> list[dict[str, Any]]:
+        """Erase what was transferred of vhosts that are not this node's to recover: gone, untagged, or made anew.
+
+        Returns:
+            A row a vhost: vhost, bytes.
+
+        Raises:
+            PreconditionFailed: a promotion has begun.
+        """
+        async with self._changing("delete orphaned data"):
+            if self._decided.promoting is not None:
+                raise PreconditionFailed(
+                    "the promotion of this node has begun and may need the data: promote it again to finish"
+                )
+            orphans = await self.archive.orphans(self._vhosts())
+            if not orphans:
+                return []
+            follows = self._transfer.runs
+            await self._transfer.stop()
+            try:
+                rows = await self.archive.forget(orphans)
+            finally:
+                if follows:
+                    await self.start()
+            for row in rows:
+                logger.info("standby_orphan_deleted vhost=%s octets=%d", row["vhost"], row["bytes"])
+            return rows
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -282,33 +308,6 @@ class StandbyDownstream:
             "lag_p99_ms": self._transfer.lag_ms(0.99),
             "vhosts": self._transfer.rows(self._vhosts()) if self.mode == "downstream" else [],
         }
-
-    async def list_vhosts_available(self) -> list[str]:
-        """Vhosts with data to recover."""
-        return [row["vhost"] for row in (await self._look())["vhosts"] if row["records"]]
-
-    async def metrics(self) -> list[dict[str, Any]]:
-        """A row a queue: queue, timestamp (of the newest record, ms), vhost, messages, settled."""
-        rows: list[dict[str, Any]] = (await self._look())["queues"]
-        return rows
-
-    async def disk_usage(self) -> list[dict[str, Any]]:
-        """A row a vhost: node, size, unit, vhost, bytes."""
-        return [
-            {
-                "node": self._node.config.node_name,
-                "size": round(row["bytes"] / 1e9, 4),
-                "unit": "gb",
-                "vhost": row["vhost"],
-                "bytes": row["bytes"],
-            }
-            for row in (await self._look())["vhosts"]
-        ]
-
-    async def inspect(self) -> list[dict[str, Any]]:
-        """Messages by vhost, exchange and routing key; reads all that was transferred."""
-        rows: list[dict[str, Any]] = (await ask("inspect", {"data_dir": str(self.data_dir)}))["rows"]
-        return rows
 
     def promotion_summary(self) -> list[dict[str, Any]]:
         """What promotions recovered, oldest first; rows as `promote` returns them."""
@@ -362,6 +361,7 @@ class StandbyDownstream:
             "endpoints": upstream.endpoints,
             "credentials": {"username": upstream.username, "password": upstream.password},
             "vhosts": vhosts,
+            "tls": _tls_of(self._node.config.standby.tls),
             "spark": self._spark(),
         }, ""
 
@@ -403,13 +403,6 @@ class StandbyDownstream:
     def _changing(self, what: str) -> _Alone:
         return _Alone(self._lock, what)
 
-    async def _look(self) -> Event:
-        at_s, found = self._looked
-        if not found or time.monotonic() - at_s > _LOOK_CACHE_S:
-            found = await ask("look", {"data_dir": str(self.data_dir)})
-            self._looked = (time.monotonic(), found)
-        return found
-
     def _save(self) -> None:
         self._state_file.save(msgspec.to_builtins(self._decided))
 
@@ -428,6 +421,21 @@ class _Alone:
 
     async def __aexit__(self, *error: object) -> None:
         self._lock.release()
+
+
+def _tls_of(options: TlsOptions) -> dict[str, Any] | None:
+    """For the pipeline's links; None: nothing is set, so they are not encrypted."""
+    if options == TlsOptions():
+        return None
+    return {
+        "verify": options.verify == "verify_peer",
+        "cacertfile": str(options.cacertfile or ""),
+        "certfile": str(options.certfile or ""),
+        "keyfile": str(options.keyfile or ""),
+        "password": options.password or "",
+        "versions": list(options.versions),
+        "ciphers": list(options.ciphers),
+    }
 
 
 def _rows(promotion: Promotion) -> list[dict[str, Any]]:

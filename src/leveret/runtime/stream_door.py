@@ -19,7 +19,8 @@ from leveret.runtime.commit import GroupCommit
 from leveret.runtime.committed_log import CommittedLog
 from leveret.runtime.engine import Engine
 from leveret.runtime.hosts import Authority
-from leveret.runtime.outgoing import Collector, OutgoingLog
+from leveret.runtime.outgoing import Collector
+from leveret.runtime.outgoing_log import OutgoingLog
 from leveret.runtime.recovery_ingest import RecoveryIngest
 from leveret.runtime.stream_store import StreamStore
 from leveret.session.certificate import LoginRule, TlsPeer
@@ -58,6 +59,7 @@ class StreamDoor:
         mechanisms: tuple[str, ...],
         alarms: Alarms,
         certificate_login: LoginRule,
+        clock_ms: Callable[[], int],
     ) -> None:
         """What is not configured of the advertised addresses is the listeners'; see `listening`."""
         self.node_name = node_name
@@ -73,9 +75,15 @@ class StreamDoor:
         self._streams = streams
         self._engine = engine
         self._commit = commit
+        self._clock_ms = clock_ms
         self._login = authority.over("stream")
         self.authenticate = self._login.authenticate
         self.open_vhost = authority.open_vhost
+
+    @property
+    def refuses_publishes(self) -> bool:
+        """See stream_host."""
+        return self._broker.refuses_durable
 
     @property
     def is_blocked(self) -> bool:
@@ -240,12 +248,13 @@ class StreamDoor:
         """See StreamHost."""
         log = self._collector.logs.get(vhost)
         if log is not None:
-            log.offsets[reference] = offset
+            log.note_downstream(reference, offset, self._clock_ms())
 
     def query_offset(self, vhost: str, reference: str) -> int | None:
         """See StreamHost."""
         log = self._collector.logs.get(vhost)
-        return log.offsets.get(reference) if log is not None else None
+        known = log.downstreams.get(reference) if log is not None else None
+        return known.offset if known is not None else None
 
 
 class OpenStream:

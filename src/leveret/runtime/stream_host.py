@@ -10,7 +10,7 @@ from typing import Protocol
 
 from leveret.core.stream import Batch, LogBounds
 from leveret.core.stream_groups import ConsumerGroups
-from leveret.session.stream_types import SequenceBook, StreamAuthority, StreamBook
+from leveret.session.stream_types import CollectedLog, SequenceBook, StreamAuthority, StreamBook
 
 
 class ServedLog(LogBounds, Protocol):
@@ -36,6 +36,10 @@ class ServedLog(LogBounds, Protocol):
 
         Also when the log is closed.
         """
+
+
+class ServedCollection(ServedLog, CollectedLog, Protocol):
+    """An outgoing log."""
 
 
 class StreamHandle(StreamBook, Protocol):
@@ -68,7 +72,7 @@ class RecoveryQueue(SequenceBook, Protocol):
 class StreamHost(StreamAuthority, Protocol):
     """The node."""
 
-    def outgoing_log(self, user: str, vhost: str) -> ServedLog:
+    def outgoing_log(self, user: str, vhost: str) -> ServedCollection:
         """NotFound: the vhost is not replicated. AccessRefused: no permission to read."""
 
     def recovery_queue(self, user: str, vhost: str, queue: str) -> RecoveryQueue:
@@ -80,6 +84,10 @@ class StreamHost(StreamAuthority, Protocol):
     @property
     def groups(self) -> ConsumerGroups:
         """The groups of subscriptions of which one is active."""
+
+    @property
+    def refuses_publishes(self) -> bool:
+        """Whether they are, one by one: too few followers are in sync."""
 
     @property
     def is_blocked(self) -> bool:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, cast
 
-from leveret.model.errors import LeveretError, NotFound, Refusal
+from leveret.model.errors import LeveretError, NotFound, PreconditionFailed, Refusal
 from leveret.runtime import connection_log
 from leveret.runtime.addresses import is_loopback
 from leveret.runtime.stream_host import RecoveryQueue, ServedLog, StreamHandle, StreamHost
@@ -276,6 +276,8 @@ class StreamPeer(asyncio.Protocol):
         stream = self._streams.get(write.publisher.queue)
         if stream is None:
             write.batch.done(NotFound(f"stream '{write.publisher.queue}' is gone"))
+        elif self._host.refuses_publishes:
+            write.batch.done(PreconditionFailed("too few followers are in sync; see replication.min_in_sync"))
         else:
             stream.publish(write.batch)
 

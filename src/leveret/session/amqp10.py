@@ -6,6 +6,7 @@
       request: message-id, reply-to = the address of that source
       reply:   correlation-id = the request's message-id; the request is accepted
       refused: the request is rejected with a condition; the link stays
+      notice:  subject `changed`, no correlation-id: a request would be told something else than the last one
 
 What is declined is declined at the smallest scope there is (message, link, connection) with an AMQP 1.0
 condition and a text. Octets that are not AMQP 1.0 close this connection only. The host never sees a
@@ -66,6 +67,7 @@ VHOST_PREFIX: Final = "vhost:"
 LOGIN_TIMEOUT_MS: Final = 10_000
 """From the first octet to an open connection, and from our `close` to the peer's."""
 LINKS_MAX: Final = 16
+NOTICE: Final = "changed"
 CREDIT: Final = 4
 """Requests a client may send ahead, and replies that may wait for it."""
 MESSAGE_BYTES_MAX: Final = REQUEST_BYTES_MAX + 4096
@@ -100,6 +102,9 @@ class Amqp10Host(Protocol):
     def schema_request(self, user: str, body: bytes) -> bytes:
         """The reply to a request of the schema sync. Raises `Refusal`."""
 
+    def schema_state(self) -> bytes:
+        """Stands for what a request would be told now; empty while none is served."""
+
 
 class _Declined(Exception):
     """Carries a condition from where something is found wrong to the scope that ends by it."""
@@ -132,6 +137,7 @@ class Amqp10Session:
         self._links = 0
         self._partial: dict[str, bytearray] = {}
         self._replies: dict[str, Sender] = {}
+        self._told: dict[str, bytes] = {}
 
     @property
     def closed(self) -> bool:
@@ -160,10 +166,13 @@ class Amqp10Session:
         return min(due) if due and not self.closed else None
 
     def tick(self, now_ms: int) -> bytes:
-        """Let time pass: heartbeats, a peer that fell silent, a login or close that never comes."""
+        """Let time pass: heartbeats, a peer that fell silent, a login or close that never comes; notices are due."""
         if self._deadline_ms is not None and now_ms >= self._deadline_ms:
             self._phase = _Phase.CLOSED
-        return self._output(now_ms) if self._phase is _Phase.AMQP else b""
+        if self._phase is not _Phase.AMQP:
+            return b""
+        self._notify()
+        return self._output(now_ms)
 
     # -- login --------------------------------------------------------------------------------
 
@@ -323,6 +332,7 @@ class Amqp10Session:
         self._partial.pop(link.name, None)
         for address in [a for a, sender in self._replies.items() if sender == link]:
             del self._replies[address]
+            self._told.pop(address, None)
         self._engine.forget(link)
         link.close()
         link.free()
@@ -380,6 +390,19 @@ class Amqp10Session:
             raise _Declined(CONDITION[type(refusal)], str(refusal)) from None
         reply = Message(body=body, inferred=True, correlation_id=request.id, address=request.reply_to)
         self._engine.send(sender, reply, settled=True)
+        self._told[request.reply_to] = self._host.schema_state()
+
+    def _notify(self) -> None:
+        """Say once to each client that asked before, that it would be told something else now."""
+        if not self._told:
+            return
+        state = self._host.schema_state()
+        for address, told in self._told.items():
+            sender = self._replies[address]
+            if state and told != state and sender.credit > 0 and not self._engine.sending:
+                notice = Message(body=b"", inferred=True, subject=NOTICE, address=address)
+                self._engine.send(sender, notice, settled=True)
+                self._told[address] = state
 
 
 def _message(octets: bytes) -> Message:

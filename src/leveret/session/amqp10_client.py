@@ -2,7 +2,8 @@
 
 Life: `start` -> (login, open, begin, two attaches) -> `ready` -> `request` -> `outcome` -> `request` ...
 until `failure` says why there is no link any more. One request at a time; a reply to an earlier one is
-dropped. `session.amqp10` is the other end.
+dropped. The upstream may say at any time that its schema has changed: `has_notice`. `session.amqp10` is the other
+end.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from proton import (
 
 from leveret.core.schema import SCHEMA_VHOST
 from leveret.model.errors import AuthenticationFailed, LeveretError, PeerError, Refusal
-from leveret.session.amqp10 import CONDITION, REQUEST_ADDRESS, VHOST_PREFIX
+from leveret.session.amqp10 import CONDITION, NOTICE, REQUEST_ADDRESS, VHOST_PREFIX
 from leveret.session.amqp10_engine import INCOMING_BYTES_MAX, Engine, data_of
 from leveret.wire.schema_sync import REPLY_BYTES_MAX
 
-CREDIT: Final = 2
-"""One for the reply that is awaited, one for a late one."""
+CREDIT: Final = 3
+"""One for the reply that is awaited, one for a late one, one for a notice."""
 MESSAGE_BYTES_MAX: Final = REPLY_BYTES_MAX + 4096
 # The first refusal that has a condition is the one it stands for on this side.
 _REFUSAL: Final[dict[str, type[Refusal]]] = {name: kind for kind, name in reversed(CONDITION.items())}
@@ -48,6 +49,7 @@ class SchemaLinkClient:
         """Name ourselves and log in as `username`; nothing is sent before `start`."""
         self.failure: LeveretError | None = None
         self.outcome: bytes | LeveretError | None = None
+        self.has_notice = False
         self._username = username
         self._engine = engine = Engine(server=False)
         engine.connection.container = container_id
@@ -201,6 +203,9 @@ class SchemaLinkClient:
             message.decode(octets)
         except (ProtonException, ValueError, TypeError, LookupError) as error:
             self.outcome = SchemaLinkError(f"the reply is no AMQP 1.0 message: {error}")
+            return
+        if message.correlation_id is None and message.subject == NOTICE:
+            self.has_notice = True
             return
         if message.correlation_id != self._request_id:
             return

@@ -131,6 +131,7 @@ def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:
             "committed_offset": log.committed_offset,
             "committed_timestamp_ms": log.last_timestamp_ms,
             "bytes": log.bytes,
+            "log_id": session.authority.outgoing_log(session.user, session.vhost).log_id,
         }
     else:
         is_empty = log.committed_offset == log.first_offset

@@ -63,6 +63,14 @@ class StreamBook(SequenceBook, Protocol):
         """The offset that a reader stored last."""
 
 
+class CollectedLog(LogBounds, Protocol):
+    """An outgoing log."""
+
+    @property
+    def log_id(self) -> int:
+        """What it is called: a log that takes its place is called otherwise."""
+
+
 class StreamAuthority(Protocol):
     """Answers a session's questions at once; its refusals are told to the peer as codes."""
 
@@ -125,7 +133,7 @@ class StreamAuthority(Protocol):
     def route(self, vhost: str, super_stream: str, routing_key: str) -> list[str]:
         """The streams that a routing key leads to. NotFound: no such super stream."""
 
-    def outgoing_log(self, user: str, vhost: str) -> LogBounds:
+    def outgoing_log(self, user: str, vhost: str) -> CollectedLog:
         """NotFound: the vhost is not replicated. AccessRefused: no permission to read."""
 
     def recovery_queue(self, user: str, vhost: str, queue: str) -> SequenceBook:

@@ -73,11 +73,16 @@ class SetAside:
         leader_id: str,
         leader_uri: str,
         name_of: Callable[[str], tuple[str, str] | None],
+        logs_dir: Path | None = None,
         on_read: OnRead | None = None,
     ) -> None:
-        """Of a node in `from_epoch` that joins a leader in `to_epoch`; `name_of` gives a log's vhost and queue."""
+        """Of a node in `from_epoch` that joins a leader in `to_epoch`; `name_of` gives a log's vhost and queue.
+
+        The logs are below `logs_dir`, without one where they belong: below the data directory.
+        """
         self.report: Report | None = None
         self._data_dir = data_dir
+        self._logs_dir = logs_dir or data_dir
         self._new = Report(
             _id(at_ms, from_epoch), at_ms, from_epoch, to_epoch, node_id, leader_id, leader_uri
         )
@@ -85,7 +90,7 @@ class SetAside:
         self._on_read = on_read
 
     def add(self, path: str, at_offset: int = 0) -> DivergentLog | None:
-        """Set aside what the log at `path`, below the data directory, holds from the chunk with `at_offset` on.
+        """Set aside what the log at `path`, below the directory of all logs, holds from the chunk with `at_offset` on.
 
         Returns:
             What that is; None if there is nothing.
@@ -93,7 +98,7 @@ class SetAside:
         Raises:
             StorageError: the disk refused it. The log must be left as it is.
         """
-        directory = self._data_dir / path
+        directory = self._logs_dir / path
         try:
             pieces = self._tail(directory, at_offset)
             if not pieces:

@@ -425,22 +425,25 @@ class Log:
             Corrupt: a chunk can not be read back.
         """
         for found in self._walk(offset, bytes_max):
-            header, buffer, start = found.header, found.buffer, found.at + HEADER_BYTES
-            middle = start + header.data_bytes
-            chunk = Chunk(header, buffer[start:middle], buffer[middle : middle + header.trailer_bytes])
+            chunk = found.chunk
             if check:
                 self._verify(chunk, found)
             yield chunk
 
     def read_raw(self, offset: int, bytes_max: int) -> Iterator[tuple[Header, bytes]]:
         """As `read`, but each chunk as its octets, header to trailer, unparsed and unchecked."""
-        for header, buffer, at, _, _ in self._walk(offset, bytes_max):
-            yield header, buffer[at : at + header.chunk_bytes]
+        for found in self._walk(offset, bytes_max):
+            yield found.header, found.octets
 
     def read_segments(self, offset: int, bytes_max: int) -> Iterator[tuple[int, Header, bytes]]:
-        """As `read_raw`, each chunk with the first offset of the segment that it is in: what `append_raw` takes."""
-        for header, buffer, at, segment, _ in self._walk(offset, bytes_max):
-            yield segment.first_offset, header, buffer[at : at + header.chunk_bytes]
+        """As `read_raw`, verified, each chunk with the first offset of its segment: what `append_raw` takes.
+
+        Raises:
+            StorageError: a chunk can not be read back.
+        """
+        for found in self._walk(offset, bytes_max):
+            self._verify(found.chunk, found)
+            yield found.segment.first_offset, found.header, found.octets
 
     def headers_before(self, before: int, count: int) -> list[tuple[Header, bytes]]:
         """Headers, as they are and as octets, of at most `count` chunks that begin before an offset, newest first.
@@ -542,6 +545,24 @@ class Log:
             dropped += 1
         return dropped
 
+    def empty(self) -> None:
+        """Delete all that is held; the next offset stays what it is, after a crash too. Blocks for the disk.
+
+        Raises:
+            StorageError: the disk refused it; what could not be deleted is still there.
+        """
+        try:
+            self.sync()
+            if self._segments[-1].size:
+                segment = Segment(self.directory, self.next_offset)
+                segment.fd()
+                if self._durable:
+                    _fsync_directory(self.directory)
+                self._segments.append(segment)
+        except OSError as error:
+            raise StorageError(f"log {self.directory}: cannot be emptied: {error}") from error
+        self.drop_before(self.next_offset)
+
     def retain(self, *, bytes_max: int | None = None, older_than_ms: int | None = None) -> int:
         """Delete oldest segments beyond a size or an age; return how many."""
         dropped = 0
@@ -624,6 +645,18 @@ class _Found(NamedTuple):
     at: int
     segment: Segment
     position: int
+
+    @property
+    def octets(self) -> bytes:
+        """Header to trailer."""
+        return self.buffer[self.at : self.at + self.header.chunk_bytes]
+
+    @property
+    def chunk(self) -> Chunk:
+        """Unchecked."""
+        header, start = self.header, self.at + HEADER_BYTES
+        middle = start + header.data_bytes
+        return Chunk(header, self.buffer[start:middle], self.buffer[middle : middle + header.trailer_bytes])
 
 
 def sync_descriptors(descriptors: list[int]) -> None:

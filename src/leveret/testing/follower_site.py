@@ -284,12 +284,20 @@ class FollowerSite:
         result = follower.promote(force=force)
         assert result.get("promoted"), result
         follower.node.wait_ready()
-        self.followers = [member for member in self.members if member is not follower]
-        self.leader = follower
-        for other in self.followers:
-            other.link.target_port = follower.replication_port
-            other.link.cut()
+        self._point_at(follower)
         return result
+
+    def promote_by_restart(self, follower: Member) -> None:
+        """Promote as the seed does it: the follower, which must be down, is started with the leader's flags."""
+        follower.lead()
+        self._point_at(follower)
+
+    def _point_at(self, leader: Member) -> None:
+        self.followers = [member for member in self.members if member is not leader]
+        self.leader = leader
+        for other in self.followers:
+            other.link.target_port = leader.replication_port
+            other.link.cut()
 
     def wait_in_sync(self) -> None:
         """Wait until every follower is."""

@@ -63,6 +63,10 @@ def make_chunk(
     return header + data + trailer
 
 
+LOG_ID: Final = 7
+"""What a log is called unless a test says otherwise."""
+
+
 class FakeServedLog:
     """An outgoing log whose every chunk is durable as soon as it is appended."""
 
@@ -74,6 +78,7 @@ class FakeServedLog:
         self._callbacks: list[Callable[[], None]] = []
         self.fails_with: Exception | None = None
         self.reads = 0
+        self.log_id = LOG_ID
 
     def append(
         self, bodies: Sequence[Octets], *, kind: ChunkType = ChunkType.USER, timestamp_ms: int = 0
@@ -250,6 +255,7 @@ class FakeStreamHost:
     advertised_tls_port: int = 0
     mechanisms: tuple[str, ...] = ("PLAIN",)
     is_blocked: bool = False
+    refuses_publishes: bool = False
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
         """The name, if the password is right; guest only from loopback."""

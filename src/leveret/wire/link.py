@@ -101,11 +101,15 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Inventory(msgspec.Struct, frozen=True, array_like=True):
-    """All that a follower has: its logs and the names of its state files; may come in parts, the last one `is_last`."""
+    """All that a follower has: its logs and the names of its state files; may come in parts, the last one `is_last`.
+
+    With an `apply_delay_ms` other than 0 it has what it has only so that it can be applied so much later.
+    """
 
     logs: list[Held]
     files: list[str]
     is_last: bool
+    apply_delay_ms: int = 0
 
 
 class Probe(msgspec.Struct, frozen=True, array_like=True):

@@ -1,17 +1,26 @@
-"""Bodies of the schema sync's messages: a request with digests, a reply with whole kinds.
+"""Bodies of the schema sync's messages: what a downstream knows and asks for, and what its upstream says to that.
 
     0       3         4      5
     +-------+---------+------+---------------------+
     | "LSS" | version | type | zstd frame of JSON  |
     +-------+---------+------+---------------------+
-                 1     'Q'/'A'
+                 2     'Q'/'A'
 
-    request  {"cluster": "eu.2", "digests": {"users": "9f86...", ...}}
-    reply    {"cluster": "eu.1", "digests": {"users": "2c26...", ...}, "entities": {"users": [{...}, ...]}}
+One sync is a few requests, each with its reply (`session.schema_exchange`):
 
-Entities have the JSON form of the definitions (`model.definitions`). A reply holds each kind that the
-request named and whose digest differs, whole; an empty `entities` says that nothing changed. `digests`
-are those of the upstream's schema from which the reply was made.
+    compare  {"cluster": "eu.2", "digests": {"users": "n4Fl...", ...}}
+             {"cluster": "eu.1", "state": "w2k9...", "buckets": {"queues": "8sP0..."}}
+    ask      {"cluster": "eu.2", "asks": {"queues": {"count": 256, "held": {"17": "Jq3A..."}}}}
+             {"cluster": "eu.1", "state": "w2k9...",
+              "answers": {"queues": {"17": {"gone": "Jq3A...", "entities": [{...}]}}}}
+
+A request to compare has the digest of each kind as the downstream knows its upstream; the reply has the digests of
+the buckets of each kind that differs, so an empty one says that nothing changed. A request that asks has the
+digests of the entities known in some of these buckets; the reply has the digests of those that are no more, and the
+entities that are new or otherwise. A bucket asked for with null is answered whole. A reply need not answer every
+bucket that was asked for: a large schema comes in parts. `state` is the digest of everything at that moment. Digests
+are octets, base64 in JSON; see `core.schema_digests`. Entities have the JSON form of the definitions
+(`model.definitions`).
 
 A receiver ignores fields it does not know, so either side may be the newer one; what it must not
 ignore raises the version.
@@ -28,8 +37,8 @@ from leveret.model.definitions import KINDS, AnyEntity
 from leveret.model.errors import PeerError
 
 MAGIC: Final = b"LSS"
-VERSION: Final = 1
-REQUEST_BYTES_MAX: Final = 64 * 1024
+VERSION: Final = 2
+REQUEST_BYTES_MAX: Final = 256 * 1024
 REPLY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Compressed; what it holds may be `JSON_BYTES_MAX` long."""
 JSON_BYTES_MAX: Final = 512 * 1024 * 1024
@@ -44,27 +53,49 @@ class SchemaSyncError(PeerError):
     """These octets are not a message of the schema sync, or one of a version not known here."""
 
 
-class SyncRequest(msgspec.Struct, frozen=True):
-    """What a downstream has: its cluster's name and a digest for each kind it knows."""
+class Ask(msgspec.Struct, frozen=True):
+    """Buckets of one kind, of `count` in all: the digests of the entities known in each, None to be told all."""
+
+    count: int
+    held: dict[int, bytes | None]
+
+
+class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a downstream knows and asks for; `digests` are those of kinds."""
 
     cluster: str
-    digests: dict[str, str]
+    digests: dict[str, bytes] = {}
+    asks: dict[str, Ask] = {}
 
 
-class SyncReply(msgspec.Struct, frozen=True):
-    """What its upstream has: digests, and the entities of each kind that differs."""
+class Answer(msgspec.Struct, frozen=True):
+    """What differs in one bucket: the digests of what is no more, and what is new or otherwise."""
+
+    gone: bytes
+    entities: list[AnyEntity]
+
+
+class SyncReply(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the upstream says; `buckets` are the digests of the buckets of each kind that differs."""
 
     cluster: str
-    digests: dict[str, str]
-    entities: dict[str, list[AnyEntity]]
+    state: bytes
+    buckets: dict[str, bytes] = {}
+    answers: dict[str, dict[int, Answer]] = {}
+
+
+class _Answer(msgspec.Struct):
+    """An answer before its entities are read: their type depends on their kind."""
+
+    gone: bytes
+    entities: msgspec.Raw
 
 
 class _Reply(msgspec.Struct):
-    """A reply before its entities are read: their type depends on their kind."""
-
     cluster: str
-    digests: dict[str, str]
-    entities: dict[str, msgspec.Raw]
+    state: bytes
+    buckets: dict[str, bytes] = {}
+    answers: dict[str, dict[int, _Answer]] = {}
 
 
 _LISTS: Final = {kind: msgspec.json.Decoder(list[entity]) for kind, entity in KINDS.items()}  # type: ignore[valid-type]  # a type made at run time
@@ -100,20 +131,20 @@ def decode_reply(body: bytes) -> SyncReply:
     """
     try:
         reply = msgspec.json.decode(_unpack(_REPLY, body, JSON_BYTES_MAX), type=_Reply)
-        entities = {kind: _entities(kind, octets) for kind, octets in reply.entities.items()}
+        answers = {kind: _answers(kind, buckets) for kind, buckets in reply.answers.items()}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SchemaSyncError(f"schema sync reply: {error}") from None
-    return SyncReply(reply.cluster, reply.digests, entities)
+    return SyncReply(reply.cluster, reply.state, reply.buckets, answers)
 
 
-def _entities(kind: str, octets: msgspec.Raw) -> list[AnyEntity]:
+def _answers(kind: str, buckets: dict[int, _Answer]) -> dict[int, Answer]:
     if kind not in _LISTS:
         raise SchemaSyncError(f"schema sync reply: unknown kind of entity {kind!r}")
+    decode = _LISTS[kind].decode
     try:
-        entities: list[AnyEntity] = _LISTS[kind].decode(octets)
+        return {index: Answer(answer.gone, decode(answer.entities)) for index, answer in buckets.items()}
     except msgspec.ValidationError as error:
         raise SchemaSyncError(f"schema sync reply: {kind}: {error}") from None
-    return entities
 
 
 def _pack(kind: int, json: bytes) -> bytes:

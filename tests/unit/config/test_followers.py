@@ -80,6 +80,11 @@ def test_a_leader_s_file_is_read(tmp_path: Path) -> None:
     assert (read.etcd_prefix, read.etcd_lease_ttl_ms) == ("site-1", 5_000)
 
 
+def test_a_follower_s_file_is_read(tmp_path: Path) -> None:
+    read = load(conf(tmp_path, "replication.follow = tcp://leader.example")).followers
+    assert read.follow == NodeUri("tcp", "leader.example", 5679)
+
+
 def test_a_delayed_follower_is_refused_as_long_as_there_is_none(tmp_path: Path) -> None:
     text = "replication.follow = tcp://localhost:5679\nreplication.apply_delay = 30m\n"
     with pytest.raises(ConfigError, match=r"replication\.apply_delay asks for a delayed follower"):

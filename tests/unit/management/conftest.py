@@ -57,6 +57,18 @@ class FakeSchemaSync:
     async def add_user(self, name: str, password: str) -> None:
         self.told.append((name, password))
 
+    async def sync(self, *, force: bool) -> dict[str, Any]:
+        self.told.append(("sync", force))
+        return {"puts": 1, "deletes": 2, "conflicts": ["queues v/q: why"], "refused": [], "changes": []}
+
+    async def diff(self) -> list[dict[str, Any]]:
+        row = {"action": "change", "kind": "vhosts", "entity": "v", "key": ["v"], "reason": ""}
+        sides = {"own": {"description": "a"}, "upstream": {"description": "b"}}
+        return [{**row, **sides, "fields": ["description"]}]
+
+    def history(self) -> list[dict[str, Any]]:
+        return [{"stamp": 7, "puts": 1, "deletes": 0, "changes": ["put queues v/q"]}]
+
     def status(self) -> dict[str, Any]:
         return {
             "node": "leveret@test",

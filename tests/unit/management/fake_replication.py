@@ -67,6 +67,7 @@ class FakeReplication:
         self.min_in_sync = 0
         self.followers: list[dict[str, Any]] = []
         self.leader: dict[str, Any] | None = None
+        self.etcd: dict[str, Any] | None = None
         self.would_lose: dict[str, Any] = {"known": True, "messages": 12, "bytes": 3456, "seconds": 0.75}
         self.rows: list[dict[str, Any]] = []
         self.unrepaired: list[str] = []
@@ -112,7 +113,7 @@ class FakeReplication:
                 "id": report,
                 "at_ms": 1_700_000_000_000,
                 "from_epoch": 2,
-                "logs": 3,
+                "logs": [{"path": name} for name in ("definitions", "queues/1", "queues/2")],
                 "messages": len(messages),
                 "octets": 400,
                 "queues": queues,
@@ -140,7 +141,7 @@ class FakeReplication:
             "leader": self.leader,
             "followers": self.followers,
             "in_sync": in_sync,
-            "etcd": None,
+            "etcd": self.etcd,
             "scrub": {
                 "running": False,
                 "last_at_ms": 1_700_000_000_000,

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leveret.model.errors import StorageError
+from leveret.pipeline.job import EVERYTHING, Selection
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.plan import (
     Outcome,
-    Plan,
     PlanDirectory,
     covered_number,
     delete_unfrozen,
@@ -21,8 +21,8 @@ from leveret.pipeline.plan import (
     unfinished,
 )
 from leveret.pipeline.publish import PlanPublisher
-from leveret.pipeline.store import store_range
-from leveret.pipeline.survivors import may_have_survivors, not_to_recover, write_run
+from leveret.pipeline.survivors import may_have_survivors, not_to_recover
+from leveret.testing.standby_archive import freeze_plan, transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
 VHOST = "/"
@@ -85,47 +85,29 @@ class Standby:
         self._chunks_per_file = chunks_per_file
 
     def transfer(self, upstream: StandbyUpstream) -> None:
-        have = self.manifest.next_by_vhost.get(VHOST, 0)
-        chunks = (
-            upstream.logs[VHOST].read(have, 1 << 40) if have < upstream.logs[VHOST].committed_offset else []
-        )
-        for first in range(0, len(chunks), self._chunks_per_file):
-            file = store_range(self.data_dir, VHOST, chunks[first : first + self._chunks_per_file])
-            assert file is not None
-            self.manifest.append([file])
+        self.manifest = transfer(upstream, self.data_dir, chunks_per_file=self._chunks_per_file)
 
-    def plan(self, *, from_scratch: bool = False) -> PlanDirectory | None:
-        masks = not_to_recover(self.manifest, VHOST, start_from_scratch=from_scratch)
-        files = [file for file in self.manifest.files() if may_have_survivors(file, masks)]
-        if not files:
-            return None
-        directory = PlanDirectory.new(self.data_dir, VHOST)
-        parts = []
-        for number, file in enumerate(files):
-            run = directory.runs / f"{number}.arrow"
-            parts += write_run(self.data_dir, VHOST, [(number, file.path)], masks, run)
-        plan = Plan(
-            plan_id=directory.path.name,
-            vhost=VHOST,
-            number=self.manifest.number,
-            start_from_scratch=from_scratch,
-            files=[file.path for file in files],
-            parts=parts,
-        )
-        directory.freeze(plan)
-        return directory
+    def plan(self, selection: Selection = EVERYTHING) -> PlanDirectory | None:
+        return freeze_plan(self.manifest, VHOST, selection)
 
     def publish(self, directory: PlanDirectory) -> Outcome:
         plan = directory.load()
         publisher = PlanPublisher(directory, self.broker.connect, lambda count: None)
         queues = publisher.publish(sorted(plan.queues)) if plan.queues else []
-        outcome = Outcome(plan_id=plan.plan_id, vhost=VHOST, number=plan.number, finished_ms=1, queues=queues)
+        outcome = Outcome(
+            plan_id=plan.plan_id,
+            vhost=VHOST,
+            number=plan.number,
+            selection=plan.selection,
+            finished_ms=1,
+            queues=queues,
+        )
         directory.finish(outcome)
         return outcome
 
-    def promote(self, *, from_scratch: bool = False) -> int:
+    def promote(self, **wanted: Any) -> int:
         """Recover; returns how many messages."""
-        directory = self.plan(from_scratch=from_scratch)
+        directory = self.plan(Selection(**wanted))
         return 0 if directory is None else sum(queue.messages for queue in self.publish(directory).queues)
 
 
@@ -206,6 +188,57 @@ def test_a_later_promotion_recovers_only_what_is_newer(
         assert not recovered.get(queue, set()) & set(newer)
 
 
+@given(before=steps, after=steps, chunks_per_file=st.integers(1, 6))
+@settings(max_examples=60)
+def test_as_of_any_moment_a_queue_is_as_it_stood_and_the_rest_comes_with_a_later_promotion(
+    before: list[Any], after: list[Any], chunks_per_file: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    upstream = StandbyUpstream()
+    play(upstream, before)
+    as_of_ms, then = upstream.now_ms - 1, expected(upstream)
+    play(upstream, after, base=1000)
+    standby = Standby(tmp_path_factory.mktemp("standby"), chunks_per_file)
+    standby.transfer(upstream)
+    standby.promote(as_of_ms=as_of_ms)
+    assert standby.broker.queues == then
+    assert standby.promote(as_of_ms=as_of_ms) == 0, "nothing twice"
+    standby.promote()
+    for queue in QUEUES:
+        had, left = then.get(queue, []), expected(upstream).get(queue, [])
+        assert standby.broker.queues.get(queue, []) == had + [each for each in left if each not in had]
+
+
+def test_as_of_a_moment_after_a_promotion_what_was_settled_by_then_comes_back_and_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    upstream = StandbyUpstream()
+    upstream.publish(VHOST, "a", [stored_message(b"%d" % i) for i in range(10)])
+    before_the_ruin_ms = upstream.now_ms - 1
+    upstream.settle(VHOST, "a", [(0, 7)])
+    standby = Standby(tmp_path)
+    standby.transfer(upstream)
+    assert standby.promote() == 3
+    assert standby.promote(as_of_ms=before_the_ruin_ms) == 7
+    assert sorted(standby.broker.queues["a"]) == sorted(stored_message(b"%d" % i) for i in range(10))
+    assert standby.promote(as_of_ms=before_the_ruin_ms) == 0
+    assert standby.promote() == 0
+
+
+def test_only_the_queues_that_are_asked_for_come_back_and_the_others_with_a_later_promotion(
+    tmp_path: Path,
+) -> None:
+    upstream = StandbyUpstream()
+    for queue in QUEUES:
+        upstream.publish(VHOST, queue, [stored_message(queue.encode())] * 3)
+    standby = Standby(tmp_path)
+    standby.transfer(upstream)
+    assert standby.promote(queues=["b"]) == 3
+    assert set(standby.broker.queues) == {"b"}
+    assert standby.promote(queues=["b"]) == 0
+    assert standby.promote() == 3
+    assert set(standby.broker.queues) == {"a", "b"}
+
+
 @given(played=steps, cuts=st.lists(st.integers(0, 12), max_size=4))
 @settings(max_examples=60)
 def test_killed_at_any_message_and_run_again_nothing_is_lost_or_doubled(
@@ -237,7 +270,7 @@ def test_from_scratch_recovers_settled_and_recovered_messages_too(tmp_path: Path
     standby = Standby(tmp_path)
     standby.transfer(upstream)
     assert standby.promote() == 1
-    assert standby.promote(from_scratch=True) == 5
+    assert standby.promote(start_from_scratch=True) == 5
     assert standby.promote() == 0
 
 
@@ -261,7 +294,7 @@ def test_unknown_settlements_stop_a_promotion_unless_all_available_is_asked_for(
     (tmp_path / file.settlements).write_bytes(b"torn")
     with pytest.raises(StorageError, match="--all-available"):
         not_to_recover(standby.manifest, VHOST)
-    assert not_to_recover(standby.manifest, VHOST, all_available=True) == {}
+    assert not_to_recover(standby.manifest, VHOST, Selection(all_available=True)) == {}
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

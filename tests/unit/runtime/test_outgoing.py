@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from leveret.model import definitions as d
 from leveret.model.errors import NotFound, StorageError
 from leveret.runtime import outgoing as outgoing_module
-from leveret.runtime.outgoing import OutgoingLog, directory_name
+from leveret.runtime.outgoing import directory_name
+from leveret.runtime.outgoing_log import OutgoingLog
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import ChunkType, decode_chunk

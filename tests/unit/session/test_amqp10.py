@@ -30,6 +30,7 @@ class Host:
     """A node that knows one user and turns a request round."""
 
     container_id = "upstream-node"
+    state = b"a"
 
     def __init__(self) -> None:
         self.logins: list[tuple[str, bool]] = []
@@ -52,6 +53,9 @@ class Host:
         if body == b"refuse":
             raise InvalidCommand("that is no request")
         return b"x" * LARGE if body == b"large" else body[::-1]
+
+    def schema_state(self) -> bytes:
+        return self.state
 
 
 class Client:

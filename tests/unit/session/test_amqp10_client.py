@@ -29,6 +29,7 @@ class Host:
     """A node that knows one user; `refusal` is what it says to a request."""
 
     container_id = "upstream"
+    state = b"a"
 
     def __init__(self, refusal: Refusal | None = None, vhost: Refusal | None = None) -> None:
         self._refusal = refusal
@@ -47,6 +48,9 @@ class Host:
         if self._refusal is not None:
             raise self._refusal
         return body[::-1]
+
+    def schema_state(self) -> bytes:
+        return self.state
 
 
 class Link:

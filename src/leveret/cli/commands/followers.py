@@ -27,6 +27,7 @@ _FOLLOWER: Final = (
     "lag_records",
     "lag_bytes",
     "lag_s",
+    "apply_delay_s",
     "sent_bytes",
     "acked_bytes",
     "compression_ratio",
@@ -81,8 +82,13 @@ def replication_status(ctl: Session) -> Report:
     """Show what this node is, leader or follower, whom it follows and who follows it."""
     status = ctl.api.get("replication", "node")
     lines = _node_lines(status)
-    if status["leader"] is not None:
-        lines += _leader_lines(status["leader"])
+    match status["role"]:
+        case "leader":
+            lines += _promises(status)
+        case "fenced":
+            lines += _replacement(status["leader"])
+        case _:
+            lines += _leader_lines(status["leader"])
     return Report(lines, status, _followers(ctl, status, _FOLLOWER_SHOWN))
 
 
@@ -115,17 +121,43 @@ def promote_follower(
     force: Annotated[
         bool, Option("--force", help="Promote even a follower that had not received all there was.")
     ] = False,
+    apply_delayed: Annotated[
+        bool, Option("--apply-delayed", help="Of a delayed follower: first apply all that it holds back.")
+    ] = False,
+    apply_until: Annotated[
+        str | None,
+        Option(
+            "--apply-until",
+            metavar="TIME",
+            help="Of a delayed follower: first apply what its leader had done by this time, such as "
+            "2026-11-21T14:30:00 (UTC, or with an offset); the rest is set aside.",
+        ),
+    ] = None,
 ) -> Report:
-    """Make a leader of this follower; the former one is fenced when it is met."""
+    """Make a leader of this follower; the former one is fenced when it is met.
+
+    A delayed follower that holds changes back is promoted only with --apply-delayed or --apply-until: neither can be
+    taken back.
+    """
+    if apply_delayed and apply_until is not None:
+        raise CtlError(exits.USAGE, "--apply-delayed applies all, --apply-until a part: give one of the two")
     what = "Asking what a promotion would lose" if dry_run else "Promoting this follower to leader"
     ctl.announce(f"{what} ...")
-    outcome = ctl.api.post_slowly("replication", "promote", body={"dry_run": dry_run, "force": force})
+    choice = {
+        "apply_delayed": apply_delayed,
+        "apply_until_ms": None if apply_until is None else _time_ms(apply_until),
+    }
+    body = {"dry_run": dry_run, "force": force, **choice}
+    outcome = ctl.api.post_slowly("replication", "promote", body=body)
     lines = [
         ("Promoted", f"in {outcome['took_ms']} ms" if outcome["promoted"] else "no"),
         ("Would lose" if dry_run else "Lost", _loss(outcome["would_lose"])),
+        ("Not applied", _held_back(outcome["held_back"])),
+        ("Set aside as", outcome["set_aside"]),
         ("State", outcome["state"]),
         ("Epoch", outcome["epoch"]),
     ]
+    lines = [line for line in lines if line[1] is not None]
     lines += [("Reason", outcome["reason"])] if outcome["reason"] else []
     return Report(lines, outcome)
 
@@ -242,7 +274,7 @@ def _abridged(message: dict[str, Any]) -> dict[str, Any]:
 def _by_queue(reports: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """A row a report and queue; a report without messages has one as well."""
     for each in reports:
-        common = {**each, "report": each["id"], "at": _time(each["at_ms"])}
+        common = {**each, "report": each["id"], "at": _time(each["at_ms"]), "logs": len(each["logs"])}
         for queue in each["queues"] or [{}]:
             yield {**common, **queue}
 
@@ -255,6 +287,7 @@ def _followers(ctl: Session, status: Mapping[str, Any], columns: tuple[str, ...]
 
 
 def _node_lines(status: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """What any node has to say of itself."""
     lines = [
         ("Node", status["node"]),
         ("Node id", status["node_id"]),
@@ -262,14 +295,43 @@ def _node_lines(status: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("State", status["state"]),
         ("Error", status["error"]),
         ("Epoch", status["epoch"]),
-        ("Position", f"{status['position']} bytes, {status['records']} records"),
-        ("Followers connect to", status["listener"] or "(no listener)"),
-        ("Confirms wait for", _waited_for(status)),
-        ("In sync", ", ".join(status["in_sync"]) or "(none)"),
-        ("etcd", status["etcd"]),
+        *_election(status["etcd"]),
         ("Scrub", _scrubbed(status["scrub"])),
+        ("Followers connect to", status["listener"] or "(no listener)"),
     ]
     return [line for line in lines if line[1] not in (None, "")]
+
+
+def _election(etcd: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    """Who leads by etcd's word, and who may when nobody does; nothing where etcd is not asked."""
+    if etcd is None:
+        return []
+    leader, left_ms = etcd["leader"], etcd["lease_left_ms"]
+    is_reached = "reached" if etcd["reachable"] else "not reached"
+    return [
+        ("etcd", f"{', '.join(etcd['endpoints'])}, {is_reached}"),
+        ("etcd's error", etcd["last_error"]),
+        ("Elected", f"{leader['uri']} in epoch {leader['epoch']}" if leader else "(nobody)"),
+        ("Lease", f"held, {left_ms / 1000:.1f} s left" if etcd["holds_lease"] and left_ms else None),
+        ("May be elected", "any node" if etcd["in_sync"] is None else ", ".join(etcd["in_sync"])),
+    ]
+
+
+def _promises(status: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Of a leader: how far it is, and whom its publishers wait for."""
+    return [
+        ("Position", f"{status['position']} bytes, {status['records']} records"),
+        ("Confirms wait for", _waited_for(status)),
+        ("In sync", ", ".join(status["in_sync"]) or "(none)"),
+    ]
+
+
+def _replacement(leader: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    """Of a fenced node: who has taken its place."""
+    if leader is None:
+        return []
+    uri = leader["uri"] or "(a node that nobody can follow: it has no replication.bind)"
+    return [("Replaced by", uri), ("Leader's epoch", leader["epoch"])]
 
 
 def _waited_for(status: Mapping[str, Any]) -> str:
@@ -281,28 +343,48 @@ def _waited_for(status: Mapping[str, Any]) -> str:
     return f"{text}, at least {status['min_in_sync']}; else {_SHORT[status['below_min_in_sync']]}"
 
 
-def _leader_lines(leader: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _leader_lines(leader: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    """Of a follower: whom it follows, and how far it is."""
+    if leader is None:
+        return [("Leader", "(none known)")]
     since = _time(leader["connected_at_ms"]) if leader["connected_at_ms"] else "(not connected)"
     name = f" ({leader['name']})" if leader["name"] else ""
     lines = [
         ("Leader", f"{leader['uri']}{name}"),
         ("Leader's epoch", leader["epoch"]),
-        ("Link", leader["state"]),
-        ("Link's error", leader["error"]),
         ("Connected since", since),
+        ("Position", _applied(leader)),
         ("Lag", _lag(leader)),
         ("Apply delay", f"{leader['apply_delay_s']:g} s" if leader["apply_delay_s"] else None),
+        ("Held back", _held_back(leader["held_back"])),
         ("Received", f"{leader['received_bytes']} bytes"),
-        ("Leader's confirms wait for this node", leader["in_sync"]),
         ("Progress", _progress(leader["progress"])),
     ]
     return [line for line in lines if line[1] not in (None, "")]
+
+
+def _applied(leader: Mapping[str, Any]) -> str:
+    if leader["position"] is None:
+        return "not known"
+    return f"{leader['applied_position']} of {leader['position']} bytes"
 
 
 def _lag(leader: Mapping[str, Any]) -> str:
     known = (leader["lag_records"], "records"), (leader["lag_bytes"], "bytes"), (leader["lag_s"], "s")
     amounts = [f"{round(value, 1)} {unit}" for value, unit in known if value is not None]
     return ", ".join(amounts) or "not known"
+
+
+def _held_back(held: Mapping[str, Any] | None) -> str | None:
+    """What a delayed follower has and has not applied."""
+    if held is None:
+        return None
+    amounts = f"{held['messages']} messages, {held['records']} records, {_size(held['bytes'])}"
+    if held["oldest_at_ms"] is None:
+        return amounts
+    return (
+        f"{amounts}; done by the leader from {_time(held['oldest_at_ms'])} to {_time(held['newest_at_ms'])}"
+    )
 
 
 def _loss(lost: Mapping[str, Any]) -> str:
@@ -342,6 +424,19 @@ def _size(octets: float) -> str:
             break
         octets /= 1000
     return f"{octets:.0f} {unit}" if unit == _UNITS[0] else f"{octets:.1f} {unit}"
+
+
+def _time_ms(text: str) -> int:
+    """Milliseconds since 1970.
+
+    Raises:
+        CtlError: it is no time.
+    """
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise CtlError(exits.USAGE, f"{text!r} is no time such as 2026-11-21T14:30:00") from None
+    return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _time(at_ms: int) -> str:

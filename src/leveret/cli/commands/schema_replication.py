@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from typer import Argument
+from typer import Argument, Option
 
 from leveret.cli.command import Session, command
 from leveret.cli.commands.links import Endpoints, Mode, side_lines
 from leveret.cli.secrets import password_of, text_of
-from leveret.cli.values import Report
+from leveret.cli.values import Report, Table
 
 
 @command('Adding schema replication user "{username}" ...', "add_schema_replication_user schema-replicator -")
@@ -30,7 +30,11 @@ def add_schema_replication_user(
     "set_schema_replication_upstream_endpoints - < endpoints.json",
 )
 def set_schema_replication_upstream_endpoints(ctl: Session, endpoints: Endpoints) -> None:
-    """Set where and as whom this node reaches its upstream's AMQP listeners."""
+    """Set where and as whom this node reaches its upstream: AMQP listeners, or a RabbitMQ's management API.
+
+    An endpoint is `host:5672` for another Leveret, or `http://host:15672` or `https://host:15671` for the management
+    API of RabbitMQ or LavinMQ, whose user then needs the tag administrator.
+    """
     ctl.api.put_text("replication", "schema", "upstream", text=text_of(endpoints))
 
 
@@ -40,16 +44,77 @@ def schema_replication_status(ctl: Session) -> Report:
     status = ctl.api.get("tanzu", "osr", "schema", "status")
     lines = side_lines(status)
     more = {
+        "operating_mode_source": "Operating mode set by",
+        "upstream_endpoint": "Connected to",
+        "upstream_cluster": "Upstream cluster",
         "last_sync_duration": "Last sync duration (milliseconds)",
         "last_sync_request_stamp": "Last sync request (Unix time)",
         "last_connection_completion_stamp": "Last connection (Unix time)",
+        "last_change_stamp": "Last change (Unix time)",
+        "last_sync_sent_bytes": "Last sync sent (bytes)",
+        "last_sync_received_bytes": "Last sync received (bytes)",
+        "sync_interval_ms": "Sync interval (milliseconds)",
         "changes_applied": "Changes applied",
+        "conflict_count": "Conflicts",
+        "refused_count": "Changes refused",
         "last_error": "Last error",
     }
     lines += [(title, status[field]) for field, title in more.items() if status.get(field)]
+    lines += [("Downstream", _downstream(each)) for each in status.get("downstreams", [])]
     lines += [("Conflict", each) for each in status.get("conflicts", [])]
     lines += [("Refused", each) for each in status.get("refused", [])]
     return Report(lines, status)
+
+
+def _downstream(row: dict[str, Any]) -> str:
+    synced = "in sync" if row["in_sync"] else "catching up"
+    return f"{row['cluster']} as {row['user']}, {synced}, last request {row['last_request_stamp']}"
+
+
+@command("What a schema sync would change ...", "schema_replication_diff")
+def schema_replication_diff(ctl: Session) -> Table:
+    """Show what a sync with the upstream would change on this node now; change nothing."""
+    rows = ctl.api.get_slowly("replication", "schema", "diff")
+    if not ctl.for_people:
+        return Table.of(("action", "kind", "key", "fields", "reason", "own", "upstream"), rows, unknown=None)
+    shown = [[row["action"], row["kind"], row["entity"], _detail(row)] for row in rows]
+    return Table(("action", "kind", "entity", "detail"), shown)
+
+
+def _detail(row: dict[str, Any]) -> str:
+    if row["reason"]:
+        return str(row["reason"])
+    return ", ".join(f"{field}: {row['own'][field]} -> {row['upstream'][field]}" for field in row["fields"])
+
+
+@command("Schema changes that were applied ...", "schema_replication_history")
+def schema_replication_history(ctl: Session) -> Table:
+    """Show the last changes that this node took over from its upstream, newest first."""
+    rows = ctl.api.get("replication", "schema", "history")
+    columns = ["stamp", "upstream", "upstream_cluster", "puts", "deletes", "conflicts", "refused"]
+    columns += ["duration_ms", "sent_bytes", "received_bytes"]
+    if not ctl.for_people:
+        return Table.of([*columns, "changes"], rows)
+    shown = [{**row, "changes": ", ".join(row["changes"][:3])} for row in rows]
+    return Table.of([*columns, "changes"], shown)
+
+
+@command("Syncing the schema with the upstream ...", "sync_schema_replication --force")
+def sync_schema_replication(
+    ctl: Session,
+    force: Annotated[
+        bool,
+        Option(
+            "--force", help="Replace queues that conflict with the upstream's, with the messages in them."
+        ),
+    ] = False,
+) -> Report:
+    """Sync at once, and say what was changed and what was left as it is."""
+    done = ctl.api.post_slowly("replication", "schema", "sync", body={"force": force})
+    lines = [("Put", done["puts"]), ("Deleted", done["deletes"])]
+    lines += [("Conflict", each) for each in done["conflicts"]]
+    lines += [("Refused", each) for each in done["refused"]]
+    return Report(lines, done)
 
 
 @command("Enabling schema replication ...", "enable_schema_replication")

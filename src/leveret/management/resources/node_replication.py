@@ -1,7 +1,8 @@
 """`/api/replication/...`: the followers of a node's whole data, and what this node is among them.
 
     GET  node                   see `management.node.ReplicationOperations.status`
-    POST promote                {"dry_run": false, "force": false}; 400 and why not, with what would be lost
+    POST promote                {"dry_run": false, "force": false, "apply_delayed": false, "apply_until_ms": null}, the
+                                last two for a delayed follower; 400 and why not, with what would be lost
     POST verify                 {"follower": null, "deep": false}; a row a follower and log
     POST scrub                  read all that is stored, mend what is damaged
     GET  divergent              reports of what was set aside
@@ -17,20 +18,23 @@ import logging
 from collections.abc import AsyncIterator, Iterable
 from http import HTTPStatus
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
 
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.replies import json_reply
 from leveret.management.turns import in_turns
-from leveret.model.errors import LeveretError
+from leveret.model.errors import InvalidCommand, LeveretError
 
 logger = logging.getLogger(__name__)
 
 _SEND_AT_ONCE: Final = 64 * 1024
+_TIME_MAX_MS: Final = (1 << 62) - 1
+"""All that a follower has was done before."""
 
 
 class Promotion(msgspec.Struct):
@@ -38,6 +42,8 @@ class Promotion(msgspec.Struct):
 
     dry_run: bool = False
     force: bool = False
+    apply_delayed: bool = False
+    apply_until_ms: Annotated[int, Meta(ge=0, le=_TIME_MAX_MS)] | None = None
 
 
 class Verification(msgspec.Struct):
@@ -55,7 +61,12 @@ async def show_status(call: Call) -> Response:
 async def promote(call: Call) -> Response:
     """Make a leader of this follower; or only tell what would be lost."""
     wanted = await call.body(Promotion)
-    outcome = await call.node.replication.promote(dry_run=wanted.dry_run, force=wanted.force)
+    if wanted.apply_delayed and wanted.apply_until_ms is not None:
+        raise InvalidCommand("apply_delayed applies all, apply_until_ms a part: give one of the two")
+    until_ms = _TIME_MAX_MS if wanted.apply_delayed else wanted.apply_until_ms
+    outcome = await call.node.replication.promote(
+        dry_run=wanted.dry_run, force=wanted.force, apply_until_ms=until_ms
+    )
     if wanted.dry_run or outcome["promoted"]:
         return json_reply(outcome)
     return json_reply({"error": "not_promoted", **outcome}, HTTPStatus.BAD_REQUEST)

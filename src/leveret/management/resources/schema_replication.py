@@ -30,6 +30,12 @@ class NewUser(msgspec.Struct):
     password: str
 
 
+class Forced(msgspec.Struct):
+    """The body that asks for a sync; `force` replaces queues in conflict although they hold messages."""
+
+    force: bool = False
+
+
 async def show_status(call: Call) -> Response:
     """How the schema follows, or is served."""
     _own_node(call)
@@ -75,6 +81,22 @@ async def add_user(call: Call) -> Response:
     return done()
 
 
+async def show_diff(call: Call) -> Response:
+    """What a sync would change now; nothing is changed."""
+    return json_reply(await call.node.schema_sync.diff())
+
+
+async def show_history(call: Call) -> Response:
+    """The deltas that were applied here, newest first."""
+    return json_reply(call.node.schema_sync.history())
+
+
+async def sync(call: Call) -> Response:
+    """Sync at once; the reply says what was changed."""
+    wanted = await call.body(Forced)
+    return json_reply(await call.node.schema_sync.sync(force=wanted.force))
+
+
 def _own_node(call: Call) -> None:
     """Paths may name a node; there is one."""
     if "node" in call.request.path_params and call.path("node") != call.node.config.node_name:
@@ -97,4 +119,7 @@ ROUTES = [
     resource("/api/replication/schema/mode", need=_ADMIN, PUT=set_mode),
     resource("/api/replication/schema/upstream", need=_ADMIN, PUT=set_endpoints),
     resource("/api/replication/schema/users", need=_ADMIN, POST=add_user),
+    resource("/api/replication/schema/sync", need=_ADMIN, POST=sync),
+    resource("/api/replication/schema/diff", need=_ADMIN, GET=show_diff),
+    resource("/api/replication/schema/history", need=Need.MONITORING, GET=show_history),
 ]

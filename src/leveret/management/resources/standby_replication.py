@@ -84,7 +84,7 @@ async def disconnect(call: Call) -> Response:
 
 async def show_available(call: Call) -> Response:
     """The vhosts with data to recover."""
-    return json_reply(await call.node.standby.list_vhosts_available())
+    return json_reply(await call.node.standby.archive.list_vhosts_available())
 
 
 async def promote(call: Call) -> Response:
@@ -118,12 +118,12 @@ async def show_summary(call: Call) -> Response:
 
 async def show_disk_usage(call: Call) -> Response:
     """How much the transferred data takes, a row a vhost."""
-    return json_reply(await call.node.standby.disk_usage())
+    return json_reply(await call.node.standby.archive.disk_usage())
 
 
 async def inspect_data(call: Call) -> Response:
     """Messages by vhost, exchange and routing key; reads all that was transferred."""
-    return json_reply(await call.node.standby.inspect())
+    return json_reply(await call.node.standby.archive.inspect())
 
 
 async def delete_data(call: Call) -> Response:
@@ -139,7 +139,7 @@ async def show_upstream_metrics(call: Call) -> Response:
 
 async def show_downstream_metrics(call: Call) -> Response:
     """What was transferred here, a row a queue."""
-    return json_reply(await call.node.standby.metrics())
+    return json_reply(await call.node.standby.archive.metrics())
 
 
 async def set_upstream(call: Call, value: object) -> None:

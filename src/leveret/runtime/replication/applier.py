@@ -7,15 +7,16 @@ they come; they count once the group commit of this node has synced them, and on
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
 
 from leveret.model.errors import StorageError
 from leveret.runtime.commit import GroupCommit
+from leveret.session.link_handshake import Leader
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import HEADER_BYTES, Chunk
-from leveret.wire.link import Change, Held, Kind, LinkError
+from leveret.wire.link import Change, FrameHead, Held, Kind, LinkError
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +28,66 @@ class Aside(Protocol):
         """Have everything of the log from that offset on somewhere else, on disk, when this returns."""
 
 
+class HeldBack(NamedTuple):
+    """What a delayed follower has received and not applied.
+
+    Attributes:
+        messages, records, octets: how much waits: messages published, records of all kinds, octets.
+        oldest_at_ms, newest_at_ms: when the leader cut the first and the last of it, by its clock.
+        error: why what is due is not applied; empty if it is.
+    """
+
+    messages: int = 0
+    records: int = 0
+    octets: int = 0
+    oldest_at_ms: int | None = None
+    newest_at_ms: int | None = None
+    error: str = ""
+
+
+class Hands(Protocol):
+    """What the link asks, and who does what it brings: an Applier, or a Delaying in front of one."""
+
+    apply_delay_ms: int
+
+    def inventory(self) -> list[Held]:
+        """What this node has of each log. Raises StorageError."""
+
+    def files(self, here: Iterable[str]) -> list[str]:
+        """Names of the state files that this node has; `here` are those in its data directory."""
+
+    def headers(self, name: str, before: int, count: int) -> list[bytes]:
+        """The headers of at most `count` chunks of a log before an offset, newest first. Raises StorageError."""
+
+    def joining(self, leader: Leader) -> None:
+        """A leader compares what it has with what this node has: what it sends next may set things aside."""
+
+    def take(self, head: FrameHead, changes: Iterable[Change]) -> None:
+        """A frame. Raises StorageError, LinkError: the link is to be begun anew."""
+
+    def joined(self) -> None:
+        """This node was sent all that the leader has."""
+
+    def drop_due(self) -> None:
+        """More is durable: what waited for that may be dropped. Raises StorageError."""
+
+    @property
+    def leader_ahead(self) -> Leader | None:
+        """Whom this node will be in step with once it has applied all it has; None: it is as its identity says."""
+
+    def held_back(self) -> HeldBack | None:
+        """What waits here on purpose; None for a node that applies everything at once."""
+
+
+def _unheard(leader: Leader) -> None:
+    """Nobody is told."""
+
+
 class Applier:
     """See the module.
 
     Attributes:
+        apply_delay_ms: how long changes wait here.
         aside: where divergent chunks go; each join has its own.
         has_rewritten: whether a log was begun anew, cut or set aside.
     """
@@ -41,17 +98,29 @@ class Applier:
         commits: GroupCommit,
         replayed: Callable[[str, Log, Chunk], None],
         before_rewriting: Callable[[], None] = lambda: None,
+        on_joining: Callable[[Leader], None] = _unheard,
+        on_joined: Callable[[Leader], None] = _unheard,
     ) -> None:
-        """`replayed` is told of every chunk that was appended.
+        """Bring nothing yet.
 
-        `before_rewriting` is called before a log is cut, begun anew or set aside: what was promised may be in it.
+        Args:
+            tree: what is changed.
+            commits: make it durable.
+            replayed: told of every chunk that was appended.
+            before_rewriting: called before a log is cut, begun anew or set aside: what was promised may be in it.
+            on_joining: called before the first change of a join.
+            on_joined: called when all that the leader has is here, on disk.
         """
+        self.apply_delay_ms = 0
         self._tree = tree
         self._commits = commits
         self.aside: Aside | None = None
         self.has_rewritten = False
         self._before_rewriting = before_rewriting
         self._replayed = replayed
+        self._on_joining = on_joining
+        self._on_joined = on_joined
+        self._leader: Leader | None = None
         self._drops: dict[str, int] = {}
         self._last: dict[str, bytes] = {}
 
@@ -84,7 +153,70 @@ class Applier:
             return []
         return [octets for _, octets in log.headers_before(before, count)]
 
+    def files(self, here: Iterable[str]) -> list[str]:
+        """See Hands."""
+        return list(here)
+
+    def bounds(self, name: str) -> tuple[int, int] | None:
+        """The first offset of a log and the one behind its last; None if there is no such log.
+
+        Raises:
+            StorageError: no log can have that name.
+        """
+        log = self._tree.logs.get(name)
+        if log is None:
+            self._tree.path_of(name)
+            return None
+        return log.first_offset, log.next_offset
+
+    @property
+    def last_timestamp_ms(self) -> int:
+        """When the newest of all chunks was made, by its leader's clock; 0 without any."""
+        return max((log.last_timestamp_ms for log in self._tree.logs.values()), default=0)
+
+    @property
+    def leader_ahead(self) -> Leader | None:
+        """See Hands."""
+        return None
+
+    def held_back(self) -> HeldBack | None:
+        """See Hands."""
+        return None
+
     # -- changes ------------------------------------------------------------------------------
+
+    def joining(self, leader: Leader) -> None:
+        """See Hands."""
+        self._leader = leader
+        self._on_joining(leader)
+
+    def joined(self) -> None:
+        """See Hands; whoever is to know is told once all of it is durable, unless another join has begun by then."""
+        leader = self._leader
+        assert leader is not None
+        self._commits.when_durable(lambda: self._on_joined(leader) if leader is self._leader else None)
+
+    def take(self, head: FrameHead, changes: Iterable[Change]) -> None:
+        """Make the changes of a frame.
+
+        Raises:
+            StorageError, LinkError: see `apply`.
+        """
+        for change in changes:
+            self.apply(change)
+
+    def has_made(self, change: Change) -> bool:
+        """Whether a change that comes a second time, as the first one was not noted, must not be made again."""
+        log = self._tree.logs.get(change.name)
+        if log is None:
+            return False
+        if change.kind is Kind.CUT:
+            return log.next_offset <= change.offset
+        if change.chunk is None or change.chunk.header.chunk_id >= log.next_offset:
+            return False
+        # It was here before a restart, and perhaps on no disk yet.
+        self._commits.appended(log)
+        return True
 
     def apply(self, change: Change) -> None:
         """Make one change.

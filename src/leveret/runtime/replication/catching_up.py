@@ -6,8 +6,10 @@ step reads a megabyte or so, and the next one waits until the socket has taken i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+from leveret.model.errors import StorageError
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.link import Frame, Kind, file_change, log_change, name_change, whole_change
@@ -24,9 +26,21 @@ class Lacking:
         sent: the offset behind the last chunk that was sent, of every log that the follower knows.
     """
 
-    def __init__(self, tree: Tree, sent: dict[str, int]) -> None:
-        """`sent` is what the follower has of the logs it shares with the leader."""
+    def __init__(
+        self,
+        tree: Tree,
+        sent: dict[str, int],
+        spared: set[str],
+        on_unreadable: Callable[[str, StorageError], None],
+    ) -> None:
+        """`sent` is what the follower has of the logs it shares with the leader.
+
+        Of the logs in `spared`, which the leader cannot read, nothing is sent. `on_unreadable` is told of another
+        one that turns out to be such: it is spared from then on, unless that raises.
+        """
         self.sent = sent
+        self._spared = spared
+        self._on_unreadable = on_unreadable
         self._tree = tree
         self._behind: dict[str, None] = {}
         self._changes: list[bytes] = []
@@ -56,7 +70,7 @@ class Lacking:
 
     def noted(self, name: str) -> None:
         """There may be more in a log."""
-        if name not in self._behind:
+        if name not in self._behind and name not in self._spared:
             log = self._tree.logs[name]
             if name not in self.sent or self.sent[name] < log.next_offset:
                 self._behind[name] = None
@@ -110,11 +124,7 @@ class Lacking:
     # -- sending ------------------------------------------------------------------------------
 
     def step(self, bytes_max: int) -> Frame:
-        """The next part of what is missing, about so many octets.
-
-        Raises:
-            StorageError: a log cannot be read back.
-        """
+        """The next part of what is missing, about so many octets."""
         frame = Frame()
         while self._behind and frame.octets < bytes_max:
             name = next(iter(self._behind))
@@ -122,8 +132,12 @@ class Lacking:
             if log is None:
                 del self._behind[name]
                 continue
-            self._read(frame, name, log, bytes_max)
-            if self.sent[name] >= log.next_offset:
+            try:
+                self._read(frame, name, log, bytes_max)
+            except StorageError as error:
+                self._on_unreadable(name, error)
+                self._spared.add(name)
+            if name in self._spared or self.sent[name] >= log.next_offset:
                 del self._behind[name]
         self._flush(frame)
         return frame

@@ -43,15 +43,14 @@ class Fencer:
         self._name = name
         self._own_uri = own_uri
         self._tls = tls
-        self._stops = False
         self._told = False
 
     async def run(self) -> None:
         """Tell it, again and again: it may come back at any time, from a copy of its disk as well."""
-        while not self._stops:
+        while True:
             try:
                 async with asyncio.timeout(_TIMEOUT_S):
-                    await _Telling(self).tell()
+                    await self.tell()
             except (OSError, TimeoutError, HandshakeError) as error:
                 logger.debug("former_leader_not_reached uri=%s error=%s", self._uri, error)
                 self._told = False
@@ -63,9 +62,14 @@ class Fencer:
                 self._told = True
             await asyncio.sleep(EVERY_S)
 
-    def stop(self) -> None:
-        """Tell it no more."""
-        self._stops = True
+    async def tell(self) -> int:
+        """Tell it once; the highest epoch that it knows of.
+
+        Raises:
+            OSError: it is not there.
+            LeveretError: it has another secret, or is no such node.
+        """
+        return await _Telling(self).tell()
 
     async def connect(self, peer: LinkPeer) -> FollowerHandshake:
         """Connect, and begin the handshake."""
@@ -105,15 +109,15 @@ class _Telling:
         self._peer = LinkPeer()
         self._peer.receiver = self
         self._handshake: FollowerHandshake | None = None
-        self._welcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._welcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._proven = False
 
-    async def tell(self) -> None:
-        """The former leader has taken note."""
+    async def tell(self) -> int:
+        """The former leader has taken note; the highest epoch that it knows of."""
         self._handshake = await self._fencer.connect(self._peer)
         try:
             self._send(self._handshake.hello())
-            await self._welcome
+            return await self._welcome
         finally:
             self._peer.close()
 
@@ -129,8 +133,7 @@ class _Telling:
             self._send(self._fencer.prove(self._handshake, said))
             self._proven = True
             return
-        self._handshake.take_welcome(said)
-        self._welcome.set_result(None)
+        self._welcome.set_result(self._handshake.take_welcome(said).epoch)
 
     def ended(self, error: Exception | None) -> None:
         """See link_peer.Receiver."""

@@ -36,6 +36,7 @@ class Identity(msgspec.Struct, kw_only=True):
             it may lack what was promised, and must not lead.
         led: whether it was a leader since then, so that it may have what no other node has.
         replaced_by: the URI of the leader with `seen_epoch`, if it said so.
+        had_followers: whether one was in step with it since it leads in its epoch: that one may have been promoted.
         former_leaders: URIs of those that this node took the place of, to be told so.
     """
 
@@ -48,6 +49,7 @@ class Identity(msgspec.Struct, kw_only=True):
     followed_epoch: int = 0
     led: bool = False
     replaced_by: str = ""
+    had_followers: bool = False
     former_leaders: list[str] = []
 
     @property

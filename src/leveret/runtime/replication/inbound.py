@@ -18,7 +18,7 @@ import msgspec
 from leveret.config.uris import NodeUri
 from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.commit import GroupCommit
-from leveret.runtime.replication.applier import Applier
+from leveret.runtime.replication.applier import Hands, HeldBack
 from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.replication.link_peer import LinkPeer
 from leveret.runtime.replication.questions import Questions, Unanswered
@@ -64,9 +64,6 @@ class Followed(Protocol):
     def files(self) -> Iterable[str]:
         """Names of the state files that are here."""
 
-    def joined(self, leader: Leader) -> None:
-        """Everything that the leader has is here; it is told what the leader is."""
-
     def leader_epoch(self, leader: Leader) -> None:
         """A leader was found; its epoch may be higher than this node's."""
 
@@ -78,7 +75,7 @@ class Progress:
     Attributes:
         state: connecting, joining, catching_up, streaming or failed; see `error`.
         position, records: of the leader's feed as last told.
-        applied_position, applied_records: as far as this node has applied.
+        applied_position, applied_records: as far as this node has applied, or keeps to be applied later.
         bytes_left, bytes_copied: of what this node lacked when it connected, while it is catching up.
         cut_at_ms: when the last frame that was applied was cut, by the leader's clock; 0 for none.
         is_torn: whether a link ended while this node was catching up.
@@ -120,7 +117,7 @@ class Inbound:
         identity: IdentityFile,
         name: str,
         own_uri: Callable[[], str],
-        applier: Applier,
+        hands: Hands,
         commits: GroupCommit,
         followed: Followed,
         clock_ms: Callable[[], int],
@@ -130,8 +127,8 @@ class Inbound:
     ) -> None:
         """Connect nowhere yet.
 
-        `tls` makes a context for a `tls://` leader, `answer` answers the leader's questions, `on_hopeless` is told of
-        what no further attempt can mend: the leader proves another secret.
+        `hands` do what the leader says, `tls` makes a context for a `tls://` leader, `answer` answers the leader's
+        questions, `on_hopeless` is told of what no further attempt can mend: the leader proves another secret.
         """
         self._on_hopeless = on_hopeless
         self.uri = uri
@@ -141,7 +138,7 @@ class Inbound:
         self._identity = identity
         self._name = name
         self._own_uri = own_uri
-        self._applier = applier
+        self._hands = hands
         self._commits = commits
         self._followed = followed
         self._clock_ms = clock_ms
@@ -243,6 +240,16 @@ class Inbound:
         return self._handed_over.is_set()
 
     @property
+    def state(self) -> str:
+        """Of this follower: that of the link, but `delayed` when all it brings waits here."""
+        state = self.progress.state
+        return "delayed" if state == "streaming" and self._hands.apply_delay_ms else state
+
+    def held_back(self) -> HeldBack | None:
+        """What waits here on purpose; None for a node that applies everything at once."""
+        return self._hands.held_back()
+
+    @property
     def is_connected(self) -> bool:
         """Whether the leader can be asked."""
         return self._peer is not None and self.progress.leader is not None
@@ -272,7 +279,9 @@ class Inbound:
         """See link_peer.Receiver."""
         progress = self.progress
         if progress.state == "streaming":
-            progress.lost_at_ms = self._clock_ms()
+            # A leader that fell silent was gone long before that was noticed.
+            silent_s = asyncio.get_running_loop().time() - self._heard_at_s
+            progress.lost_at_ms = self._clock_ms() - round(silent_s * 1000)
         elif progress.state == "catching_up":
             progress.is_torn = True
         if not self._stops:
@@ -306,7 +315,7 @@ class Inbound:
                 self._handed_over.set()
             case Type.PROBE:
                 probe = _decode(payload, Probe)
-                found = self._applier.headers(probe.path, probe.before, probe.count)
+                found = self._hands.headers(probe.path, probe.before, probe.count)
                 peer.write(pack(Type.HEADERS, Headers(probe.path, found)))
             case Type.QUESTION | Type.ANSWER:
                 self.questions.received(peer, kind, payload)
@@ -321,14 +330,15 @@ class Inbound:
         peer, handshake = self._peer, self._handshake
         if handshake is None or peer is None:
             raise LinkError(f"message of type {message_.type} is not due")
-        identity = self._identity.identity
+        identity, ahead = self._identity.identity, self._hands.leader_ahead
+        epoch = max(identity.epoch, ahead.epoch) if ahead is not None else identity.epoch
         if not peer.is_trusted:
             self._send(
                 handshake.answer_hello(
                     message_,
-                    epoch=identity.epoch,
-                    followed_epoch=identity.followed_epoch,
-                    led=identity.led,
+                    epoch=epoch,
+                    followed_epoch=ahead.epoch if ahead is not None else identity.followed_epoch,
+                    led=identity.led and ahead is None,
                     uri=self._own_uri(),
                 )
             )
@@ -336,12 +346,13 @@ class Inbound:
             return
         leader = handshake.take_welcome(message_)
         self._handshake = None
-        if leader.epoch < identity.epoch:
+        if leader.epoch < epoch:
             raise HandshakeRefused(
                 f"the leader {leader.name} at {self.uri} has epoch {leader.epoch}, this node's data have "
-                f"{identity.epoch}: it was replaced; follow the present leader"
+                f"{epoch}: it was replaced; follow the present leader"
             )
         self._followed.leader_epoch(leader)
+        self._hands.joining(leader)
         progress = self.progress
         progress.leader, progress.state = leader, "joining"
         progress.error, progress.connected_at_ms = "", self._clock_ms()
@@ -355,12 +366,13 @@ class Inbound:
             self._peer.write(message(Type(message_.type), message_.payload))
 
     def _send_inventory(self, peer: LinkPeer) -> None:
-        held: list[Held] = self._applier.inventory()
-        files = list(self._followed.files())
+        held: list[Held] = self._hands.inventory()
+        files = self._hands.files(self._followed.files())
+        delay_ms = self._hands.apply_delay_ms
         parts = [held[at : at + _HELD_AT_ONCE] for at in range(0, len(held), _HELD_AT_ONCE)] or [[]]
         for index, part in enumerate(parts):
             is_last = index == len(parts) - 1
-            peer.write(pack(Type.INVENTORY, Inventory(part, files if is_last else [], is_last)))
+            peer.write(pack(Type.INVENTORY, Inventory(part, files if is_last else [], is_last, delay_ms)))
 
     def _take_frame(self, payload: memoryview) -> None:
         progress = self.progress
@@ -371,8 +383,7 @@ class Inbound:
         if progress.state == "catching_up" and head.position == 0:
             progress.bytes_left = head.records
             progress.bytes_copied += len(payload)
-        for change in changes():
-            self._applier.apply(change)
+        self._hands.take(head, changes())
         self._note(head)
         self._acknowledge()
 
@@ -391,10 +402,8 @@ class Inbound:
         progress.bytes_left = progress.bytes_copied = 0
         logger.info("replication Files synced leader=%s position=%d", self.uri, position)
         logger.info("replication Streaming changes leader=%s", self.uri)
-        leader, peer = progress.leader, self._peer
-        if leader is not None:
-            # What it is now in step with must be known before anybody counts on it.
-            self._commits.when_durable(lambda: self._followed.joined(leader) if peer is self._peer else None)
+        # What it is now in step with must be known before anybody counts on it.
+        self._hands.joined()
         self._acknowledge()
 
     def _acknowledge(self) -> None:
@@ -408,7 +417,7 @@ class Inbound:
         self._commits.begin()
 
     def _durable(self, peer: LinkPeer, position: int, received: int) -> None:
-        self._applier.drop_due()
+        self._hands.drop_due()
         if peer is self._peer:
             self._acked = position, received
             self.progress.acked_position = position

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
 from typing import Final
 
 from leveret.config.kinds import Address
@@ -28,12 +27,11 @@ class ReplicationListener:
         links: everybody who is connected.
     """
 
-    def __init__(self, leading: Leading, on_tick: Callable[[], None]) -> None:
-        """Listen nowhere yet; `on_tick` is called often, after silent followers were dropped."""
+    def __init__(self, leading: Leading) -> None:
+        """Listen nowhere yet."""
         self.address: Address | None = None
         self.links: list[Outbound] = []
         self._leading = leading
-        self._on_tick = on_tick
         self._server: asyncio.Server | None = None
         self._ticking: asyncio.Task[None] | None = None
 
@@ -76,7 +74,7 @@ class ReplicationListener:
             if not any(other.is_live and other.node_id == link.node_id for other in feed.followers):
                 feed.in_sync.left(link.node_id)
         self._leading.commits.keep()
-        self._on_tick()
+        self._leading.noticed()
 
     async def _tick(self) -> None:
         beat_at_s = 0.0
@@ -88,7 +86,7 @@ class ReplicationListener:
             # What is appended outside a flush, to outgoing logs, is not to wait for the next one.
             self._leading.feed.cut()
             self._leading.commits.keep()
-            self._on_tick()
+            self._leading.noticed()
             if loop.time() - beat_at_s >= BEAT_S:
                 beat_at_s = loop.time()
                 for link in list(self.links):

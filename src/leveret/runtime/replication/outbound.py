@@ -3,6 +3,7 @@
     joining        its inventory is compared with what is here, see core.join
     catching_up    what is missing is read and sent, see catching_up; nobody waits for it
     streaming      it is sent each frame as it is cut, and is in sync once it has acked where that began
+    delayed        as streaming, but it is never in sync, as it applies what it has much later
 
 One that takes frames so slowly that they pile up here goes back to catching_up: frames are on disk anyway.
 """
@@ -30,7 +31,7 @@ from leveret.core.join import (
     SetAside,
     Step,
 )
-from leveret.model.errors import LeveretError
+from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.replication.catching_up import STEP_BYTES, Lacking
 from leveret.runtime.replication.feed import Feed
@@ -70,7 +71,9 @@ class Leading:
     Attributes:
         uri: where this node is found, empty if nobody says.
         damaged: names of logs that this node has lost or cannot read.
+        unreadable: told of another one, and why; raises that if this node is nothing without it.
         hand_over: told that a follower takes over in an epoch; promises nothing more when it returns.
+        noticed: called often, and when a follower is in sync or is not any more.
         met: told of every node that comes, and its epoch and URI; returns whether this node was replaced.
     """
 
@@ -83,8 +86,10 @@ class Leading:
     bandwidth_bytes_s: int | None
     clock_ms: Callable[[], int]
     uri: Callable[[], str]
+    noticed: Callable[[], None]
     met: Callable[[Follower], bool]
     damaged: Callable[[], set[str]]
+    unreadable: Callable[[str, StorageError], None]
     hand_over: Callable[[Follower, int], None]
     answer: Callable[[str, dict[str, Any]], dict[str, Any]]
 
@@ -93,7 +98,7 @@ class Outbound:
     """See the module.
 
     Attributes:
-        state: joining, catching_up, streaming; empty before it has proven itself.
+        state: joining, catching_up, streaming, delayed; empty before it has proven itself.
         is_live: whether it gets frames as they are cut.
         follower: who it is; None before it has proven itself.
     """
@@ -108,6 +113,7 @@ class Outbound:
         self.connected_at_ms = leading.clock_ms()
         self.joined_ms: int | None = None
         self.acked_position = 0
+        self.apply_delay_ms = 0
         self.acked_bytes = 0
         self.bytes_total = 0
         self.raw_bytes = 0
@@ -119,6 +125,8 @@ class Outbound:
             name=leading.name,
             nonce=os.urandom(NONCE_BYTES),
         )
+        self._counts = False
+        """Whether it has been seen in sync since it last joined."""
         self._held: list[Held] = []
         self._join: Join | None = None
         self._lacking: Lacking | None = None
@@ -227,6 +235,7 @@ class Outbound:
         if self.state != "joining" or self._join is not None:
             raise LinkError("an inventory is not due")
         self._held += inventory.logs
+        self.apply_delay_ms = inventory.apply_delay_ms
         if inventory.is_last:
             self._compare(inventory.files)
 
@@ -237,11 +246,12 @@ class Outbound:
         self._join = Join(self, is_clean=is_clean)
         leading.feed.followers.append(self)
         # From here on what changes is noted, so nothing is missed while probes are under way.
-        self._lacking = Lacking(leading.tree, {})
-        self._share_files(self._lacking, files)
         spared = leading.damaged()
+        self._lacking = Lacking(leading.tree, {}, spared, leading.unreadable)
+        self._share_files(self._lacking, files)
+        for path in spared:
+            self._join.spare(path)
         for held in sorted(self._held, key=lambda held: held.path != DEFINITIONS):
-            # What this node cannot read itself may be whole over there: it is the copy to mend from.
             if held.path not in spared:
                 steps = self._join.compare(held)
                 if held.path == DEFINITIONS and any(
@@ -345,15 +355,22 @@ class Outbound:
         return frame.octets
 
     def _go_live(self) -> None:
-        feed = self._leading.feed
+        feed, identity = self._leading.feed, self._leading.identity
+        if not identity.identity.had_followers:
+            # On disk before it knows that it has everything, and may take over.
+            identity.identity.had_followers = True
+            identity.save()
         frame = link.Frame()
         feed.name_all(frame)
         self._write(frame.message(0, 0, self._leading.clock_ms()), frame.octets)
         position = feed.begin_live()
         self.peer.write(pack_u64(Type.STREAMING, position))
-        self.state, self.is_live, self._lacking, self._join = "streaming", True, None, None
+        self.state = "delayed" if self.apply_delay_ms else "streaming"
+        self.is_live, self._lacking, self._join = True, None, None
         feed.count_live()
-        feed.in_sync.joined(self.node_id, position, self._leading.clock_ms())
+        if not self.apply_delay_ms:
+            feed.in_sync.joined(self.node_id, position, self._leading.clock_ms())
+        self._counts = False
         if self.joined_ms is None:
             self.joined_ms = round((asyncio.get_running_loop().time() - self._began_s) * 1000)
         logger.info(
@@ -378,15 +395,17 @@ class Outbound:
 
     def _fall_behind(self) -> None:
         """All that was cut is on its way; from here on it is read from disk again."""
-        feed, tree = self._leading.feed, self._leading.tree
+        leading = self._leading
+        feed, tree = leading.feed, leading.tree
         logger.warning(
             "follower_falls_behind node_id=%s waiting_bytes=%d", self.node_id, self.peer.waiting_bytes
         )
         self.is_live = False
         feed.count_live()
         feed.in_sync.left(self.node_id)
-        self._leading.commits.keep()
-        self._lacking = Lacking(tree, {name: log.next_offset for name, log in tree.logs.items()})
+        leading.commits.keep()
+        sent = {name: log.next_offset for name, log in tree.logs.items()}
+        self._lacking = Lacking(tree, sent, leading.damaged(), leading.unreadable)
         self._begin_catching_up()
 
     def _acked(self, position: int, octets: int) -> None:
@@ -394,13 +413,19 @@ class Outbound:
         if not self.is_live or position == 0:
             return
         self.acked_position = position
+        if self.apply_delay_ms:
+            return
         in_sync = self._leading.feed.in_sync
         now_ms = self._leading.clock_ms()
         if in_sync.lag(self.node_id, now_ms) is None:
             # It was dropped for its silence, and is back.
             in_sync.joined(self.node_id, self._leading.feed.position, now_ms)
+            self._counts = False
         in_sync.acked(self.node_id, position, now_ms)
         self._leading.commits.keep()
+        if not self._counts and self.is_in_sync:
+            self._counts = True
+            self._leading.noticed()
 
     def beat(self) -> None:
         """Say that the leader is there; end the link of one that is not."""
@@ -443,7 +468,7 @@ class Outbound:
     def row(self) -> dict[str, Any]:
         """One row of `followers` in the node's status."""
         feed, now_ms = self._leading.feed, self._leading.clock_ms()
-        lag = feed.in_sync.lag(self.node_id, now_ms) if self.is_live else None
+        lag, behind = feed.in_sync.lag(self.node_id, now_ms) if self.is_live else None, self.acked_position
         left = self._lacking.bytes_left() if self._lacking is not None else 0
         sent = max(1, self.peer.sent_bytes)
         return {
@@ -455,9 +480,10 @@ class Outbound:
             "in_sync": self.is_in_sync,
             "connected_at_ms": self.connected_at_ms,
             "joined_ms": self.joined_ms,
-            "lag_bytes": lag.lag_bytes if lag else left,
-            "lag_records": max(0, feed.records - feed.records_at(self.acked_position)) if lag else None,
+            "lag_bytes": lag.lag_bytes if lag else max(0, feed.position - behind) if self.is_live else left,
+            "lag_records": max(0, feed.records - feed.records_at(behind)) if self.is_live else None,
             "lag_s": round(lag.lag_s, 3) if lag else None,
+            "apply_delay_s": self.apply_delay_ms / 1000,
             "sent_bytes": self.peer.sent_bytes,
             "acked_bytes": self.acked_bytes,
             "compression_ratio": round(self.raw_bytes / sent, 3) if feed.compresses else 1.0,

@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from leveret.config import Config
-from leveret.config.uris import NodeUri, parse_node_uri
+from leveret.config.uris import NodeUri
 from leveret.core.in_sync import InSync
 from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed, StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.node import Node, clock_ms
 from leveret.runtime.replication.applier import Applier
+from leveret.runtime.replication.delaying import ALL_MS, Delaying, hands_of, refuse_to_lead
 from leveret.runtime.replication.elected import Elected
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.fencer import Fencer
@@ -38,7 +39,8 @@ from leveret.runtime.replication.inspection import Inspection
 from leveret.runtime.replication.listener import ReplicationListener
 from leveret.runtime.replication.outbound import Leading
 from leveret.runtime.replication.sides import sides_of
-from leveret.runtime.replication.standing import follower_status, leader_status, would_lose
+from leveret.runtime.replication.standing import follower_status, held_back, leader_status, would_lose
+from leveret.runtime.replication.succession import Succession
 from leveret.runtime.stores import log_name
 from leveret.runtime.tls import client_context, server_context
 from leveret.session.link_handshake import Follower, Leader
@@ -82,11 +84,12 @@ class Roles:
         self.feed: Feed | None = None
         self._identity = IdentityFile(data_dir)
         self._settings = config.followers
-        self._fencers: list[Fencer] = []
+        self._succession = Succession(self._identity, self._fencer)
         self._tasks: set[asyncio.Task[None]] = set()
         self._changing = asyncio.Lock()
         self._unreadable: set[str] = set()
         self._applier: Applier | None = None
+        self._delaying: Delaying | None = None
         self._elected = Elected(config.followers, self) if config.followers.etcd_endpoints else None
         self.inspection = Inspection(
             data_dir,
@@ -113,7 +116,7 @@ class Roles:
         if self._elected is not None:
             await self._show("follower")
             self._spawn(self._elected.run())
-        elif self._settings.follow is not None:
+        elif self._settings.follow is not None and not await self._succession.leads_on(self._settings.follow):
             await self._follow(self._settings.follow)
         elif identity.role == "leader" and identity.is_fenced:
             logger.error(
@@ -131,6 +134,7 @@ class Roles:
                     f"{self.data_dir}: this node was being brought in line with its leader and does not have all "
                     "data; start it with --follow again, or start it so and run leveretctl promote_follower --force"
                 )
+            refuse_to_lead(self.data_dir)
             await self._lead(raises_epoch=identity.role == "follower")
         self._spawn(self.inspection.run())
 
@@ -144,8 +148,7 @@ class Roles:
         self.inspection.stop()
         for task in list(self._tasks):
             task.cancel()
-        for fencer in self._fencers:
-            fencer.stop()
+        self._succession.stop()
         async with self._changing:
             await self._close(in_order=True)
         if self._elected is not None:
@@ -157,6 +160,9 @@ class Roles:
         if self.inbound is not None:
             self.inbound.stop()
             self.inbound = None
+        if self._delaying is not None:
+            await self._delaying.stop()
+            self._delaying = None
         if not hasattr(self, "node"):
             return
         if self.role != "leader":
@@ -180,18 +186,8 @@ class Roles:
         self, *, raises_epoch: bool, epoch: int = 0, recorded: frozenset[str] = frozenset()
     ) -> None:
         """Serve; in the epoch that was won, if one was, and then promises wait for those that are recorded."""
-        identity = self._identity.identity
-        epoch_before = identity.epoch
-        if raises_epoch or not identity.epoch:
-            identity.epoch = max(identity.epoch, identity.seen_epoch) + 1
-        identity.epoch = max(identity.epoch, epoch)
-        identity.seen_epoch = max(identity.seen_epoch, identity.epoch)
-        identity.starts = identity.starts + 1 if epoch_before == identity.epoch else 0
-        identity.role, identity.led, identity.replaced_by = "leader", True, ""
-        identity.rewriting = False
-        # On disk before anything is appended in this epoch.
-        self._identity.save()
-        tree = Tree(self.data_dir, epoch=identity.stamp)
+        self._succession.take_lead(raises_epoch=raises_epoch, epoch=epoch)
+        tree = Tree(self.data_dir, epoch=self._identity.identity.stamp)
         node = self._take(Node(self.config, self.data_dir, tree), "leader")
         await node.recover()
         if self._settings.bind is not None:
@@ -201,9 +197,7 @@ class Roles:
                 logger.error("log_not_replicated log=%s error=%s", name, error)
             await self._listen(node, waits=self._settings.confirm == "in_sync", recorded=recorded)
         await node.open()
-        for uri in identity.former_leaders:
-            self._fence_off(uri)
-        logger.info("leading epoch=%d node_id=%s", identity.epoch, identity.node_id)
+        self._succession.tell_former_leaders()
 
     def _take(self, node: Node, role: str) -> Node:
         self.node, self.role = node, role
@@ -241,11 +235,13 @@ class Roles:
             clock_ms=clock_ms,
             uri=self.own_uri,
             met=self._met,
+            noticed=self._ticked,
             damaged=self._damaged,
+            unreadable=self._log_unreadable,
             hand_over=self._hand_over,
             answer=self.inspection.answer,
         )
-        self.listener = ReplicationListener(leading, self._ticked)
+        self.listener = ReplicationListener(leading)
         tls = server_context(settings.tls, _TLS) if settings.tls.certfile else None
         assert settings.bind is not None
         await self.listener.start(settings.bind, settings.port, tls)
@@ -262,7 +258,9 @@ class Roles:
         is_short = self.feed is not None and self.role == "leader" and self.feed.in_sync.is_short
         blocks = self._settings.below_min_in_sync == "block"
         self.node.alarms.set_replicas_short(is_short and blocks)
-        self.node.engine.refuses_publishes = is_short and not blocks
+        self.node.broker.refuses_durable = is_short and not blocks
+        if self.node.broker.refuses_durable:
+            self.node.commits.give_up()
 
     def own_uri(self) -> str:
         """Where other nodes find this one's replication listener; empty if it has none."""
@@ -281,14 +279,25 @@ class Roles:
         self._identity.save()
         await self._show("follower")
         node = self.node
-        self._applier = Applier(node.tree, node.commits, self._replayed, self._rewriting)
+        self._applier = Applier(
+            node.tree, node.commits, self._replayed, self._rewriting, self._joining, self._joined
+        )
+        hands = await hands_of(
+            self.data_dir,
+            self._applier,
+            node.commits,
+            apply_delay_ms=self._settings.apply_delay_ms,
+            has_joined=identity.followed_epoch > 0 and identity.is_clean and not identity.rewriting,
+            clock_ms=clock_ms,
+        )
+        self._delaying = hands if isinstance(hands, Delaying) else None
         self.inbound = Inbound(
             uri,
             secret=secret,
             identity=self._identity,
             name=self.config.node_name,
             own_uri=self.own_uri,
-            applier=self._applier,
+            hands=hands,
             commits=node.commits,
             followed=self,
             clock_ms=clock_ms,
@@ -347,22 +356,31 @@ class Roles:
     def leader_epoch(self, leader: Leader) -> None:
         """See inbound.Followed: from here on its chunks may come."""
         identity = self._identity.identity
-        if self._applier is not None:
-            self._applier.aside = SetAside(
-                self.data_dir,
-                at_ms=clock_ms(),
-                from_epoch=identity.epoch,
-                to_epoch=leader.epoch,
-                node_id=identity.node_id,
-                leader_id=leader.node_id,
-                leader_uri=leader.uri or str(self.inbound.uri if self.inbound else ""),
-                name_of=self.node.queue_of,
-            )
         identity.seen_epoch = max(identity.seen_epoch, leader.epoch)
         self._identity.save()
 
-    def joined(self, leader: Leader) -> None:
-        """See inbound.Followed: all that this node has is the leader's."""
+    def _set_aside(self, leader: Leader, logs_dir: Path | None = None) -> SetAside:
+        """Keeps what this node has, and the leader has not."""
+        identity = self._identity.identity
+        return SetAside(
+            self.data_dir,
+            at_ms=clock_ms(),
+            from_epoch=identity.epoch,
+            to_epoch=leader.epoch,
+            node_id=identity.node_id,
+            leader_id=leader.node_id,
+            leader_uri=leader.uri or str(self.inbound.uri if self.inbound else ""),
+            name_of=self.node.queue_of,
+            logs_dir=logs_dir,
+        )
+
+    def _joining(self, leader: Leader) -> None:
+        """What this leader makes superfluous is kept."""
+        if self._applier is not None:
+            self._applier.aside = self._set_aside(leader)
+
+    def _joined(self, leader: Leader) -> None:
+        """All that this node has is the leader's."""
         identity = self._identity.identity
         applier = self._applier
         if applier is not None and isinstance(applier.aside, SetAside):
@@ -389,24 +407,18 @@ class Roles:
 
     def _met(self, other: Follower) -> bool:
         """A node came to the listener; tell whether it, or whom it knows, has replaced this one."""
-        identity = self._identity.identity
-        if other.epoch <= identity.epoch:
+        if not self._succession.met(other):
             return False
-        if other.epoch > identity.seen_epoch:
-            identity.seen_epoch, identity.replaced_by = other.epoch, other.uri
-            # Before anything else happens: nothing is promised from here on, nor after a restart.
-            self._identity.save()
         if self.role == "leader":
             logger.error(
                 "replaced epoch=%d by_epoch=%d by=%s uri=%s action=stop_serving",
-                identity.epoch,
+                self.epoch,
                 other.epoch,
                 other.name,
                 other.uri or "unknown",
             )
             self._spawn(self.fence())
-            return True
-        return False
+        return self.role == "leader"
 
     def _hand_over(self, follower: Follower, epoch: int) -> None:
         """See outbound.Leading: what was received is appended, and goes to the follower with the next cut."""
@@ -423,6 +435,15 @@ class Roles:
         """See outbound.Leading."""
         down = {log_name(queue) for queue in self.node.broker.queues.values() if queue.damage is not None}
         return down | self._unreadable
+
+    def _log_unreadable(self, name: str, error: StorageError) -> None:
+        """See outbound.Leading: a queue or stream is taken down; without any other log a follower is no copy."""
+        for queue in self.node.broker.queues.values():
+            if log_name(queue) == name:
+                if queue.damage is None:
+                    self.node.engine.take_down(queue, error)
+                return
+        raise error
 
     async def fence(self) -> None:
         """Stop serving; another node leads."""
@@ -458,24 +479,19 @@ class Roles:
             await self._close(in_order=True)
             await self._follow(uri)
 
-    def _fence_off(self, uri: str) -> None:
-        """Tell a former leader that it was replaced, until it knows."""
-        try:
-            place = parse_node_uri(uri)
-        except ValueError:
-            return
-        fencer = Fencer(
-            place,
+    def _fencer(self, uri: NodeUri) -> Fencer:
+        return Fencer(
+            uri,
             secret=make_or_read(self.data_dir),
             identity=self._identity,
             name=self.config.node_name,
             own_uri=self.own_uri,
             tls=lambda: client_context(self._settings.tls, _TLS),
         )
-        self._fencers.append(fencer)
-        self._spawn(fencer.run())
 
-    async def promote(self, *, dry_run: bool, force: bool) -> dict[str, Any]:
+    async def promote(
+        self, *, dry_run: bool, force: bool, apply_until_ms: int | None = None
+    ) -> dict[str, Any]:
         """See management.node.ReplicationOperations."""
         loss = would_lose(self.inbound, clock_ms())
         state = self.state
@@ -485,9 +501,15 @@ class Roles:
             "epoch": self.epoch,
             "promoted": False,
             "took_ms": None,
+            "held_back": None,
+            "set_aside": None,
         }
-        reason = self._why_not(state)
-        if dry_run or (reason and not force):
+        undecided = self._undecided(apply_until_ms)
+        reason = undecided or self._why_not(state, apply_until_ms)
+        if self._delaying is not None:
+            left = await self._delaying.left_after(-1 if apply_until_ms is None else apply_until_ms)
+            outcome["held_back"] = held_back(left)
+        if dry_run or undecided or (reason and not force):
             return outcome | {"reason": reason or None}
         began_s = time.perf_counter()
         if self._elected is not None:
@@ -498,9 +520,15 @@ class Roles:
         async with self._changing:
             if self.role == "leader":
                 raise PreconditionFailed("this node leads already")
+            until_ms = ALL_MS if apply_until_ms is None else apply_until_ms
+            if self._delaying is not None:
+                # The leader serves as long as this takes.
+                await self._delaying.apply_only_until(until_ms)
             if self.inbound is not None:
                 identity = self._identity.identity
                 await self.inbound.take_over(max(identity.epoch, identity.seen_epoch) + 1)
+            if self._delaying is not None:
+                outcome["set_aside"] = await self._end_delay(self._delaying, until_ms)
             former = (
                 str(self.inbound.uri) if self.inbound is not None else self._identity.identity.replaced_by
             )
@@ -509,6 +537,32 @@ class Roles:
                 self._identity.identity.former_leaders = [former]
             await self._lead(raises_epoch=True)
         return outcome | self._promoted(began_s)
+
+    async def _end_delay(self, delaying: Delaying, until_ms: int) -> str | None:
+        """Apply what was cut until a time, and keep the rest elsewhere; the id of its report, None without any."""
+        identity, inbound = self._identity.identity, self.inbound
+        own = Leader(
+            node_id=identity.node_id,
+            name=self.config.node_name,
+            epoch=max(identity.epoch, identity.seen_epoch) + 1,
+            uri=self.own_uri(),
+        )
+        assert inbound is not None
+        inbound.stop()
+        try:
+            report = await delaying.finish(until_ms, lambda logs_dir: self._set_aside(own, logs_dir))
+        except LeveretError:
+            await self._close(in_order=True)
+            await self._follow(inbound.uri)
+            raise
+        return report.id if report is not None else None
+
+    def _undecided(self, apply_until_ms: int | None) -> str:
+        """Why it is not clear, or not possible, what is to become of what this node holds back."""
+        if self._delaying is not None:
+            return self._delaying.why_not(apply_until_ms)
+        is_in_vain = apply_until_ms is not None and apply_until_ms < ALL_MS
+        return "this node holds nothing back: what its leader did is applied" if is_in_vain else ""
 
     def _promoted(self, began_s: float) -> dict[str, Any]:
         took_ms = round((time.perf_counter() - began_s) * 1000)
@@ -521,7 +575,7 @@ class Roles:
             "reason": None,
         }
 
-    def _why_not(self, state: str) -> str:
+    def _why_not(self, state: str, apply_until_ms: int | None) -> str:
         """Why a promotion needs force, empty if it does not."""
         if self.role == "leader":
             return "this node leads already"
@@ -529,8 +583,14 @@ class Roles:
             return "this node was replaced by another leader: what that has taken since would be lost"
         if self._identity.identity.followed_epoch == 0:
             return "this node has never finished joining a leader: it does not have all data"
-        if self._identity.identity.rewriting:
+        delaying = self._delaying if self._delaying is not None and self._delaying.waits else None
+        if self._identity.identity.rewriting and delaying is None:
             return "this node's logs were being brought in line with its leader's: it does not have all data"
+        if delaying is not None:
+            is_torn = delaying.is_torn and apply_until_ms == ALL_MS
+            return (
+                "this node was catching up with its leader: not all it has can be applied" if is_torn else ""
+            )
         progress = self.inbound.progress if self.inbound else None
         if progress is not None and (progress.state == "catching_up" or progress.is_torn):
             return "this node is catching up with its leader: it does not have all data yet"
@@ -546,7 +606,7 @@ class Roles:
     @property
     def state(self) -> str:
         """What a follower is at; else the role."""
-        return self.inbound.progress.state if self.inbound is not None else self.role
+        return self.inbound.state if self.inbound is not None else self.role
 
     def status(self) -> dict[str, Any]:
         """See management.node.ReplicationOperations."""

@@ -65,7 +65,7 @@ class LeaderSide:
     @property
     def state(self) -> str:
         """See Side."""
-        return self._inbound.progress.state
+        return self._inbound.state
 
     async def ask(self, what: str, about: dict[str, str | int | bool]) -> dict[str, Any]:
         """See Side."""

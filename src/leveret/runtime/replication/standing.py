@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from leveret.runtime.replication.applier import HeldBack
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import Identity
 from leveret.runtime.replication.inbound import Inbound
@@ -34,22 +35,25 @@ def follower_status(
         return _replacement(identity) if identity.is_fenced else None
     progress = inbound.progress
     leader = progress.leader
+    held = inbound.held_back() or HeldBack()
+    is_delayed = inbound.held_back() is not None
     return _shown(
         uri=str(inbound.uri),
         name=leader.name if leader else "",
         epoch=leader.epoch if leader else identity.seen_epoch,
-        state=progress.state,
-        error=progress.error,
+        state=inbound.state,
+        error=progress.error or held.error,
         connected_at_ms=progress.connected_at_ms,
         position=progress.position,
-        applied_position=progress.applied_position,
+        applied_position=None if is_delayed else progress.applied_position,
         acked_position=progress.acked_position,
         received_bytes=progress.received_bytes,
-        lag_bytes=max(0, progress.position - progress.applied_position) + progress.bytes_left,
-        lag_records=max(0, progress.records - progress.applied_records),
+        lag_bytes=max(0, progress.position - progress.applied_position) + progress.bytes_left + held.octets,
+        lag_records=max(0, progress.records - progress.applied_records) + held.records,
         lag_s=lag_s(inbound, now_ms),
         apply_delay_s=apply_delay_ms / 1000,
-        in_sync=progress.state == "streaming",
+        held_back=held_back(held) if is_delayed else None,
+        in_sync=inbound.state == "streaming",
         progress=inbound.copying(),
     )
 
@@ -76,6 +80,7 @@ def _shown(**known: Any) -> dict[str, Any]:
         "lag_records": None,
         "lag_s": None,
         "apply_delay_s": 0.0,
+        "held_back": None,
         "in_sync": False,
         "progress": None,
     }
@@ -83,14 +88,31 @@ def _shown(**known: Any) -> dict[str, Any]:
 
 
 def lag_s(inbound: Inbound, now_ms: int) -> float | None:
-    """How old what was applied last is, by the leader's clock; None if nothing ever was."""
+    """How old what was applied last is, by the leader's clock; None if nothing ever was.
+
+    Of a delayed follower, when the first thing was done that it has not applied.
+    """
     progress = inbound.progress
+    held = inbound.held_back()
+    if held is not None and held.oldest_at_ms is not None:
+        return max(0, now_ms - held.oldest_at_ms) / 1000
     if not progress.cut_at_ms:
         return None
     if progress.state == "streaming" and now_ms - progress.cut_at_ms < _HEARD_MS:
         # The leader says every second where it is, and this node was there.
         return 0.0
     return max(0, now_ms - progress.cut_at_ms) / 1000
+
+
+def held_back(held: HeldBack) -> dict[str, Any]:
+    """What a delayed follower has received and not applied."""
+    return {
+        "messages": held.messages,
+        "records": held.records,
+        "bytes": held.octets,
+        "oldest_at_ms": held.oldest_at_ms,
+        "newest_at_ms": held.newest_at_ms,
+    }
 
 
 def would_lose(inbound: Inbound | None, now_ms: int) -> dict[str, Any]:

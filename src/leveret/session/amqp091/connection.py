@@ -63,7 +63,7 @@ class ClientConnection:
     Attributes:
         out: octets to send, in order.
         confirming: channels with publishes since the last flush, in order.
-        held: whether `out` must wait until the definitions log is durable.
+        held: whether `out` must wait until what the next flush appends is durable.
         is_paused: whether the socket takes no more for now.
         is_reading: whether the socket is read from; a peer we do not listen to is not silent.
         is_throttled: whether deliveries stopped because `out` was full; `resume` lets them go on.

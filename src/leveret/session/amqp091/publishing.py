@@ -330,6 +330,8 @@ class Publisher:
             return
         if self._connection.broker.traced_vhosts:
             trace_published(channel, target.queues, target.head, bodies)
+        if self._connection.broker.refuses_durable and self._refuse_durable(shape, len(bodies)):
+            return
         if target.guarded:
             self._publish_guarded(shape, bodies)
             return
@@ -396,6 +398,16 @@ class Publisher:
                     queue.refuse(target.head, part)
                     self._connection.broker.dirty[queue] = None
             self._hand_over(target, takers, part, self._batch_of(channel, count, refused=bool(full)))
+
+    def _refuse_durable(self, shape: Shape, count: int) -> bool:
+        """Refuse what could not be confirmed now, so that nothing of it is stored; who asks for no confirm, is not."""
+        channel, target = shape.channel, shape.target
+        if channel.confirms is None and channel.transaction is None:
+            return False
+        if not any(queue.must_keep(target.head) for queue in target.queues):
+            return False
+        self._batch_of(channel, count, refused=True)
+        return True
 
     def _batch_of(self, channel: Channel, count: int, *, refused: bool) -> Batch | None:
         """Number publishes if they are to be confirmed; those that are refused have no batch to wait with."""

@@ -218,6 +218,9 @@ def _queue_purge(channel: Channel, method: commands.Queue.Purge) -> None:
     channel.connection.access.require("read", "queue", queue.key[1])
     count = queue.drop_ready(Reason.PURGED)
     channel.mark(queue)
+    if queue.definition.durable:
+        # Who was told of a purge is not to see the messages again: not after a restart, not at a follower.
+        channel.connection.held = True
     if not method.nowait:
         channel.reply(commands.Queue.PurgeOk(count))
 

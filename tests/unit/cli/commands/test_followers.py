@@ -93,11 +93,11 @@ def test_a_leader_shows_its_followers_with_its_status(ctl: Ctl, replication: Fak
             "Role: leader",
             "State: leader",
             "Epoch: 3",
-            "Position: 9000 bytes, 70 records",
+            "Scrub: last at 2023-11-14 22:13:20+00:00, 40 chunks read, 2 damaged, 1 repaired",
             "Followers connect to: 127.0.0.1:5679",
+            "Position: 9000 bytes, 70 records",
             "Confirms wait for: this node and all followers in sync",
             "In sync: b",
-            "Scrub: last at 2023-11-14 22:13:20+00:00, 40 chunks read, 2 damaged, 1 repaired",
             "name\taddress\tstate\tin_sync\tlag_records\tlag_bytes\tlag_s\tprogress",
             "b\t127.0.0.1:40000\tstreaming\ttrue\t0\t0\t0.0\t",
             "c\t127.0.0.1:40000\tcatching_up\tfalse\t0\t0\t\t250.0 MB of 1.0 GB, 200.0 MB/s, 4 s left",
@@ -108,30 +108,83 @@ def test_a_leader_shows_its_followers_with_its_status(ctl: Ctl, replication: Fak
 def test_a_follower_shows_whom_it_follows_and_how_far_it_is(ctl: Ctl, replication: FakeReplication) -> None:
     replication.follow("catching_up", progress={**PROGRESS, "rate_bytes_s": None, "seconds_left": None})
     replication.error = replication.leader["error"] = "refused"  # type: ignore[index]  # it has one
-    replication.min_in_sync = 1
     out = lines(ctl("-q", "replication_status")[1])
-    assert out[2:5] == ["Role: follower", "State: catching_up", "Error: refused"]
-    waited_for = "this node and all followers in sync, at least 1; else publishers are blocked"
-    assert f"Confirms wait for: {waited_for}" in out
-    assert out[-9:] == [
+    assert out == [
+        "Node: leveret@test",
+        "Node id: 1a2b",
+        "Role: follower",
+        "State: catching_up",
+        "Error: refused",
+        "Epoch: 3",
+        "Scrub: last at 2023-11-14 22:13:20+00:00, 40 chunks read, 2 damaged, 1 repaired",
+        "Followers connect to: 127.0.0.1:5679",
         "Leader: tcp://10.0.0.1:5679 (leveret@a)",
         "Leader's epoch: 3",
-        "Link: catching_up",
-        "Link's error: refused",
         "Connected since: 2023-11-14 22:13:20+00:00",
+        "Position: 8000 of 9000 bytes",
         "Lag: 1234567 records, 1000 bytes, 1.5 s",
         "Received: 70000 bytes",
-        "Leader's confirms wait for this node: true",
         "Progress: 250.0 MB of 1.0 GB",
     ]
 
 
+def test_a_leader_says_how_many_followers_its_publishers_need(ctl: Ctl, replication: FakeReplication) -> None:
+    replication.min_in_sync = 1
+    waited_for = "this node and all followers in sync, at least 1; else publishers are blocked"
+    assert f"Confirms wait for: {waited_for}" in lines(ctl("replication_status")[1])
+
+
+def test_a_node_that_is_elected_says_what_etcd_says(ctl: Ctl, replication: FakeReplication) -> None:
+    replication.etcd = etcd = {
+        "endpoints": ["http://10.0.0.4:2379", "http://10.0.0.5:2379"],
+        "reachable": True,
+        "leader": {"node_id": "1a2b", "uri": "tcp://10.0.0.1:5679", "epoch": 3},
+        "epoch": 3,
+        "in_sync": ["1a2b", "3c4d"],
+        "holds_lease": True,
+        "lease_ttl_ms": 2000,
+        "lease_left_ms": 1731,
+        "last_error": None,
+    }
+    assert lines(ctl("-q", "replication_status")[1])[5:9] == [
+        "etcd: http://10.0.0.4:2379, http://10.0.0.5:2379, reached",
+        "Elected: tcp://10.0.0.1:5679 in epoch 3",
+        "Lease: held, 1.7 s left",
+        "May be elected: 1a2b, 3c4d",
+    ]
+    etcd |= {"reachable": False, "leader": None, "in_sync": None, "last_error": "no answer"}
+    etcd |= {"holds_lease": False, "lease_left_ms": None}
+    assert lines(ctl("-q", "replication_status")[1])[5:9] == [
+        "etcd: http://10.0.0.4:2379, http://10.0.0.5:2379, not reached",
+        "etcd's error: no answer",
+        "Elected: (nobody)",
+        "May be elected: any node",
+    ]
+
+
+def test_a_fenced_node_says_who_has_replaced_it(ctl: Ctl, replication: FakeReplication) -> None:
+    replication.fence()
+    out = lines(ctl("-q", "replication_status")[1])
+    assert (out[2], out[-1]) == ("Role: fenced", "Followers connect to: 127.0.0.1:5679")
+    replication.follow()
+    replication.fence()
+    assert lines(ctl("-q", "replication_status")[1])[-2:] == [
+        "Replaced by: tcp://10.0.0.1:5679",
+        "Leader's epoch: 3",
+    ]
+    replication.leader["uri"] = ""  # type: ignore[index]  # it has one
+    assert "nobody can follow" in lines(ctl("-q", "replication_status")[1])[-2]
+
+
 def test_a_follower_that_was_never_connected_says_so(ctl: Ctl, replication: FakeReplication) -> None:
-    unknown = dict.fromkeys(("name", "connected_at_ms", "lag_bytes", "lag_records", "lag_s"))
+    unknown = dict.fromkeys(
+        ("name", "connected_at_ms", "position", "applied_position", "lag_bytes", "lag_records", "lag_s")
+    )
     replication.follow("connecting", **unknown)
     out = lines(ctl("replication_status")[1])
     assert "Leader: tcp://10.0.0.1:5679" in out
     assert "Connected since: (not connected)" in out
+    assert "Position: not known" in out
     assert "Lag: not known" in out
 
 

@@ -1,0 +1,145 @@
+"""Digests of a schema, by which two nodes find what differs without telling each other what is the same.
+
+    state    everything                              12 octets
+    kind     all entities of a kind                  12
+    bucket   the entities whose keys hash alike       6     2^n buckets a kind, so that each has some 64 entities
+    entity   one                                      8
+
+Equal digests: the same entities, in whatever order they were put, on whatever node. Entities that do not travel
+(`core.schema.exported`) have no part in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from operator import is_
+from typing import Final, NamedTuple
+
+import msgspec
+
+from leveret.core.schema import Key, canonical, transient_queues, travels
+from leveret.model.definitions import KINDS, AnyEntity, Definitions
+
+STATE_BYTES: Final = 12
+BUCKET_BYTES: Final = 6
+ENTITY_BYTES: Final = 8
+BUCKETS_MAX: Final = 2**16
+_BUCKET_ENTITIES: Final = 64
+_PLACE_BYTES: Final = 4
+
+
+class Entry(NamedTuple):
+    """One entity that travels: `place` says which bucket it is in, `size_bytes` how long it is as JSON."""
+
+    entity: AnyEntity
+    digest: bytes
+    place: int
+    size_bytes: int
+
+
+class Digests:
+    """The digests of one schema; `look` first, then ask. What did not change is not digested again."""
+
+    def __init__(self) -> None:
+        """Of an empty schema."""
+        self._seen: tuple[Definitions, int] | None = None
+        self._transient: set[Key] = set()
+        self._kinds = {kind: _Kind() for kind in KINDS}
+        self._state: bytes | None = None
+
+    def look(self, definitions: Definitions) -> None:
+        """Take the schema as it is now."""
+        if self._seen is not None and self._seen[0] is definitions and self._seen[1] == definitions.version:
+            return
+        transient = transient_queues(definitions.by_kind["queues"].values())
+        for kind, held in self._kinds.items():
+            # Whether a binding travels depends on its queue.
+            anew = kind == "bindings" and transient != self._transient
+            held.look(definitions.by_kind[kind], transient, anew=anew)
+        self._transient = transient
+        self._seen = (definitions, definitions.version)
+        self._state = None
+
+    def state(self) -> bytes:
+        """The digest of everything."""
+        if self._state is None:
+            self._state = _hash([self._kinds[kind].digest() for kind in KINDS], STATE_BYTES)
+        return self._state
+
+    def kinds(self) -> dict[str, bytes]:
+        """The digest of each kind."""
+        return {kind: held.digest() for kind, held in self._kinds.items()}
+
+    def buckets(self, kind: str) -> bytes:
+        """The digests of the buckets of a kind, one behind the other, in as many buckets as suit its size."""
+        held = self._kinds[kind]
+        count = 1
+        while count * _BUCKET_ENTITIES < len(held.entries) and count < BUCKETS_MAX:
+            count *= 2
+        return b"".join(_hash(sorted(held.group(count, index)), BUCKET_BYTES) for index in range(count))
+
+    def differing(self, kind: str, theirs: bytes) -> list[int]:
+        """The buckets of a kind in which another schema, with these digests of buckets, has other entities."""
+        held = self._kinds[kind]
+        count = len(theirs) // BUCKET_BYTES
+        return [
+            index
+            for index in range(count)
+            if _hash(sorted(held.group(count, index)), BUCKET_BYTES)
+            != theirs[index * BUCKET_BYTES : (index + 1) * BUCKET_BYTES]
+        ]
+
+    def bucket(self, kind: str, count: int, index: int) -> Mapping[bytes, Entry]:
+        """The entities in one of `count` buckets, by digest."""
+        return self._kinds[kind].group(count, index)
+
+
+class _Kind:
+    """The entities of one kind."""
+
+    def __init__(self) -> None:
+        self.entries: dict[Key, Entry] = {}
+        self._entities: list[AnyEntity] = []
+        self._digest: bytes | None = None
+        self._groups: list[dict[bytes, Entry]] = []
+
+    def look(self, entities: Mapping[Key, AnyEntity], transient: set[Key], *, anew: bool) -> None:
+        # Entities are frozen, so the same object has the same digest. Equality would not do: 1 == True, and as
+        # an argument they differ.
+        now = list(entities.values())
+        if not anew and len(now) == len(self._entities) and all(map(is_, now, self._entities)):
+            return
+        entries: dict[Key, Entry] = {}
+        for key, entity in entities.items():
+            entry = self.entries.get(key)
+            if entry is None or entry.entity is not entity or anew:
+                if not travels(entity, transient):
+                    continue
+                entry = _entry(key, entity)
+            entries[key] = entry
+        self.entries, self._entities = entries, now
+        self._digest, self._groups = None, []
+
+    def digest(self) -> bytes:
+        if self._digest is None:
+            self._digest = _hash(sorted(entry.digest for entry in self.entries.values()), STATE_BYTES)
+        return self._digest
+
+    def group(self, count: int, index: int) -> dict[bytes, Entry]:
+        if len(self._groups) != count:
+            self._groups = [{} for _ in range(count)]
+            for entry in self.entries.values():
+                self._groups[entry.place & (count - 1)][entry.digest] = entry
+        return self._groups[index]
+
+
+def _entry(key: Key, entity: AnyEntity) -> Entry:
+    octets = canonical(entity)
+    place = hashlib.blake2b(msgspec.json.encode(key), digest_size=_PLACE_BYTES).digest()
+    digest = hashlib.blake2b(octets, digest_size=ENTITY_BYTES).digest()
+    return Entry(entity, digest, int.from_bytes(place), len(octets))
+
+
+def _hash(digests: Sequence[bytes], size_bytes: int) -> bytes:
+    return hashlib.blake2b(b"".join(digests), digest_size=size_bytes).digest()

@@ -1,0 +1,93 @@
+"""Which logs the transferred data came from: a log that replaced another one does not continue it.
+
+`<data_dir>/origins.json`, by vhost: what the upstream calls its outgoing log, and what is known to be missing of
+it because the upstream's retention was faster than the transfer. Losing the file loses only that check.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from leveret.model.errors import PreconditionFailed, StorageError
+from leveret.pipeline.files import make_directory, write_durably
+
+ORIGINS: Final = "origins.json"
+
+
+class AnotherLog(PreconditionFailed):
+    """The upstream's outgoing log is not the one that was transferred from."""
+
+    def __init__(self, vhost: str) -> None:
+        super().__init__(
+            f"vhost '{vhost}': the upstream's outgoing log is another one than what is here came from: the vhost "
+            "was deleted and made again, or this is another upstream; promote this standby, or delete what is "
+            "here with delete_orphaned_data_on_standby_replication_downstream_cluster and it begins anew"
+        )
+
+
+class Origin(msgspec.Struct):
+    """Where a vhost's data came from.
+
+    Attributes:
+        log_id: what the upstream calls the log, 0 when it does not say.
+        missing: records that the upstream retains no more and that never came.
+        is_replaced: whether the upstream has another log by now.
+    """
+
+    log_id: int = 0
+    missing: int = 0
+    is_replaced: bool = False
+
+
+class Origins:
+    """The file's content; whoever transfers is the only one to write it."""
+
+    def __init__(self, data_dir: Path) -> None:
+        """Read it.
+
+        Raises:
+            StorageError: it is damaged.
+        """
+        self._path = data_dir / ORIGINS
+        try:
+            self.by_vhost = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Origin])
+        except FileNotFoundError:
+            self.by_vhost = {}
+        except (OSError, msgspec.DecodeError) as error:
+            raise StorageError(f"{self._path}: {error}; remove it and connect again") from error
+
+    def check(self, vhost: str, log_id: int, *, has_data: bool) -> None:
+        """Compare what the upstream calls its log; without data of the vhost, take its name over.
+
+        Raises:
+            AnotherLog: what is here came from another one.
+        """
+        known = self.by_vhost.setdefault(vhost, Origin())
+        before = Origin(known.log_id, known.missing, known.is_replaced)
+        if not has_data or not known.log_id:
+            known.log_id, known.missing = log_id, 0 if not has_data else known.missing
+        known.is_replaced = known.log_id != log_id
+        if known != before:
+            self._save()
+        if known.is_replaced:
+            raise AnotherLog(vhost)
+
+    def note_missing(self, vhost: str, missing: int) -> None:
+        """So many records in front of what the upstream retains never came."""
+        known = self.by_vhost.setdefault(vhost, Origin())
+        if known.missing != missing:
+            known.missing = missing
+            self._save()
+
+    def forget(self, vhosts: list[str]) -> None:
+        """There is no data of these any more."""
+        gone = [vhost for vhost in vhosts if self.by_vhost.pop(vhost, None) is not None]
+        if gone:
+            self._save()
+
+    def _save(self) -> None:
+        make_directory(self._path.parent)
+        write_durably(self._path, msgspec.json.encode(self.by_vhost))

@@ -1,0 +1,293 @@
+"""One vhost's outgoing log: what is in it, how far it has each queue, and who has transferred how far.
+
+See `runtime.outgoing`, which fills it. Beside its segments are state files: the lives of queues
+(`lives.json`), what the log is called (`identity.json`, made with it: a log that replaces another one is not
+taken for its continuation), and how far each downstream has it (`downstreams.json`).
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from leveret.core.queue import Queue
+from leveret.model.errors import StorageError
+from leveret.model.reasons import Reason
+from leveret.runtime.committed_log import CommittedLog
+from leveret.storage.state_file import StateFile
+from leveret.storage.tree import Tree
+from leveret.wire.chunk import (
+    Attribute,
+    Chunk,
+    ChunkType,
+    Header,
+    decode_trailer,
+    encode_attribute,
+    encode_entry,
+    encode_trailer,
+)
+from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
+
+logger = logging.getLogger(__name__)
+
+LIFE_BITS: Final = 40
+LOG_ID_BITS: Final = 62
+STATE_FILES: Final = ("lives.json", "failed_sync.json", "identity.json", "downstreams.json")
+"""Beside the segments: lives of queues, a failed sync, the log's name, how far downstreams are."""
+DOWNSTREAMS_MAX: Final = 1000
+"""References that positions are kept for; whoever may read the log could make up any number of them."""
+_GONE: Final = "the outgoing log is closed: its vhost is gone or is not tagged standby_replication"
+Key = tuple[bytes, int]
+
+
+class Downstream(msgspec.Struct):
+    """Who transfers the log, under the name of its cluster.
+
+    Attributes:
+        offset: it has everything before.
+        seen_ms: when it said so last.
+    """
+
+    offset: int
+    seen_ms: int
+
+
+class OutgoingLog(CommittedLog):
+    """See the module.
+
+    Attributes:
+        log_id: what the log is called; another one in its place is called otherwise.
+        positions: by queue and life, the offset up to which the queue is copied.
+        downstreams: by the name of its cluster, how far each downstream has the log.
+    """
+
+    def __init__(self, tree: Tree, directory: Path, *, segment_bytes_max: int) -> None:
+        """Recover the log, the position of every queue in it, and who has transferred how far.
+
+        Raises:
+            StorageError: the log, or a state file in its directory, is damaged.
+        """
+        self._tree = tree
+        self.positions: dict[Key, int] = {}
+        self._lives_file, self._failed_file, self._identity_file, self._downstreams_file = (
+            tree.file(directory / name) for name in STATE_FILES
+        )
+        self._lives: dict[str, int] = self._lives_file.load()
+        self._lives_saved = True
+        self.downstreams = _downstreams(self._downstreams_file)
+        self._downstreams_saved = True
+        last_chunk_id = -1
+
+        def on_chunk(chunk: Chunk) -> None:
+            nonlocal last_chunk_id
+            last_chunk_id = chunk.header.chunk_id
+            self._recovered(chunk)
+
+        cut_at = self._failed_file.load().get("committed_offset")
+        log = tree.log(directory, segment_bytes_max=segment_bytes_max)
+        log.open(on_chunk, with_messages=False, cut_at=cut_at)
+        if cut_at is not None:
+            logger.warning("outgoing_log_cut log=%s offset=%d octets=%d", directory, cut_at, log.torn_bytes)
+            self._failed_file.save({})
+        super().__init__(log, last_chunk_id, gone=_GONE)
+        self.log_id = self._identify()
+
+    def _identify(self) -> int:
+        """What the log is called; one in which nothing is yet gets a name, as its segments may have been lost."""
+        found = self._identity_file.load().get("log_id")
+        if isinstance(found, int) and self.log.next_offset:
+            return found
+        log_id = secrets.randbits(LOG_ID_BITS)
+        self._identity_file.save({"log_id": log_id})
+        return log_id
+
+    def _recovered(self, chunk: Chunk) -> None:
+        key, offset = b"", 0
+        epoch = 0
+        for kind, name, value in decode_trailer(chunk.trailer):
+            if kind == Attribute.QUEUE_EPOCH:
+                key, epoch = name, value
+            elif kind == Attribute.QUEUE_OFFSET:
+                offset = value
+        if chunk.header.type == ChunkType.TRACKING and _closes(chunk, offset):
+            self.positions.pop((key, epoch), None)
+        else:
+            self.positions[key, epoch] = offset + chunk.header.records
+
+    def key_of(self, queue: Queue) -> Key:
+        """How the log names the queue: its name, and its life."""
+        return queue.name_octets, queue.epoch + (self._lives.get(str(queue.epoch), 0) << LIFE_BITS)
+
+    def position_of(self, queue: Queue) -> int:
+        """The queue's offset up to which its log was copied."""
+        return self.positions.get(self.key_of(queue), 0)
+
+    def begin_life(self, queue: Queue) -> None:
+        """From now on the queue goes by a name that nothing here is settled under."""
+        self._lives[str(queue.epoch)] = self._lives.get(str(queue.epoch), 0) + 1
+        self._lives_saved = False
+
+    def end(self, key: Key, offset: int, timestamp_ms: int) -> None:
+        """Settle everything of a life that ended at `offset`; the next life is durable before that.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        if not self._lives_saved:
+            self._lives_file.save(self._lives)
+            self._lives_saved = True
+        self.settle_below(key, offset, timestamp_ms, at=offset)
+
+    # -- what the collector appends -----------------------------------------------------------
+
+    def copy(self, queue: Queue, header: Header, data: bytes) -> None:
+        """Append a chunk of the queue's log unless it is here already."""
+        key = self.key_of(queue)
+        if header.chunk_id < self.positions.get(key, 0):
+            return
+        self._append(
+            key,
+            header.type,
+            header.entries,
+            header.records,
+            data,
+            header.timestamp_ms,
+            header.chunk_id,
+            header.crc,
+        )
+        self.positions[key] = header.next_offset
+
+    def settle_below(self, key: Key, offset: int, timestamp_ms: int, *, at: int) -> None:
+        """Append a settlement of all offsets below `offset`, at the place `at` of the queue."""
+        ranges = [
+            Settlement(Reason.DROPPED, first, min(COUNT_MAX, offset - first))
+            for first in range(0, offset, COUNT_MAX)
+        ]
+        data = encode_entry(encode_settlements(ranges))
+        self._append(key, ChunkType.TRACKING, 1, 1, data, timestamp_ms, at, None)
+
+    def _append(
+        self,
+        key: Key,
+        kind: int,
+        entries: int,
+        records: int,
+        data: bytes,
+        timestamp_ms: int,
+        offset: int,
+        crc: int | None,
+    ) -> None:
+        trailer = encode_trailer(
+            encode_attribute(Attribute.QUEUE_EPOCH, *key),
+            encode_attribute(Attribute.QUEUE_OFFSET, b"", offset),
+        )
+        header = self.log.append(kind, entries, records, data, timestamp_ms, trailer, crc)
+        self.last_appended_id = header.chunk_id
+
+    # -- downstreams --------------------------------------------------------------------------
+
+    def note_downstream(self, name: str, offset: int, now_ms: int) -> None:
+        """A downstream has everything before `offset`; durable with the next `save_downstreams`."""
+        known = self.downstreams.get(name)
+        if offset > self.committed_offset or (known is None and len(self.downstreams) >= DOWNSTREAMS_MAX):
+            logger.warning("downstream_position_refused downstream=%r offset=%d", name, offset)
+            return
+        self.downstreams[name] = Downstream(offset, now_ms)
+        self._downstreams_saved &= known is not None and known.offset == offset
+
+    def forget_downstream(self, name: str) -> bool:
+        """Nothing is kept for that downstream any more; whether it was known.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        known = self.downstreams.pop(name, None) is not None
+        if known:
+            self._downstreams_saved = False
+            self.save_downstreams()
+        return known
+
+    def save_downstreams(self) -> None:
+        """Make the positions of downstreams durable.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        if not self._downstreams_saved:
+            self._downstreams_file.save(msgspec.to_builtins(self.downstreams))
+            self._downstreams_saved = True
+
+    @property
+    def transferred_offset(self) -> int:
+        """All known downstreams have everything before this; the begin of the log when none is known."""
+        return min((each.offset for each in self.downstreams.values()), default=self.first_offset)
+
+    # -- durability ---------------------------------------------------------------------------
+
+    def begin_commit(self) -> tuple[list[int], int, int]:
+        """Descriptors to sync, and the end and last chunk that are committed once that is done."""
+        return self.log.unsynced(), self.log.next_offset, self.last_appended_id
+
+    def sync_failed(self) -> None:
+        """What is not committed may be anything on disk, and nobody was served it: let the next start cut it off.
+
+        Raises:
+            StorageError: the disk refuses to remember that, too.
+        """
+        self._failed_file.save({"committed_offset": self.committed_offset})
+
+    def begin_anew(self) -> None:
+        """Drop all that is in the log; offsets go on, so that who has it all misses nothing.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        self.log.empty()
+        self.positions.clear()
+        self.committed_offset, self.last_chunk_id = self.log.next_offset, -1
+        self.last_appended_id = -1
+        self._tell()
+
+    def close(self, *, delete: bool) -> None:
+        """Serve nothing more; with `delete` nothing is left of the log."""
+        if delete:
+            try:
+                remove_log(self._tree, self.log.directory)
+            except (OSError, StorageError) as error:
+                logger.error("outgoing_log_not_removed error=%s", error)
+        else:
+            self.log.close()
+        self.stop_serving()
+
+
+def remove_log(tree: Tree, directory: Path) -> None:
+    """Remove an outgoing log and all beside it, damaged or not.
+
+    Raises:
+        StorageError: the disk refused it.
+    """
+    for name in STATE_FILES:
+        tree.file(directory / name).remove()
+    tree.log(directory).delete()
+
+
+def _closes(chunk: Chunk, offset: int) -> bool:
+    """Whether a settlement record covers everything before itself: the queue's end."""
+    ranges = list(decode_settlements(chunk.data[4:]))
+    return bool(ranges) and ranges[0].first == 0 and sum(r.count for r in ranges) == offset > 0
+
+
+def _downstreams(file: StateFile) -> dict[str, Downstream]:
+    """Who has how much.
+
+    Raises:
+        StorageError: the file is damaged.
+    """
+    try:
+        return msgspec.convert(file.load(), dict[str, Downstream])
+    except msgspec.ValidationError as error:
+        raise StorageError(f"{file.path}: {error}; remove it, downstreams will tell again") from None

@@ -1,0 +1,190 @@
+"""Making this node's schema its upstream's: apply a delta, and keep a record of what was done."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any, Final
+
+import msgspec
+
+from leveret.core.broker import Broker
+from leveret.core.schema import Conflict, Delta, Key
+from leveret.model.definitions import Change, Definitions, Delete, Put
+from leveret.model.errors import InvalidCommand, Refusal
+from leveret.storage.state_file import StateFile
+
+logger = logging.getLogger(__name__)
+
+CHANGES_PER_TURN: Final = 250
+"""Applied before the event loop serves others again."""
+HISTORY_MAX: Final = 100
+CHANGES_KEPT_MAX: Final = 50
+"""Changes that a record names; it counts them all."""
+
+
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    """One delta that was applied: `stamp` in Unix seconds, `changes` such as `put queues orders/in`."""
+
+    stamp: int
+    upstream: str
+    upstream_cluster: str
+    duration_ms: int
+    sent_bytes: int
+    received_bytes: int
+    puts: int
+    deletes: int
+    conflicts: int
+    refused: int
+    changes: list[str]
+
+
+class History:
+    """The last deltas that were applied, newest last; kept over restarts."""
+
+    def __init__(self, file: StateFile) -> None:
+        """Read what was kept.
+
+        Raises:
+            StorageError: the file is damaged.
+            InvalidCommand: it holds something else than it should.
+        """
+        self._file = file
+        try:
+            kept = msgspec.convert(file.load().get("applied", []), list[Applied])
+        except msgspec.ValidationError as error:
+            raise InvalidCommand(f"{file.path}: {error}") from None
+        self._applied: deque[Applied] = deque(kept, HISTORY_MAX)
+
+    async def add(self, applied: Applied) -> None:
+        """Keep one more.
+
+        Raises:
+            StorageError: the disk refuses it.
+        """
+        self._applied.append(applied)
+        state = {"applied": msgspec.to_builtins(list(self._applied))}
+        await asyncio.to_thread(self._file.save, state)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All of them, newest first."""
+        rows: list[dict[str, Any]] = msgspec.to_builtins(list(reversed(self._applied)))
+        return rows
+
+
+class Holding:
+    """The keys of the queues that hold messages, without looking at those nobody asks for."""
+
+    def __init__(self, broker: Broker) -> None:
+        """Of this broker."""
+        self._broker = broker
+
+    def __contains__(self, key: object) -> bool:
+        """Whether there is such a queue and it holds messages."""
+        queue = self._broker.queues.get(key)  # type: ignore[call-overload]  # whatever it is, it is no key then
+        return queue is not None and bool(queue.message_count)
+
+
+class Outcome(msgspec.Struct):
+    """What came of a delta: some of the `changes` that were done; all that was left as it is, with the reason."""
+
+    puts: int = 0
+    deletes: int = 0
+    changes: list[str] = []
+    conflicts: list[str] = []
+    refused: list[str] = []
+
+
+async def apply(broker: Broker, found: Delta) -> Outcome:
+    """Apply all that can be; what is refused stops nothing else."""
+    conflicts = [f"{place(conflict.kind, conflict.key)}: {conflict.reason}" for conflict in found.conflicts]
+    outcome = Outcome(conflicts=conflicts)
+    for number, change in enumerate(found.changes):
+        try:
+            broker.apply(change)
+        except Refusal as refusal:
+            outcome.refused.append(f"{place(*place_of(change))}: {refusal}")
+        else:
+            is_put = isinstance(change, Put)
+            outcome.puts += is_put
+            outcome.deletes += not is_put
+            if len(outcome.changes) < CHANGES_KEPT_MAX:
+                outcome.changes.append(f"{'put' if is_put else 'delete'} {place(*place_of(change))}")
+        if number % CHANGES_PER_TURN == CHANGES_PER_TURN - 1:
+            await asyncio.sleep(0)
+    return outcome
+
+
+def share(own: Definitions, theirs: Definitions, changes: list[Change]) -> None:
+    """Let `theirs` hold this node's own objects for what was put, so that comparing them again costs nothing.
+
+    Only a queue is another object here than the upstream told: it got its epoch.
+    """
+    for change in changes:
+        if isinstance(change, Put) and change.entity.kind == "queues":
+            kind, key = place_of(change)
+            held = own.by_kind[kind].get(key)
+            if held is not None and theirs.by_kind[kind].get(key) is change.entity:
+                theirs.apply(Put(held))
+
+
+def rows_of(found: Delta, own: Definitions) -> list[dict[str, Any]]:
+    """A delta for an operator: what would be put, replaced, deleted or kept, in the order of doing it."""
+    replaced = {(change.kind, change.key) for change in found.changes if isinstance(change, Delete)} & {
+        place_of(change) for change in found.changes if isinstance(change, Put)
+    }
+    rows: list[dict[str, Any]] = []
+    for change in found.changes:
+        kind, key = place_of(change)
+        held = own.by_kind[kind].get(key)
+        if isinstance(change, Delete):
+            if (kind, key) not in replaced:
+                rows.append(_row("delete", kind, key, held, None))
+        else:
+            wanted = msgspec.to_builtins(change.entity)
+            action = "replace" if (kind, key) in replaced else "change" if held is not None else "create"
+            rows.append(_row(action, kind, key, held, wanted))
+    return rows + [_kept(conflict) for conflict in found.conflicts]
+
+
+def _row(
+    action: str, kind: str, key: Key, held: object | None, wanted: dict[str, Any] | None
+) -> dict[str, Any]:
+    was: dict[str, Any] | None = None if held is None else msgspec.to_builtins(held)
+    named: list[str] = []
+    for shown in (was, wanted):
+        if shown is not None:
+            shown.pop("epoch", None)
+            if "password_hash" in shown:
+                shown["password_hash"] = "..."
+    if was is not None and wanted is not None:
+        named = sorted(field for field in wanted if wanted[field] != was.get(field))
+        if kind == "users" and not named:
+            named = ["password_hash"]
+    row = {"action": action, "kind": kind, "entity": "/".join(key), "key": list(key)}
+    return {**row, "fields": named, "own": was, "upstream": wanted, "reason": ""}
+
+
+def _kept(conflict: Conflict) -> dict[str, Any]:
+    row = {"action": "keep", "kind": conflict.kind, "entity": "/".join(conflict.key)}
+    return {
+        **row,
+        "key": list(conflict.key),
+        "fields": [],
+        "own": None,
+        "upstream": None,
+        "reason": conflict.reason,
+    }
+
+
+def place_of(change: Change) -> tuple[str, Key]:
+    """Kind and key of what is put or deleted."""
+    if isinstance(change, Put):
+        return change.entity.kind, change.entity.key
+    return change.kind, change.key
+
+
+def place(kind: str, key: Key) -> str:
+    """An entity's name for logs and the status: `queues orders/in`."""
+    return f"{kind} {'/'.join(key)}"

@@ -1,0 +1,156 @@
+"""An upstream's schema from its management API: `GET /api/definitions` of RabbitMQ, LavinMQ or another Leveret.
+
+There are no digests to compare there: the document comes whole, compressed, and where the upstream gives it an ETag
+only when it changed. One that is the same octets as before is not read again. The user needs the tag
+`administrator`, as everyone who asks for all definitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import httpx
+import msgspec
+
+from leveret.core.schema import canonical
+from leveret.model.definitions import KINDS, AnyEntity, Definitions, Delete, Put
+from leveret.model.errors import AccessRefused, AuthenticationFailed, InvalidCommand, LeveretError
+from leveret.runtime.definitions_import import each_entity, without_loose_bindings
+from leveret.runtime.schema_endpoints import Endpoint, Upstream
+from leveret.session.amqp10_client import SchemaLinkError
+from leveret.wire.schema_sync import JSON_BYTES_MAX
+
+ENTITIES_PER_TURN: Final = 250
+"""Read before the event loop serves others again."""
+_CLUSTER_NAME: Final = "cluster_name"
+
+
+class HttpSource:
+    """See the module; `open` first.
+
+    Attributes:
+        sent_bytes: of requests; their bodies, which are none.
+        received_bytes: of replies' bodies, as they came over the wire.
+        failure: stays None: every request stands for itself.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, upstream: Upstream, tls: ssl.SSLContext | None, timeout_s: float
+    ) -> None:
+        """Nothing is asked yet."""
+        self.sent_bytes = self.received_bytes = 0
+        self.failure: LeveretError | None = None
+        self._username = upstream.username
+        self._endpoint = endpoint
+        self._client = httpx.AsyncClient(
+            base_url=f"{endpoint.scheme}://{endpoint.address}{endpoint.path}/api/",
+            auth=(upstream.username, upstream.password),
+            verify=tls if tls is not None else False,
+            timeout=timeout_s,
+            trust_env=False,
+        )
+        self._closing: asyncio.Future[None] | None = None
+        self._etag: str | None = None
+        self._digest = b""
+        self._cluster = str(endpoint)
+
+    async def open(self) -> None:
+        """See that there is a management API, and that it lets us in.
+
+        Raises:
+            Refusal: it does not.
+            SchemaLinkError: there is none.
+        """
+        try:
+            async with self._get("whoami") as reply:
+                self.received_bytes += reply.num_bytes_downloaded
+        except BaseException:
+            self.close()
+            raise
+
+    async def fetch(self, theirs: Definitions) -> str:
+        """See Source."""
+        async with self._get("definitions", {"if-none-match": self._etag} if self._etag else {}) as reply:
+            if reply.status_code == httpx.codes.NOT_MODIFIED:
+                return self._cluster
+            octets = await self._octets(reply)
+            etag = reply.headers.get("etag")
+        digest = hashlib.blake2b(octets).digest()
+        if digest != self._digest:
+            await _replace(theirs, await self._entities(octets))
+        self._digest, self._etag = digest, etag
+        return self._cluster
+
+    def close(self) -> None:
+        """See Source."""
+        # Nothing is under way, and nobody waits for sockets to be closed.
+        self._closing = asyncio.ensure_future(self._client.aclose())
+
+    @asynccontextmanager
+    async def _get(self, path: str, headers: dict[str, str] | None = None) -> AsyncIterator[httpx.Response]:
+        try:
+            async with self._client.stream("GET", path, headers=headers or {}) as reply:
+                self._check(reply, path)
+                yield reply
+        except httpx.HTTPError as error:
+            raise SchemaLinkError(f"{self._endpoint}: {str(error) or type(error).__name__}") from None
+
+    def _check(self, reply: httpx.Response, path: str) -> None:
+        match reply.status_code:
+            case httpx.codes.OK | httpx.codes.NOT_MODIFIED:
+                return
+            case httpx.codes.UNAUTHORIZED:
+                raise AuthenticationFailed(
+                    f"the upstream refuses user '{self._username}' or its password, or the user has not the tag "
+                    "administrator"
+                )
+            case httpx.codes.FORBIDDEN:
+                raise AccessRefused(
+                    f"the upstream refuses user '{self._username}': it needs the tag administrator"
+                )
+            case status:
+                raise SchemaLinkError(f"{self._endpoint}: GET /api/{path} is answered with status {status}")
+
+    async def _octets(self, reply: httpx.Response) -> bytes:
+        octets = bytearray()
+        async for piece in reply.aiter_bytes():
+            octets += piece
+            if len(octets) > JSON_BYTES_MAX:
+                raise SchemaLinkError(f"{self._endpoint}: definitions of more than {JSON_BYTES_MAX} octets")
+        self.received_bytes += reply.num_bytes_downloaded
+        return bytes(octets)
+
+    async def _entities(self, octets: bytes) -> Sequence[AnyEntity]:
+        try:
+            document = msgspec.json.decode(octets, type=dict[str, Any])
+            entities: list[AnyEntity] = []
+            for number, entity in enumerate(each_entity(document, None)):
+                entities.append(entity)
+                if number % ENTITIES_PER_TURN == ENTITIES_PER_TURN - 1:
+                    await asyncio.sleep(0)
+        except (msgspec.DecodeError, UnicodeDecodeError, InvalidCommand) as error:
+            raise SchemaLinkError(f"{self._endpoint}: its definitions cannot be read: {error}") from None
+        for entity in entities:
+            if entity.kind == "global_parameters" and entity.key == (_CLUSTER_NAME,):
+                self._cluster = str(getattr(entity, "value", ""))
+        return without_loose_bindings(entities, Definitions())
+
+
+async def _replace(theirs: Definitions, entities: Sequence[AnyEntity]) -> None:
+    """Let `theirs` have these entities and no others; what is the same stays the same object."""
+    gone = {kind: set(theirs.by_kind[kind]) for kind in KINDS}
+    for number, entity in enumerate(entities):
+        held = theirs.by_kind[entity.kind].get(entity.key)
+        if held is None or canonical(held) != canonical(entity):
+            theirs.apply(Put(entity))
+        gone[entity.kind].discard(entity.key)
+        if number % ENTITIES_PER_TURN == ENTITIES_PER_TURN - 1:
+            await asyncio.sleep(0)
+    for kind, keys in gone.items():
+        for key in keys:
+            theirs.apply(Delete(kind, key))

@@ -1,0 +1,177 @@
+"""Where a downstream has its upstream's schema from: another node's AMQP listener, or a management API.
+
+A `Source` brings what is known of the upstream up to date; how it does that is its own affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from leveret.config.tls import TlsOptions
+from leveret.core.schema import transient_queues, travels
+from leveret.model.definitions import KINDS, Definitions, Put
+from leveret.model.errors import LeveretError, Refusal
+from leveret.runtime.schema_endpoints import Endpoint, Upstream
+from leveret.runtime.schema_http import HttpSource
+from leveret.runtime.schema_link import SchemaLink, open_link
+from leveret.runtime.tls import client_context
+from leveret.session.amqp10_client import SchemaLinkClient, SchemaLinkError
+from leveret.session.schema_exchange import Following
+from leveret.wire.schema_sync import SyncRequest, decode_reply, encode_request
+
+TLS_SETTINGS: Final = "schema_definition_sync.downstream.ssl_options"
+
+
+class Source(Protocol):
+    """One connection to an upstream, or what stands for it.
+
+    Attributes:
+        sent_bytes: what it cost so far, towards the upstream.
+        received_bytes: and from it.
+    """
+
+    @property
+    def sent_bytes(self) -> int:
+        """See the class."""
+
+    @property
+    def received_bytes(self) -> int:
+        """See the class."""
+
+    @property
+    def failure(self) -> LeveretError | None:
+        """Why nothing can be had from it any more."""
+
+    async def fetch(self, theirs: Definitions) -> str:
+        """Bring `theirs` up to date; the name of the upstream's cluster.
+
+        Raises:
+            Refusal: the upstream declines; it may be asked again.
+            LeveretError: it can not be asked any more.
+        """
+
+    def close(self) -> None:
+        """Say good-bye and close."""
+
+
+class Asked(NamedTuple):
+    """How a downstream knocks at its upstream's doors.
+
+    Attributes:
+        container_id: how it calls itself.
+        cluster: the name of its cluster.
+        tls: `ssl_options` of the downstream.
+    """
+
+    container_id: str
+    cluster: str
+    tls: TlsOptions
+    connect_timeout_s: float
+    reply_timeout_s: float
+
+
+def likely_theirs(own: Definitions) -> Definitions:
+    """What an upstream probably has, before it told anything: what its downstream has."""
+    theirs = Definitions()
+    transient = transient_queues(own.by_kind["queues"].values())
+    for kind in KINDS:
+        for entity in own.by_kind[kind].values():
+            if travels(entity, transient):
+                theirs.apply(Put(entity))
+    return theirs
+
+
+class AmqpSource:
+    """Digests and what differs, over AMQP 1.0."""
+
+    def __init__(self, link: SchemaLink, cluster: str, reply_timeout_s: float) -> None:
+        """Over an open link."""
+        self._link = link
+        self._cluster = cluster
+        self._reply_timeout_s = reply_timeout_s
+
+    @property
+    def sent_bytes(self) -> int:
+        """See Source."""
+        return self._link.sent_bytes
+
+    @property
+    def received_bytes(self) -> int:
+        """See Source."""
+        return self._link.received_bytes
+
+    @property
+    def failure(self) -> LeveretError | None:
+        """See Source."""
+        return self._link.failure
+
+    async def fetch(self, theirs: Definitions) -> str:
+        """See Source."""
+        following = Following(theirs, self._cluster)
+        request: SyncRequest | None = following.begin()
+        while request is not None:
+            body = await self._link.request(encode_request(request), self._reply_timeout_s)
+            request = following.take(decode_reply(body))
+        return following.upstream_cluster
+
+    def close(self) -> None:
+        """See Source."""
+        self._link.close()
+
+
+async def connect_first(
+    upstream: Upstream, asked: Asked, on_lost: Callable[[], None], on_notice: Callable[[], None]
+) -> tuple[Endpoint, Source]:
+    """Connect to the first endpoint that lets us in, each given the timeout of `asked`.
+
+    `on_lost` is called once when a source fails that was open, `on_notice` when an upstream says that it changed.
+
+    Raises:
+        Refusal: none did, and this is what the first that refused us says.
+        SchemaLinkError: none did, and none refused us; names each endpoint and its reason.
+        ConfigError: TLS is asked for, and a certificate cannot be used.
+    """
+    refusal: Refusal | None = None
+    reasons: list[str] = []
+    for endpoint in upstream.endpoints:
+        tls = _tls(endpoint, asked.tls)
+        try:
+            async with asyncio.timeout(asked.connect_timeout_s):
+                return endpoint, await _connect(endpoint, upstream, asked, tls, on_lost, on_notice)
+        except Refusal as error:
+            refusal = refusal or type(error)(f"{endpoint}: {error}")
+        except TimeoutError:
+            reasons.append(f"{endpoint} does not answer within {asked.connect_timeout_s:g} s")
+        except (OSError, SchemaLinkError) as error:
+            reasons.append(f"{endpoint}: {error}")
+    raise refusal or SchemaLinkError("; ".join(reasons))
+
+
+async def _connect(
+    endpoint: Endpoint,
+    upstream: Upstream,
+    asked: Asked,
+    tls: ssl.SSLContext | None,
+    on_lost: Callable[[], None],
+    on_notice: Callable[[], None],
+) -> Source:
+    if endpoint.is_http:
+        source = HttpSource(endpoint, upstream, tls, asked.reply_timeout_s)
+        await source.open()
+        return source
+    client = SchemaLinkClient(
+        container_id=asked.container_id, username=upstream.username, password=upstream.password
+    )
+    link = await open_link(endpoint, client, tls, on_lost, on_notice)
+    return AmqpSource(link, asked.cluster, asked.reply_timeout_s)
+
+
+def _tls(endpoint: Endpoint, options: TlsOptions) -> ssl.SSLContext | None:
+    """Renewed certificates count from the next connection on, so this is made anew for each."""
+    is_configured = not endpoint.scheme and options != TlsOptions()
+    if endpoint.scheme in ("amqps", "https") or is_configured:
+        return client_context(options, TLS_SETTINGS)
+    return None

@@ -1,0 +1,158 @@
+"""The talk of a schema sync, message by message: `answer` at the upstream, `Following` at its downstream. No octets.
+
+    downstream                                            upstream
+    digests of all kinds            -> compare ->
+                                    <-            digests of the buckets of the kinds that differ
+    digests of the entities in the  ->  ask    ->
+    buckets that differ             <-            what is gone from them, new or otherwise; some buckets at a time
+
+The upstream remembers nothing of its downstreams: any number of them may be behind by any amount. A downstream
+compares what it knows of its *upstream*, not what it has itself; so entities that are its own by configuration, and
+those that it had to leave as they are, are not told again and again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from leveret.core.schema_digests import BUCKET_BYTES, BUCKETS_MAX, ENTITY_BYTES, Digests
+from leveret.model.definitions import KINDS, Definitions, Delete, Put
+from leveret.wire.schema_sync import Answer, Ask, SchemaSyncError, SyncReply, SyncRequest
+
+PART_BYTES: Final = 1024 * 1024
+"""A reply is complete when its entities have this many octets as JSON."""
+BUCKETS_ASKED_MAX: Final = 1024
+ENTITIES_ASKED_MAX: Final = 8192
+"""In one request: its digests take 64 KiB."""
+BUCKET_HELD_MAX: Final = 1024
+"""Of a bucket in which more is known, all is asked for."""
+COMPARED_MAX: Final = 5
+"""Times that an upstream is compared whose schema changes while it is told."""
+
+
+def answer(digests: Digests, definitions: Definitions, request: SyncRequest, cluster: str) -> SyncReply:
+    """What an upstream with these definitions says to a request.
+
+    Raises:
+        SchemaSyncError: the request asks for a bucket that cannot be.
+    """
+    digests.look(definitions)
+    own = digests.kinds()
+    differing = [kind for kind, theirs in request.digests.items() if kind in own and own[kind] != theirs]
+    buckets = {kind: digests.buckets(kind) for kind in differing}
+    answers: dict[str, dict[int, Answer]] = {}
+    room_bytes = PART_BYTES
+    for kind, ask in request.asks.items():
+        if kind not in own or not _is_count(ask.count):
+            raise SchemaSyncError(f"schema sync request: no {ask.count} buckets of {kind!r}")
+        for index, held in ask.held.items():
+            if room_bytes <= 0:
+                break
+            if not 0 <= index < ask.count:
+                raise SchemaSyncError(f"schema sync request: no bucket {index} of {ask.count}")
+            bucket = digests.bucket(kind, ask.count, index)
+            theirs = set(_split(held or b""))
+            new = [entry for digest, entry in bucket.items() if digest not in theirs]
+            room_bytes -= sum(entry.size_bytes for entry in new) + len(held or b"")
+            gone = b"".join(sorted(theirs.difference(bucket)))
+            answers.setdefault(kind, {})[index] = Answer(gone, [entry.entity for entry in new])
+    return SyncReply(cluster, digests.state(), buckets, answers)
+
+
+class Following:
+    """What a downstream knows of its upstream's schema, brought up to date by one sync after the other.
+
+    Attributes:
+        theirs: the upstream's schema as far as it was told.
+        upstream_cluster: the name of the upstream's cluster, empty before its first reply.
+    """
+
+    def __init__(self, theirs: Definitions, cluster: str) -> None:
+        """Begin with what the upstream is likely to have; `cluster` is the downstream's own name."""
+        self.theirs = theirs
+        self.upstream_cluster = ""
+        self._cluster = cluster
+        self._digests = Digests()
+        self._due: deque[tuple[str, int, int]] = deque()
+        self._whole: set[tuple[str, int]] = set()
+        self._state = b""
+        self._has_moved = False
+        self._compared = 0
+
+    def begin(self) -> SyncRequest:
+        """The first request of a sync."""
+        self._due.clear()
+        self._compared = 0
+        return self._compare()
+
+    def take(self, reply: SyncReply) -> SyncRequest | None:
+        """Take the reply to the last request; the next request, or None at the end of the sync.
+
+        Raises:
+            SchemaSyncError: the reply does not answer what was asked.
+        """
+        self.upstream_cluster = reply.cluster
+        if self._due:
+            self._has_moved = self._has_moved or reply.state != self._state
+            self._take_answers(reply)
+        else:
+            self._state, self._has_moved = reply.state, False
+            self._take_buckets(reply)
+        if self._due:
+            return self._ask()
+        # What changed while it was told may not fit together; but there is an end to it.
+        return self._compare() if self._has_moved and self._compared < COMPARED_MAX else None
+
+    def _compare(self) -> SyncRequest:
+        self._compared += 1
+        self._digests.look(self.theirs)
+        return SyncRequest(self._cluster, self._digests.kinds())
+
+    def _take_buckets(self, reply: SyncReply) -> None:
+        for kind, octets in reply.buckets.items():
+            count = len(octets) // BUCKET_BYTES
+            if kind not in KINDS or not _is_count(count) or len(octets) % BUCKET_BYTES:
+                raise SchemaSyncError(f"schema sync reply: {len(octets)} octets of digests of {kind!r}")
+            self._due += [(kind, count, index) for index in self._digests.differing(kind, octets)]
+
+    def _ask(self) -> SyncRequest:
+        self._digests.look(self.theirs)
+        asks: dict[str, Ask] = {}
+        entities = 0
+        self._whole.clear()
+        for number, (kind, count, index) in enumerate(self._due):
+            held: bytes | None = b"".join(self._digests.bucket(kind, count, index))
+            if len(held or b"") > BUCKET_HELD_MAX * ENTITY_BYTES:
+                held = None
+                self._whole.add((kind, index))
+            entities += len(held or b"") // ENTITY_BYTES
+            if number and (number >= BUCKETS_ASKED_MAX or entities > ENTITIES_ASKED_MAX):
+                break
+            asks.setdefault(kind, Ask(count, {})).held[index] = held
+        return SyncRequest(self._cluster, asks=asks)
+
+    def _take_answers(self, reply: SyncReply) -> None:
+        # The digests are those of the request as long as nothing is looked at again.
+        answered = {(kind, index) for kind, buckets in reply.answers.items() for index in buckets}
+        asked = [due for due in self._due if (due[0], due[2]) in answered]
+        if not asked:
+            raise SchemaSyncError("schema sync reply: it answers nothing that was asked")
+        for kind, count, index in asked:
+            told = reply.answers[kind][index]
+            bucket = self._digests.bucket(kind, count, index)
+            gone = list(bucket) if (kind, index) in self._whole else _split(told.gone)
+            for digest in gone:
+                if digest in bucket:
+                    self.theirs.apply(Delete(kind, bucket[digest].entity.key))
+            for entity in told.entities:
+                self.theirs.apply(Put(entity))
+        self._due = deque(due for due in self._due if (due[0], due[2]) not in answered)
+
+
+def _split(digests: bytes) -> list[bytes]:
+    return [digests[start : start + ENTITY_BYTES] for start in range(0, len(digests), ENTITY_BYTES)]
+
+
+def _is_count(count: int) -> bool:
+    return 0 < count <= BUCKETS_MAX and count & (count - 1) == 0

@@ -1,0 +1,54 @@
+"""A standby's data directory made from an upstream without Spark: what a transfer stores, and a recovery's plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from leveret.pipeline.job import EVERYTHING, Selection
+from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.plan import Plan, PlanDirectory
+from leveret.pipeline.store import store_range
+from leveret.pipeline.survivors import may_have_survivors, not_to_recover, write_run
+from leveret.testing.standby_upstream import StandbyUpstream
+
+
+def transfer(upstream: StandbyUpstream, data_dir: Path, *, chunks_per_file: int = 40) -> Manifest:
+    """Store what the upstream has and the data directory has not; returns the manifest."""
+    manifest = Manifest(data_dir)
+    for vhost, log in upstream.logs.items():
+        have = manifest.next_by_vhost.get(vhost, 0)
+        chunks = log.read(have, 1 << 40) if have < log.committed_offset else []
+        for first in range(0, len(chunks), chunks_per_file):
+            file = store_range(data_dir, vhost, chunks[first : first + chunks_per_file])
+            assert file is not None
+            manifest.append([file])
+    return manifest
+
+
+def freeze_plan(
+    manifest: Manifest, vhost: str, selection: Selection = EVERYTHING, plans: str = "plans"
+) -> PlanDirectory | None:
+    """Find the survivors of a vhost and freeze their plan; None if there can be none."""
+    masks = not_to_recover(manifest, vhost, selection, plans)
+    files = [
+        file
+        for file in manifest.files()
+        if file.vhost == vhost and may_have_survivors(file, masks, selection)
+    ]
+    if not files:
+        return None
+    directory = PlanDirectory.new(manifest.data_dir, vhost, plans)
+    parts = []
+    for number, file in enumerate(files):
+        run = directory.runs / f"{number}.arrow"
+        parts += write_run(manifest.data_dir, vhost, [(number, file.path)], masks, run, selection)
+    plan = Plan(
+        plan_id=directory.path.name,
+        vhost=vhost,
+        number=manifest.number,
+        selection=selection,
+        files=[file.path for file in files],
+        parts=parts,
+    )
+    directory.freeze(plan)
+    return directory

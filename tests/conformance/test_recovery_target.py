@@ -1,0 +1,248 @@
+"""Recovering into a broker of any make: stored messages come out of its queues, each once, in order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from leveret.model.errors import AccessRefused, AuthenticationFailed, LeveretError, NotFound
+from leveret.pipeline.amqp_connection import AmqpConnection, AmqpConnectionLost
+from leveret.pipeline.amqp_publish import WINDOW, AmqpClient, Declined, read_progress
+from leveret.pipeline.compare import ComparingClient, Differs
+from leveret.pipeline.job import AmqpTarget, Credentials
+from leveret.pipeline.plan import PlanDirectory, QueueOutcome
+from leveret.pipeline.publish import PlanPublisher
+from leveret.testing.ports import LOOPBACK
+from leveret.testing.standby_archive import freeze_plan, transfer
+from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from tests.conformance.brokers import Broker
+
+VHOST = "/"
+HEADERS = pika.BasicProperties(headers={"n": 7, "s": "x"}, delivery_mode=2, message_id="m", priority=3)
+
+
+class Killed(Exception):
+    """The publishing process dies here."""
+
+
+@pytest.fixture
+def target(broker: Broker) -> AmqpTarget:
+    return AmqpTarget(
+        host=LOOPBACK, port=broker.amqp_port, credentials=Credentials(username="guest", password="guest")
+    )
+
+
+def planned(folder: Path, queue: str, messages: int) -> PlanDirectory:
+    """A plan of so many messages for one queue, of all sizes."""
+    upstream = StandbyUpstream([VHOST])
+    for first in range(0, messages, 100):
+        bodies = [
+            b"%d." % number + b"x" * (number % 7 * 40) for number in range(first, min(first + 100, messages))
+        ]
+        upstream.publish(
+            VHOST, queue, [stored_message(body, b"orders", b"eu.%d" % len(body)) for body in bodies]
+        )
+    directory = freeze_plan(transfer(upstream, folder), VHOST)
+    assert directory is not None
+    return directory
+
+
+def publish(
+    target: AmqpTarget, directory: PlanDirectory, news: Callable[[int], None] = lambda count: None
+) -> list[QueueOutcome]:
+    """Publish all of a plan, as one task would."""
+    totals = directory.load().queues
+
+    def client() -> AmqpClient:
+        return AmqpClient(target, VHOST, directory.progress, totals, timeout_s=10)
+
+    return PlanPublisher(directory, client, news).publish(sorted(totals))
+
+
+def bodies_of(channel: Any, queue: str) -> list[bytes]:
+    found = []
+    while (message := channel.basic_get(queue, auto_ack=True))[0] is not None:
+        found.append(message[2])
+    return found
+
+
+def numbers(bodies: list[bytes]) -> list[int]:
+    return [int(body.partition(b".")[0]) for body in bodies]
+
+
+def in_doubt(directory: PlanDirectory) -> int:
+    [progress] = directory.progress.iterdir()
+    return read_progress(progress).in_doubt
+
+
+def test_messages_come_out_as_they_were_stored_but_for_their_exchange(
+    target: AmqpTarget, channel: Any, queue: str, tmp_path: Path
+) -> None:
+    upstream = StandbyUpstream([VHOST])
+    large = b"y" * 300_000
+    for body in (b"", b"small", large):
+        upstream.publish(VHOST, queue, [stored_message(body, b"orders", b"eu.\xc3\xa4")])
+    directory = freeze_plan(transfer(upstream, tmp_path), VHOST)
+    assert directory is not None
+    [outcome] = publish(target, directory)
+    assert outcome.messages == 3
+    for body in (b"", b"small", large):
+        method, properties, found = channel.basic_get(queue, auto_ack=True)
+        assert (method.routing_key, found) == ("eu.ä", body)
+        assert properties.delivery_mode == 2
+    exchange = method.exchange
+    assert exchange.startswith("leveret.recovery.")
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="NOT_FOUND"):
+        channel.exchange_declare(exchange, passive=True)
+
+
+@pytest.mark.parametrize("sent", [0, 1, 1500, 2999])
+def test_killed_on_the_way_and_run_again_each_message_is_there_once_in_order(
+    target: AmqpTarget, channel: Any, queue: str, tmp_path: Path, sent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel.basic_publish("", queue, b"held before")
+    directory = planned(tmp_path, queue, 3000)
+    send, left = AmqpConnection.publish, [sent]
+
+    def dying(self: AmqpConnection, *message: Any) -> None:
+        if not left[0]:
+            self._socket.close()
+            raise Killed
+        left[0] -= 1
+        send(self, *message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AmqpConnection, "publish", dying)
+        with pytest.raises(Killed):
+            publish(target, directory)
+    [outcome] = publish(target, directory)
+    assert outcome.messages == 3000
+    publish(target, directory)
+    held, *found = bodies_of(channel, queue)
+    assert held == b"held before"
+    assert numbers(found) == list(range(3000))
+    assert in_doubt(directory) == 0
+
+
+def test_a_queue_that_is_consumed_from_meanwhile_loses_nothing_and_what_may_be_double_is_counted(
+    target: AmqpTarget, channel: Any, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = planned(tmp_path, queue, 3000)
+    send, left = AmqpConnection.publish, [2500]
+
+    def dying(self: AmqpConnection, *message: Any) -> None:
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        send(self, *message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AmqpConnection, "publish", dying)
+        with pytest.raises(Killed):
+            publish(target, directory)
+    taken = numbers(bodies_of(channel, queue))
+    publish(target, directory)
+    found = taken + numbers(bodies_of(channel, queue))
+    assert sorted(set(found)) == list(range(3000))
+    assert len(found) - 3000 <= in_doubt(directory) <= WINDOW
+
+
+def test_two_publishers_of_one_queue_do_not_publish_together(
+    target: AmqpTarget, channel: Any, queue: str, tmp_path: Path
+) -> None:
+    directory = planned(tmp_path, queue, 20_000)
+    is_under_way, failed = threading.Event(), []
+
+    def first() -> None:
+        try:
+            publish(target, directory, lambda count: is_under_way.set())
+        except LeveretError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    is_under_way.wait(20)
+    publish(target, directory)
+    thread.join(20)
+    assert failed == []
+    assert numbers(bodies_of(channel, queue)) == list(range(20_000))
+
+
+def test_a_queue_that_is_not_there_is_made_with_its_arguments_or_told(
+    target: AmqpTarget, channel: Any, name: str, tmp_path: Path
+) -> None:
+    directory = planned(tmp_path, name, 5)
+    with pytest.raises(NotFound, match="no queue"):
+        publish(target, directory)
+    arguments = {"x-queue-mode": "lazy", "x-max-length": 3}
+    made = AmqpTarget(
+        host=target.host,
+        port=target.port,
+        credentials=target.credentials,
+        queues={VHOST: {name: arguments}},
+    )
+    publish(made, directory)
+    channel.queue_declare(name, durable=True, arguments=arguments)
+    assert numbers(bodies_of(channel, name)) == [2, 3, 4]
+
+
+def test_a_broker_that_takes_no_more_is_not_taken_for_one_that_did(
+    target: AmqpTarget, channel: Any, name: str, tmp_path: Path
+) -> None:
+    channel.queue_declare(name, durable=True, arguments={"x-max-length": 3, "x-overflow": "reject-publish"})
+    directory = planned(tmp_path, name, 5)
+    with pytest.raises(Declined, match="x-overflow"):
+        publish(target, directory)
+    assert numbers(bodies_of(channel, name)) == [0, 1, 2]
+
+
+def test_credentials_vhosts_and_permissions_are_the_brokers_to_refuse(
+    broker: Broker, target: AmqpTarget, queue: str, name: str, tmp_path: Path
+) -> None:
+    directory = planned(tmp_path, queue, 5)
+    broker.add_user(name, "secret")
+
+    def as_user(password: str, **changes: Any) -> AmqpTarget:
+        who = Credentials(username=name, password=password)
+        return AmqpTarget(host=target.host, port=target.port, credentials=who, **changes)
+
+    with pytest.raises(AuthenticationFailed, match=name) as caught:
+        publish(as_user("guessed"), directory)
+    assert "guessed" not in str(caught.value)
+    with pytest.raises(AccessRefused):
+        publish(as_user("secret"), directory)
+    with pytest.raises(AccessRefused, match="nowhere"):
+        publish(as_user("secret", vhost="nowhere"), directory)
+    broker.set_permissions(name, "/", configure="^$")
+    with pytest.raises(AccessRefused, match=r"leveret\.recovery"):
+        publish(as_user("secret"), directory)
+
+
+def test_what_is_recovered_is_compared_message_by_message(
+    target: AmqpTarget, channel: Any, queue: str, tmp_path: Path
+) -> None:
+    directory = planned(tmp_path, queue, 2500)
+    publish(target, directory)
+
+    def compare(messages: int) -> None:
+        def client() -> ComparingClient:
+            return ComparingClient(target, VHOST, {queue: messages}, timeout_s=10)
+
+        PlanPublisher(directory, client, lambda count: None).publish([queue])
+
+    with pytest.raises(Differs, match="2500 messages, the archive 2499"):
+        compare(2499)
+    with pytest.raises(Differs, match="message 1 is not as it is in the archive"):
+        compare(2500)
+
+
+def test_nobody_there_is_said_with_what_to_do(tmp_path: Path) -> None:
+    directory = planned(tmp_path, "q", 5)
+    nowhere = AmqpTarget(host=LOOPBACK, port=1, credentials=Credentials(username="u", password="p"))
+    with pytest.raises(AmqpConnectionLost, match=r"127\.0\.0\.1:1 cannot be reached.*goes on from there"):
+        AmqpClient(nowhere, VHOST, directory.progress, {}, timeout_s=0)

@@ -1,0 +1,226 @@
+"""A leader's and a follower's side of a link over real sockets and files, without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from isal.isal_zlib import crc32
+
+from leveret.config.uris import NodeUri
+from leveret.core.in_sync import InSync
+from leveret.model.errors import StorageError
+from leveret.runtime.commit import GroupCommit
+from leveret.runtime.node import clock_ms
+from leveret.runtime.replication.applier import Applier, Hands
+from leveret.runtime.replication.feed import Feed
+from leveret.runtime.replication.identity import IdentityFile
+from leveret.runtime.replication.inbound import Inbound
+from leveret.runtime.replication.listener import ReplicationListener
+from leveret.runtime.replication.outbound import Leading
+from leveret.session.link_handshake import Leader
+from leveret.storage.divergent import SetAside
+from leveret.storage.log import Log
+from leveret.storage.secret_file import Secret
+from leveret.storage.tree import Tree
+from leveret.wire.chunk import Chunk, ChunkType, encode_entry
+
+SECRET = Secret(b"s" * 44)
+SEGMENT_BYTES = 4096
+TIMEOUT_S = 20.0
+POLL_S = 0.005
+
+
+def unheard(*_: Any) -> dict[str, Any]:
+    return {}
+
+
+def fail(error: BaseException) -> None:
+    pytest.fail(str(error))
+
+
+class LeaderSite:
+    """A leader's tree and listener, and hands that change it at random.
+
+    Attributes:
+        damaged: names of logs that it cannot read.
+    """
+
+    def __init__(self, directory: Path, dice: random.Random, epoch: int = 1) -> None:
+        directory.mkdir(exist_ok=True)
+        self.directory = directory
+        self.dice = dice
+        self.tree = Tree(directory, epoch=epoch)
+        self.tree.open_all()
+        self.commits = GroupCommit(fsync=True, on_failure=fail)
+        self.identity = IdentityFile(directory)
+        self.identity.identity.epoch = epoch
+        self.feed = Feed(
+            self.tree,
+            InSync(ack_timeout_ms=60_000, min_in_sync=0),
+            clock_ms,
+            waits=True,
+            compress=dice.random() < 0.3,
+        )
+        self.commits.fence = self.feed
+        self.damaged: set[str] = set()
+        leading = Leading(
+            tree=self.tree,
+            feed=self.feed,
+            commits=self.commits,
+            secret=SECRET,
+            identity=self.identity,
+            name="leader",
+            bandwidth_bytes_s=None,
+            clock_ms=clock_ms,
+            uri=lambda: "",
+            noticed=lambda: None,
+            met=lambda follower: False,
+            damaged=lambda: set(self.damaged),
+            unreadable=self._unreadable,
+            hand_over=lambda follower, epoch: None,
+            answer=unheard,
+        )
+        self.listener = ReplicationListener(leading)
+
+    def _unreadable(self, name: str, error: StorageError) -> None:
+        self.damaged.add(name)
+
+    async def start(self, tls: ssl.SSLContext | None = None) -> NodeUri:
+        await self.listener.start("127.0.0.1", 0, tls)
+        assert self.listener.address is not None
+        return NodeUri("tls" if tls else "tcp", *self.listener.address)
+
+    def log(self, name: str) -> Log:
+        log = self.tree.log(self.directory / name, segment_bytes_max=SEGMENT_BYTES)
+        return log if log.is_open else log.open()
+
+    def change(self) -> None:
+        """One change of some log or state file, then the group commit begins a round."""
+        dice = self.dice
+        names = ["definitions", *(f"queues/{each:016x}" for each in range(12)), "outgoing/v"]
+        name = dice.choice(names)
+        match dice.choices(["append", "drop", "delete", "file", "remove"], [30, 4, 5, 1, 1])[0]:
+            case "append":
+                self.append(name)
+            case "drop" if name in self.tree.logs:
+                log = self.tree.logs[name]
+                log.drop_before(dice.randint(log.first_offset, log.next_offset))
+            case "delete" if name in self.tree.logs and name != "definitions":
+                log = self.tree.logs[name]
+                self.commits.forget(log)
+                log.delete()
+            case "file":
+                self.tree.file(self.directory / dice.choice(["standby.json", "schema_sync.json"])).save(
+                    {"x": dice.random()}
+                )
+            case "remove":
+                self.tree.file(self.directory / "standby.json").remove()
+        self.commits.begin()
+
+    def append(self, name: str) -> None:
+        bodies = [
+            self.dice.randbytes(self.dice.choice([0, 3, 100, 900])) for _ in range(self.dice.randint(1, 5))
+        ]
+        data = b"".join(map(encode_entry, bodies))
+        log = self.log(name)
+        log.append(ChunkType.USER, len(bodies), len(bodies), data, clock_ms())
+        self.commits.appended(log)
+
+    async def stop(self) -> None:
+        await self.listener.stop()
+        self.commits.close()
+        self.tree.close()
+
+
+class FollowerSite:
+    """A follower's tree and link; also its own inbound.Followed."""
+
+    def __init__(self, directory: Path, uri: NodeUri) -> None:
+        directory.mkdir(exist_ok=True)
+        self.directory = directory
+        self.tree = Tree(directory)
+        assert not self.tree.open_all()
+        self.commits = GroupCommit(fsync=True, on_failure=fail)
+        self.identity = IdentityFile(directory)
+        self.seen: dict[str, list[int]] = {}
+        self.applier = Applier(
+            self.tree, self.commits, self._replayed, on_joining=self._joining, on_joined=self._joined
+        )
+        self.inbound = Inbound(
+            uri,
+            secret=SECRET,
+            identity=self.identity,
+            name="follower",
+            own_uri=lambda: "",
+            hands=self.hands(),
+            commits=self.commits,
+            followed=self,
+            clock_ms=clock_ms,
+            tls=lambda: None,
+            answer=unheard,
+            on_hopeless=fail,
+        )
+        self.running = asyncio.create_task(self.inbound.run())
+
+    def hands(self) -> Hands:
+        """What stands at the link."""
+        return self.applier
+
+    def _replayed(self, name: str, log: Log, chunk: Chunk) -> None:
+        assert crc32(chunk.data) == chunk.header.crc
+        self.seen.setdefault(name, []).append(chunk.header.chunk_id)
+
+    def files(self) -> list[str]:
+        return [name for name, _ in self.tree.files()]
+
+    def leader_epoch(self, leader: Leader) -> None:
+        self.identity.identity.seen_epoch = leader.epoch
+
+    def _joining(self, leader: Leader) -> None:
+        self.applier.aside = SetAside(
+            self.directory,
+            at_ms=clock_ms(),
+            from_epoch=self.identity.identity.epoch,
+            to_epoch=leader.epoch,
+            node_id="f" * 24,
+            leader_id=leader.node_id,
+            leader_uri="",
+            name_of=lambda name: None,
+        )
+
+    def _joined(self, leader: Leader) -> None:
+        assert isinstance(self.applier.aside, SetAside)
+        self.applier.aside.finish()
+        self.identity.identity.followed_epoch = self.identity.identity.epoch = leader.epoch
+        self.identity.identity.led = False
+        self.identity.save()
+
+    async def stop(self) -> None:
+        self.inbound.stop()
+        self.running.cancel()
+        await asyncio.wait([self.running])
+        await self.commits.settle()
+        self.commits.close()
+        self.tree.close()
+
+
+async def until(condition: Any, what: str) -> None:
+    for _ in range(round(TIMEOUT_S / POLL_S)):
+        if condition():
+            return
+        await asyncio.sleep(POLL_S)
+    pytest.fail(f"not {what} within {TIMEOUT_S:g} s")
+
+
+def in_sync(leader: LeaderSite) -> bool:
+    """Whether the one follower has everything, on disk."""
+    feed = leader.feed
+    feed.cut()
+    return len(feed.in_sync.members) == 1 and all(
+        link.acked_position == feed.position for link in leader.listener.followers
+    )
