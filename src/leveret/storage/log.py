@@ -19,21 +19,20 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from isal.isal_zlib import crc32
 
 from leveret.model.errors import Corrupt, StorageError
+from leveret.storage.log_reader import LogReader
 from leveret.storage.segment import OnChunk, Segment, State
 from leveret.storage.summary import Notable, Summary, is_summary, summary_path
-from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, Header, decode_header, encode_header, verify
+from leveret.wire.chunk import Chunk, Header, encode_header
 
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
-_READ_BYTES: Final = 256 * 1024
 _NAME: Final = re.compile(rf"(\d{{20}})({'|'.join(map(re.escape, State))})")
 
 
@@ -53,11 +52,10 @@ class Owner(Protocol):
         """Its directory is gone."""
 
 
-class Log:
+class Log(LogReader):
     """Chunks in order of offset; one writer, any number of readers in the same process.
 
     Attributes:
-        directory: where the segments are.
         epoch: stamped into each chunk that is appended.
         first_offset: first offset that is still held.
         next_offset: offset that the next record gets.
@@ -75,7 +73,7 @@ class Log:
         owner: Owner | None = None,
     ) -> None:
         """Describe a log; call `open` before anything else. Not `durable`: it need not survive power loss."""
-        self.directory = directory
+        super().__init__(directory)
         self.epoch = epoch
         self._owner = owner
         self.segment_bytes_max = segment_bytes_max
@@ -83,7 +81,6 @@ class Log:
         self.synced_offset = 0
         self._syncing_end = 0
         self._durable = durable
-        self._segments: list[Segment] = []
         self._unsynced: list[Segment] = []
         self._syncing: list[Segment] = []
         self._has_overhang = False
@@ -234,34 +231,10 @@ class Log:
         self._seal()
 
     @property
-    def first_offset(self) -> int:
-        """The oldest offset that is held."""
-        return self._segments[0].first_offset
-
-    @property
-    def next_offset(self) -> int:
-        """The offset that the next record gets."""
-        return self._segments[-1].next_offset
-
-    @property
     def starts_segment(self) -> bool:
         """Whether the next chunk is the first of its segment."""
         newest = self._segments[-1]
         return newest.size == 0 or newest.size >= self.segment_bytes_max
-
-    @property
-    def size_bytes(self) -> int:
-        """Octets of all segments."""
-        return sum(segment.size for segment in self._segments)
-
-    def bytes_from(self, offset: int) -> int:
-        """Octets of what stands at and after an offset, up to an index step more."""
-        whole = [segment for segment in self._segments if segment.next_offset > offset]
-        if not whole:
-            return 0
-        first = whole[0]
-        before = first.place_before(offset)[1] if offset > first.first_offset else 0
-        return sum(segment.size for segment in whole) - before
 
     @property
     def user_records(self) -> int:
@@ -277,11 +250,6 @@ class Log:
     def is_rolling(self) -> bool:
         """Whether the newest segment does not count yet, for want of a sync."""
         return self._segments[-1].state is State.PROVISIONAL
-
-    @property
-    def last_timestamp_ms(self) -> int:
-        """Timestamp of the newest chunk, 0 when there is none."""
-        return max((segment.last_timestamp_ms for segment in self._segments[-2:]), default=0)
 
     def append(
         self,
@@ -416,121 +384,6 @@ class Log:
         sync_descriptors(self.unsynced())
         self.synced()
 
-    def read(self, offset: int, bytes_max: int, *, check: bool = False) -> Iterator[Chunk]:
-        """Yield chunks from the one that holds `offset` on, at least one if there is any.
-
-        Stops after the chunk that reaches `bytes_max`. An offset before `first_offset` starts there.
-
-        Raises:
-            Corrupt: a chunk can not be read back.
-        """
-        for found in self._walk(offset, bytes_max):
-            chunk = found.chunk
-            if check:
-                self._verify(chunk, found)
-            yield chunk
-
-    def read_raw(self, offset: int, bytes_max: int) -> Iterator[tuple[Header, bytes]]:
-        """As `read`, but each chunk as its octets, header to trailer, unparsed and unchecked."""
-        for found in self._walk(offset, bytes_max):
-            yield found.header, found.octets
-
-    def read_segments(self, offset: int, bytes_max: int) -> Iterator[tuple[int, Header, bytes]]:
-        """As `read_raw`, verified, each chunk with the first offset of its segment: what `append_raw` takes.
-
-        Raises:
-            StorageError: a chunk can not be read back.
-        """
-        for found in self._walk(offset, bytes_max):
-            self._verify(found.chunk, found)
-            yield found.segment.first_offset, found.header, found.octets
-
-    def headers_before(self, before: int, count: int) -> list[tuple[Header, bytes]]:
-        """Headers, as they are and as octets, of at most `count` chunks that begin before an offset, newest first.
-
-        Reads no more than an index step beyond them.
-
-        Raises:
-            Corrupt: a chunk on the way can not be read back.
-        """
-        found: list[tuple[Header, bytes]] = []
-        for segment in reversed(self._segments):
-            end = min(before, segment.next_offset)
-            while end > segment.first_offset and len(found) < count:
-                start, _ = segment.place_before(end - 1)
-                step: list[tuple[Header, bytes]] = []
-                for header, buffer, at, _, _ in self._walk_segment(segment, start):
-                    if header.chunk_id >= end:
-                        break
-                    step.append((header, buffer[at : at + HEADER_BYTES]))
-                found += reversed(step)
-                end = start
-        return found[:count]
-
-    def _walk(self, offset: int, bytes_max: int) -> Iterator[_Found]:
-        offset = max(offset, self.first_offset)
-        total = 0
-        for index in range(self._segment_index(offset), len(self._segments)):
-            for found in self._walk_segment(self._segments[index], offset):
-                yield found
-                total += found.header.chunk_bytes
-                if total >= bytes_max:
-                    return
-
-    def _segment_index(self, offset: int) -> int:
-        for index in range(len(self._segments) - 1, 0, -1):
-            if self._segments[index].first_offset <= offset:
-                return index
-        return 0
-
-    def _walk_segment(self, segment: Segment, offset: int) -> Iterator[_Found]:
-        chunk_id, position = segment.place_before(offset)
-        end = segment.size
-        buffer, base = b"", position
-        while position < end:
-            at = position - base
-            need = HEADER_BYTES
-            if len(buffer) - at >= HEADER_BYTES:
-                header = self._header(buffer, at, segment, chunk_id, position)
-                need = header.chunk_bytes
-            if len(buffer) - at < need:
-                buffer, base = self._pread(segment, chunk_id, position, need), position
-                continue
-            if header.next_offset > offset:
-                yield _Found(header, buffer, at, segment, position)
-            chunk_id, position = header.next_offset, position + need
-
-    def _pread(self, segment: Segment, chunk_id: int, position: int, need: int) -> bytes:
-        """At least the `need` octets at `position`, where that chunk stands."""
-        wanted = min(max(_READ_BYTES, need), segment.size - position)
-        try:
-            buffer = os.pread(segment.fd(), wanted, position)
-        except OSError as error:
-            raise StorageError(
-                f"log {self.directory}: segment {segment.path.name} cannot be read at byte {position}: {error}"
-            ) from error
-        if len(buffer) < max(wanted, need):
-            raise self._corrupt(segment, chunk_id, position, f"{len(buffer)} of {need} octets are there")
-        return buffer
-
-    def _header(self, buffer: bytes, at: int, segment: Segment, chunk_id: int, position: int) -> Header:
-        try:
-            header = decode_header(buffer[at : at + HEADER_BYTES])
-        except ChunkError as error:
-            raise self._corrupt(segment, chunk_id, position, str(error)) from None
-        if header.chunk_id != chunk_id:
-            raise self._corrupt(segment, chunk_id, position, f"chunk id is {header.chunk_id}")
-        return header
-
-    def _verify(self, chunk: Chunk, found: _Found) -> None:
-        try:
-            verify(chunk)
-        except ChunkError as error:
-            raise self._corrupt(found.segment, chunk.header.chunk_id, found.position, str(error)) from None
-
-    def _corrupt(self, segment: Segment, offset: int, position: int, what: str) -> Corrupt:
-        return Corrupt(str(self.directory), segment.path.name, offset, position, what)
-
     def drop_before(self, offset: int) -> int:
         """Delete whole segments, oldest first, that hold nothing at or after `offset`; return how many.
 
@@ -596,19 +449,6 @@ class Log:
         if self._owner is not None:
             self._owner.dropped(self)
 
-    def offset_at(self, timestamp_ms: int) -> int:
-        """First offset of the first chunk that is not older; the end of the log if all are.
-
-        Raises:
-            Corrupt: a chunk on the way can not be read back.
-        """
-        for segment in self._segments:
-            if segment.last_timestamp_ms >= timestamp_ms:
-                for found in self._walk_segment(segment, segment.offset_before_time(timestamp_ms)):
-                    if found.header.timestamp_ms >= timestamp_ms:
-                        return found.header.chunk_id
-        return self.next_offset
-
     def close(self) -> None:
         """Give all descriptors back; appended chunks are not synced by this."""
         for segment in self._segments:
@@ -635,28 +475,6 @@ class Log:
             raise StorageError(f"log {self.directory}: cannot be removed: {error}") from error
         if self._owner is not None:
             self._owner.deleted(self)
-
-
-class _Found(NamedTuple):
-    """A chunk in the middle of what was read: at `at` in `buffer`, at `position` in its segment."""
-
-    header: Header
-    buffer: bytes
-    at: int
-    segment: Segment
-    position: int
-
-    @property
-    def octets(self) -> bytes:
-        """Header to trailer."""
-        return self.buffer[self.at : self.at + self.header.chunk_bytes]
-
-    @property
-    def chunk(self) -> Chunk:
-        """Unchecked."""
-        header, start = self.header, self.at + HEADER_BYTES
-        middle = start + header.data_bytes
-        return Chunk(header, self.buffer[start:middle], self.buffer[middle : middle + header.trailer_bytes])
 
 
 def sync_descriptors(descriptors: list[int]) -> None:

@@ -148,14 +148,14 @@ class Spool:
         data = b"".join(piece for entry in entries for piece in _encode(entry))
         self.log.append(ChunkType.USER, len(entries), len(entries), data, at_ms)
 
-    def read(self, offset: int, bytes_max: int = _READ_BYTES) -> Iterator[Waiting]:
-        """Changes from an offset on, a frame at a time, at least one if there is any.
+    def read(self, offset: int) -> list[Waiting]:
+        """Some changes from an offset on, frame by frame, at least one if there is any.
 
         Raises:
             Corrupt: they cannot be read back.
         """
-        for chunk in self.log.read(offset, bytes_max, check=True):
-            yield self._since(chunk, offset)
+        # All at once: while they are applied, segments are let go.
+        return [self._since(chunk, offset) for chunk in self.log.read(offset, _READ_BYTES, check=True)]
 
     def all_from(self, offset: int) -> Iterator[Waiting]:
         """All changes from an offset on; what is applied or appended meanwhile may be missing.

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from leveret.model.errors import StorageError
 from leveret.storage import log as log_module
+from leveret.storage import log_reader
 from leveret.storage.log import sync_descriptors
 from leveret.wire.chunk import (
     HEADER_BYTES,
@@ -286,7 +287,7 @@ def test_a_read_before_the_oldest_offset_begins_there_and_one_behind_the_end_giv
 
 
 def test_chunks_larger_than_one_read_come_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "_READ_BYTES", 100)
+    monkeypatch.setattr(log_reader, "_READ_BYTES", 100)
     log = make(tmp_path, segment_bytes_max=5000).open()
     sizes = [0, 52, 53, 99, 100, 101, 1000, 3]
     for size in sizes:

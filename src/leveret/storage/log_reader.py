@@ -1,0 +1,206 @@
+"""Reading a log: by offset, by time, from its end; chunk by chunk, as octets or parsed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from leveret.model.errors import Corrupt, StorageError
+from leveret.storage.segment import Segment
+from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, Header, decode_header, verify
+
+_READ_BYTES: Final = 256 * 1024
+
+
+class LogReader:
+    """The segments of a log, in order, and any number of readers of them.
+
+    Attributes:
+        directory: where the segments are.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """No segments yet."""
+        self.directory = directory
+        self._segments: list[Segment] = []
+
+    @property
+    def first_offset(self) -> int:
+        """The oldest offset that is held."""
+        return self._segments[0].first_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._segments[-1].next_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Octets of all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def last_timestamp_ms(self) -> int:
+        """Timestamp of the newest chunk, 0 when there is none."""
+        return max((segment.last_timestamp_ms for segment in self._segments[-2:]), default=0)
+
+    def bytes_from(self, offset: int) -> int:
+        """Octets of what stands at and after an offset, up to an index step more."""
+        whole = [segment for segment in self._segments if segment.next_offset > offset]
+        if not whole:
+            return 0
+        first = whole[0]
+        before = first.place_before(offset)[1] if offset > first.first_offset else 0
+        return sum(segment.size for segment in whole) - before
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """First offset of the first chunk that is not older; the end of the log if all are.
+
+        Raises:
+            Corrupt: a chunk on the way can not be read back.
+        """
+        for segment in self._segments:
+            if segment.last_timestamp_ms >= timestamp_ms:
+                for found in self._walk_segment(segment, segment.offset_before_time(timestamp_ms)):
+                    if found.header.timestamp_ms >= timestamp_ms:
+                        return found.header.chunk_id
+        return self.next_offset
+
+    def read(self, offset: int, bytes_max: int, *, check: bool = False) -> Iterator[Chunk]:
+        """Yield chunks from the one that holds `offset` on, at least one if there is any.
+
+        Stops after the chunk that reaches `bytes_max`. An offset before `first_offset` starts there.
+
+        Raises:
+            Corrupt: a chunk can not be read back.
+        """
+        for found in self._walk(offset, bytes_max):
+            chunk = found.chunk
+            if check:
+                self._verify(chunk, found)
+            yield chunk
+
+    def read_raw(self, offset: int, bytes_max: int) -> Iterator[tuple[Header, bytes]]:
+        """As `read`, but each chunk as its octets, header to trailer, unparsed and unchecked."""
+        for found in self._walk(offset, bytes_max):
+            yield found.header, found.octets
+
+    def read_segments(self, offset: int, bytes_max: int) -> Iterator[tuple[int, Header, bytes]]:
+        """As `read_raw`, verified, each chunk with the first offset of its segment: what `append_raw` takes.
+
+        Raises:
+            StorageError: a chunk can not be read back.
+        """
+        for found in self._walk(offset, bytes_max):
+            self._verify(found.chunk, found)
+            yield found.segment.first_offset, found.header, found.octets
+
+    def headers_before(self, before: int, count: int) -> list[tuple[Header, bytes]]:
+        """Headers, as they are and as octets, of at most `count` chunks that begin before an offset, newest first.
+
+        Reads no more than an index step beyond them.
+
+        Raises:
+            Corrupt: a chunk on the way can not be read back.
+        """
+        found: list[tuple[Header, bytes]] = []
+        for segment in reversed(self._segments):
+            end = min(before, segment.next_offset)
+            while end > segment.first_offset and len(found) < count:
+                start, _ = segment.place_before(end - 1)
+                step: list[tuple[Header, bytes]] = []
+                for header, buffer, at, _, _ in self._walk_segment(segment, start):
+                    if header.chunk_id >= end:
+                        break
+                    step.append((header, buffer[at : at + HEADER_BYTES]))
+                found += reversed(step)
+                end = start
+        return found[:count]
+
+    def _walk(self, offset: int, bytes_max: int) -> Iterator[_Found]:
+        offset = max(offset, self.first_offset)
+        total = 0
+        for index in range(self._segment_index(offset), len(self._segments)):
+            for found in self._walk_segment(self._segments[index], offset):
+                yield found
+                total += found.header.chunk_bytes
+                if total >= bytes_max:
+                    return
+
+    def _segment_index(self, offset: int) -> int:
+        for index in range(len(self._segments) - 1, 0, -1):
+            if self._segments[index].first_offset <= offset:
+                return index
+        return 0
+
+    def _walk_segment(self, segment: Segment, offset: int) -> Iterator[_Found]:
+        chunk_id, position = segment.place_before(offset)
+        end = segment.size
+        buffer, base = b"", position
+        while position < end:
+            at = position - base
+            need = HEADER_BYTES
+            if len(buffer) - at >= HEADER_BYTES:
+                header = self._header(buffer, at, segment, chunk_id, position)
+                need = header.chunk_bytes
+            if len(buffer) - at < need:
+                buffer, base = self._pread(segment, chunk_id, position, need), position
+                continue
+            if header.next_offset > offset:
+                yield _Found(header, buffer, at, segment, position)
+            chunk_id, position = header.next_offset, position + need
+
+    def _pread(self, segment: Segment, chunk_id: int, position: int, need: int) -> bytes:
+        """At least the `need` octets at `position`, where that chunk stands."""
+        wanted = min(max(_READ_BYTES, need), segment.size - position)
+        try:
+            buffer = os.pread(segment.fd(), wanted, position)
+        except OSError as error:
+            raise StorageError(
+                f"log {self.directory}: segment {segment.path.name} cannot be read at byte {position}: {error}"
+            ) from error
+        if len(buffer) < max(wanted, need):
+            raise self._corrupt(segment, chunk_id, position, f"{len(buffer)} of {need} octets are there")
+        return buffer
+
+    def _header(self, buffer: bytes, at: int, segment: Segment, chunk_id: int, position: int) -> Header:
+        try:
+            header = decode_header(buffer[at : at + HEADER_BYTES])
+        except ChunkError as error:
+            raise self._corrupt(segment, chunk_id, position, str(error)) from None
+        if header.chunk_id != chunk_id:
+            raise self._corrupt(segment, chunk_id, position, f"chunk id is {header.chunk_id}")
+        return header
+
+    def _verify(self, chunk: Chunk, found: _Found) -> None:
+        try:
+            verify(chunk)
+        except ChunkError as error:
+            raise self._corrupt(found.segment, chunk.header.chunk_id, found.position, str(error)) from None
+
+    def _corrupt(self, segment: Segment, offset: int, position: int, what: str) -> Corrupt:
+        return Corrupt(str(self.directory), segment.path.name, offset, position, what)
+
+
+class _Found(NamedTuple):
+    """A chunk in the middle of what was read: at `at` in `buffer`, at `position` in its segment."""
+
+    header: Header
+    buffer: bytes
+    at: int
+    segment: Segment
+    position: int
+
+    @property
+    def octets(self) -> bytes:
+        """Header to trailer."""
+        return self.buffer[self.at : self.at + self.header.chunk_bytes]
+
+    @property
+    def chunk(self) -> Chunk:
+        """Unchecked."""
+        header, start = self.header, self.at + HEADER_BYTES
+        middle = start + header.data_bytes
+        return Chunk(header, self.buffer[start:middle], self.buffer[middle : middle + header.trailer_bytes])
