@@ -23,6 +23,8 @@ from bench.many import MANY
 from bench.queues import QUEUES_SCENARIO
 from bench.report import Record
 from bench.rows import LATENCY, PUBLISH, SMALL, TOGETHER, Scenario, Settings
+from bench.schema import SCHEMA
+from bench.settled import SETTLED
 from bench.standby import STANDBY
 from bench.streams import STREAMS
 
@@ -39,7 +41,9 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     BACKLOG,
     LARGE_BACKLOG,
     QUEUES_SCENARIO,
+    SCHEMA,
     STANDBY,
+    SETTLED,
     FOLLOWER,
     JOIN,
     FAILOVER,

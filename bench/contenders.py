@@ -17,7 +17,7 @@ from leveret.testing.rabbitmq import RabbitNode
 
 LEVERET: Final = "leveret"
 RABBITMQ: Final = "rabbitmq"
-RABBITMQ_PLUGINS: Final = ("rabbitmq_management", "rabbitmq_stream")
+RABBITMQ_PLUGINS: Final = ("rabbitmq_management", "rabbitmq_shovel", "rabbitmq_stream")
 
 
 class Node(Protocol):

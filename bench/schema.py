@@ -1,0 +1,185 @@
+"""What schema sync costs: following 20,000 entities, ten changes among them, and nothing at all.
+
+One run on two nodes: the upstream is the one the runner started, the downstream is made here. Octets are those of the
+AMQP connection between them, both ways.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Final
+
+import httpx
+
+from bench.client import LoadError
+from bench.contenders import LEVERET, Node
+from bench.queues import definitions
+from bench.rows import Reading, Row, Scenario, Settings, Target
+from leveret.testing.broker import LeveretProcess
+from leveret.testing.ports import LOOPBACK, wait_until
+
+ENTITIES: Final = 20_000
+ENTITIES_QUICK: Final = 1_000
+FIRST_S_MAX: Final = 5
+UNCHANGED_BYTES_MAX: Final = 1_000
+CHANGE_BYTES_MAX: Final = 10_000
+CHANGE_MS_MAX: Final = 100
+LAG_S_MAX: Final = 3
+IMPORT_TIMEOUT_S: Final = 300.0
+SYNC_TIMEOUT_S: Final = 120.0
+POLL_S: Final = 0.02
+USER: Final = "replicator"
+PASSWORD: Final = "bench"
+DOWNSTREAM: Final = {
+    "schema_definition_sync.operating_mode": "downstream",
+    # What arrives without being asked for has been noticed.
+    "schema_definition_sync.downstream.minimum_sync_interval": "12h",
+}
+
+
+def ten_changes() -> dict[str, list[dict[str, Any]]]:
+    """Return a definitions file's content: ten entities that are new."""
+    new = definitions(3)
+    for number in range(3):
+        name = f"new-{number}"
+        new["queues"][number]["name"] = new["bindings"][number]["destination"] = name
+    return new | {
+        "vhosts": [{"name": "new"}],
+        "users": [{"name": "new", "password_hash": "", "tags": ""}],
+        "permissions": [{"user": "new", "vhost": "new", "configure": "", "write": "", "read": ".*"}],
+        "exchanges": [
+            {
+                "name": "new",
+                "vhost": "/",
+                "type": "topic",
+                "durable": True,
+                "auto_delete": False,
+                "arguments": {},
+            }
+        ],
+    }
+
+
+class Sites:
+    """Upstream and downstream, over their management APIs."""
+
+    def __init__(self, upstream: Node, downstream: LeveretProcess) -> None:
+        self._upstream, self._downstream = upstream, downstream
+
+    def put(self, document: dict[str, Any]) -> float:
+        """Import definitions at the upstream; return when that was answered."""
+        self._call(self._upstream, "POST", "definitions", document)
+        return time.monotonic()
+
+    def follow(self) -> None:
+        """Let the downstream follow."""
+        self._call(self._upstream, "POST", "replication/schema/users", {"name": USER, "password": PASSWORD})
+        endpoints = {
+            "endpoints": [f"{LOOPBACK}:{self._upstream.amqp_port}"],
+            "username": USER,
+            "password": PASSWORD,
+        }
+        self._call(self._downstream, "PUT", "replication/schema/upstream", endpoints)
+
+    def sync(self) -> None:
+        """Let the downstream ask, and wait for it."""
+        self._call(self._downstream, "POST", "replication/schema/sync", {})
+
+    def status(self) -> dict[str, Any]:
+        """Return the downstream's status."""
+        found: dict[str, Any] = self._call(self._downstream, "GET", "tanzu/osr/schema/status", None).json()
+        return found
+
+    def wait_applied(self, count: int, what: str) -> float:
+        """Wait until so many changes were applied; return when they were."""
+        wait_until(lambda: self.status()["changes_applied"] >= count, what, SYNC_TIMEOUT_S, interval_s=POLL_S)
+        return time.monotonic()
+
+    def queue_count(self) -> int:
+        """Return how many queues the downstream has."""
+        overview = self._call(self._downstream, "GET", "overview", None).json()
+        return int(overview["object_totals"]["queues"])
+
+    def _call(self, node: Node | LeveretProcess, method: str, path: str, body: object) -> httpx.Response:
+        reply = httpx.request(
+            method,
+            f"http://{LOOPBACK}:{node.management_port}/api/{path}",
+            content=None if body is None else json.dumps(body),
+            headers={"content-type": "application/json"},
+            auth=("guest", "guest"),
+            timeout=IMPORT_TIMEOUT_S,
+        )
+        return reply.raise_for_status()
+
+
+def _run(node: Node, settings: Settings) -> dict[str, Reading]:
+    count = (ENTITIES_QUICK if settings.quick else ENTITIES) // 2
+    with LeveretProcess(config=DOWNSTREAM, parent_dir=settings.folder) as downstream:
+        sites = Sites(node, downstream)
+        sites.put(definitions(count))
+        began = time.monotonic()
+        sites.follow()
+        wait_until(lambda: sites.status()["syncs"], "a first sync", SYNC_TIMEOUT_S, interval_s=POLL_S)
+        first_s = time.monotonic() - began
+        first = sites.status()
+        if first["changes_applied"] < 2 * count:
+            raise LoadError(f"{first['changes_applied']} changes where {2 * count} were due")
+        sites.sync()
+        sites.sync()
+        quiet = sites.status()
+        answered = sites.put(ten_changes())
+        lag_s = sites.wait_applied(quiet["changes_applied"] + 10, "ten changes") - answered
+        after = sites.status()
+        if after["syncs"] != quiet["syncs"] + 1 or sites.queue_count() != count + 3:
+            raise LoadError(f"{after['syncs'] - quiet['syncs']} syncs and {sites.queue_count()} queues")
+    received = {"received_bytes": float(first["last_sync_received_bytes"])}
+    return {
+        "schema-first": Reading(first_s, details=received),
+        "schema-unchanged": Reading(_octets(quiet)),
+        "schema-ten-bytes": Reading(_octets(after)),
+        "schema-ten": Reading(float(after["last_change_duration"])),
+        "schema-lag": Reading(lag_s),
+    }
+
+
+def _octets(status: dict[str, Any]) -> float:
+    return float(status["last_sync_sent_bytes"] + status["last_sync_received_bytes"])
+
+
+SCHEMA: Final = Scenario(
+    (
+        Row(
+            "schema-first",
+            f"schema sync, first, {ENTITIES:,} entities",
+            "s",
+            False,
+            Target("value", FIRST_S_MAX),
+        ),
+        Row(
+            "schema-unchanged",
+            "schema sync, nothing changed",
+            "B",
+            False,
+            Target("value", UNCHANGED_BYTES_MAX),
+        ),
+        Row("schema-ten-bytes", "schema sync, ten changes", "B", False, Target("value", CHANGE_BYTES_MAX)),
+        Row(
+            "schema-ten",
+            "schema sync, ten changes, asked and applied",
+            "ms",
+            False,
+            Target("value", CHANGE_MS_MAX),
+        ),
+        Row(
+            "schema-lag",
+            "schema sync, ten changes, until they are there",
+            "s",
+            False,
+            Target("value", LAG_S_MAX),
+        ),
+    ),
+    _run,
+    brokers=(LEVERET,),
+    once=True,
+)

@@ -1,0 +1,70 @@
+"""What RabbitMQ's open-source edition has for a second site: a shovel, which moves messages on confirm.
+
+Source and destination are queues of the same node, which spares it half of the sockets: more than it would do
+between two.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import httpx
+
+from bench.backlog import fill
+from bench.client import Connection, LoadError
+from bench.contenders import Node
+from bench.rows import Reading
+from bench.workers import QUEUE, rate_between
+from leveret.testing.ports import LOOPBACK, wait_until
+
+DESTINATION: Final = "shovelled"
+PREFETCH: Final = 1000
+POLL_S: Final = 0.1
+TIMEOUT_S: Final = 600.0
+_MEASURED: Final = (0.1, 0.9)
+"""The part of the messages whose rate is told: a shovel starts slowly, and ends with what it waits for."""
+
+
+def shovelled(node: Node, count: int) -> Reading:
+    """Have a shovel move so many persistent messages of 1000 bytes; messages a second."""
+    fill(node, count)
+    connection = Connection(node.amqp_port)
+    connection.declare_queue(DESTINATION)
+    samples: list[tuple[float, int]] = []
+    _declare(node)
+
+    def moved() -> bool:
+        samples.append((time.monotonic(), connection.ready_messages(DESTINATION)))
+        return samples[-1][1] >= count
+
+    try:
+        wait_until(moved, f"{count} messages shovelled", TIMEOUT_S, interval_s=POLL_S)
+    finally:
+        connection.delete_queue(QUEUE)
+        connection.delete_queue(DESTINATION)
+        connection.close()
+    start, end = (next(at for at, seen in samples if seen >= part * count) for part in _MEASURED)
+    if end <= start:
+        raise LoadError(f"{count} messages are too few to measure a shovel with")
+    return Reading(rate_between(samples, start, end), details={"messages": float(count)})
+
+
+def _declare(node: Node) -> None:
+    uri = f"amqp://{LOOPBACK}:{node.amqp_port}"
+    value = {
+        "src-protocol": "amqp091",
+        "src-uri": uri,
+        "src-queue": QUEUE,
+        "src-prefetch-count": PREFETCH,
+        "dest-protocol": "amqp091",
+        "dest-uri": uri,
+        "dest-queue": DESTINATION,
+        "ack-mode": "on-confirm",
+    }
+    answer = httpx.put(
+        f"http://{LOOPBACK}:{node.management_port}/api/parameters/shovel/%2F/bench",
+        json={"value": value},
+        auth=("guest", "guest"),
+    )
+    answer.raise_for_status()
