@@ -245,4 +245,4 @@ def test_nobody_there_is_said_with_what_to_do(tmp_path: Path) -> None:
     directory = planned(tmp_path, "q", 5)
     nowhere = AmqpTarget(host=LOOPBACK, port=1, credentials=Credentials(username="u", password="p"))
     with pytest.raises(AmqpConnectionLost, match=r"127\.0\.0\.1:1 cannot be reached.*goes on from there"):
-        AmqpClient(nowhere, VHOST, directory.progress, {}, timeout_s=0)
+        AmqpClient(nowhere, VHOST, directory.progress, {}, timeout_s=0.1)

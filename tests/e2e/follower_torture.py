@@ -38,6 +38,7 @@ CONFIG: Final = {
     "segment_bytes_max": str(1 << 20),
 }
 RATE: Final = 500
+DELAYS_S: Final = (0.0, 0.05, 0.2)
 MADE: Final = "made"
 MADE_MAX: Final = 3
 _TTL_MS: Final = 100
@@ -84,8 +85,7 @@ class Story:
             self.told.append(event)
             EVENTS[event](self)
         self._pause(0.2, 1.0)
-        for member in self.site.members:
-            member.link.heal()
+        self._heal_links()
         self._wait_working()
         self._rest()
         self.site.wait_in_sync()
@@ -127,19 +127,32 @@ class Story:
             channel.basic_get(BEACON, auto_ack=True)
         return before_ms
 
+    def _heal_links(self) -> None:
+        for member in self.site.members:
+            member.link.heal()
+
     def _wait_in_sync(self, *, but: Member | None = None) -> list[Member]:
-        """Wait until followers are in sync, one at least but this one; they have links as good as new."""
-        leader = self.site.leader
-        others = [each for each in self.site.followers if each is not but]
-        for each in others:
-            each.link.heal()
+        """Wait until followers are in sync, one at least but this one."""
+        found: list[Member] = []
 
-        def in_sync() -> list[Member]:
-            names = set(leader.status()["in_sync"])
-            return [each for each in others if each.node_name in names]
+        def in_sync() -> bool:
+            names = set(self.site.leader.status()["in_sync"])
+            found[:] = [each for each in self.site.followers if each.node_name in names and each is not but]
+            return bool(found)
 
-        wait_until(lambda: bool(in_sync()), "a follower in sync", PATIENCE_S)
-        return in_sync()
+        wait_until(in_sync, "a follower in sync", PATIENCE_S)
+        return found
+
+    def _lose_leader(self) -> None:
+        """Kill -9, and what was on its way is lost as well: the whole machine is gone."""
+        self.site.leader.node.kill9()
+        for each in self.site.followers:
+            each.link.cut(abruptly=True)
+        self._heal_links()
+
+    def _was_given_up(self, since: int) -> bool:
+        """Whether the leader said, behind so many characters of its log, that somebody is not in sync any more."""
+        return "follower_not_in_sync" in self.site.leader.node.log_text()[since:]
 
     # -- what happens -------------------------------------------------------------------------
 
@@ -233,6 +246,7 @@ class Story:
     def kill_all(self) -> None:
         """Kill -9 of everybody: whoever was in sync has a prefix of what the leader has. It leads on."""
         leader = self.site.leader
+        self._heal_links()
         in_sync = self._wait_in_sync()
         for each in self._chance.sample(self.site.members, len(self.site.members)):
             each.node.kill9()
@@ -249,6 +263,7 @@ class Story:
     def fail_over(self) -> None:
         """Kill -9 of the leader, any follower in sync is promoted; the old leader comes back and follows."""
         old = self.site.leader
+        self._heal_links()
         stalled = None
         if len(self.site.followers) > 1 and self._chance.random() < 0.5:
             # One is behind, and may be out of sync by now: it is not to be chosen, and must cope.
@@ -259,11 +274,20 @@ class Story:
         since_ms = self.beacon()
         self._pause(0.0, 0.5)
         chosen = self._chance.choice(self._wait_in_sync(but=stalled))
-        old.node.kill9()
+        since = len(old.node.log_text())
+        for each in self.site.followers:
+            if each is chosen or self._chance.random() < 0.5:
+                each.link.stall(Direction.BACK)
+        # Nothing more reaches the one that takes over: so nothing more may be confirmed.
+        self._pause(0.0, 0.4 * ACK_TIMEOUT_S)
+        self._lose_leader()
         self._rest()
+        if self._was_given_up(since):
+            # The machine was too slow for this: others may have more than the chosen one.
+            old.lead()
+            self._work()
+            return
         self._doubtful.append((since_ms, now_ms()))
-        if stalled is not None:
-            stalled.link.resume()
         if self._chance.random() < 0.25:
             chosen.node.kill9()
             self.site.promote_by_restart(chosen)
@@ -281,7 +305,12 @@ class Story:
     def hand_over(self) -> None:
         """A follower in sync is promoted while the leader leads; that is fenced, and follows."""
         old = self.site.leader
+        self._heal_links()
+        for each in self.site.followers:
+            each.link.delay_s = self._chance.choice(DELAYS_S)
+        self._pause(0.2, 0.7)
         self.site.promote(self._chance.choice(self._wait_in_sync()))
+        self._heal_links()
         self._rest()
         self._work()
         self._wait_fenced(old)
@@ -296,15 +325,18 @@ class Story:
         """Empty a queue while nobody is at work, kill -9 the leader as soon as it has answered, and fail over."""
         self._rest()
         old, queue = self.site.leader, self._chance.choice(QUEUES)
+        self._heal_links()
         chosen = self._chance.choice(self._wait_in_sync())
+        since = len(old.node.log_text())
+        chosen.link.delay_s = max(DELAYS_S)
         with self._apps.channel() as channel:
-            began_s = time.monotonic()
             channel.queue_purge(queue)
-            if time.monotonic() - began_s > 0.5 * ACK_TIMEOUT_S:
-                # So long that one may have been given up meanwhile.
-                chosen = self._chance.choice(self._wait_in_sync())
-            old.node.kill9()
+            self._lose_leader()
         self._apps.forget(queue)
+        if self._was_given_up(since):
+            old.lead()
+            self._work()
+            return
         self.site.promote(chosen)
         self._work()
         old.follow(self.site.leader)

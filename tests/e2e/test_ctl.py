@@ -15,8 +15,10 @@ import pika
 import pika.exceptions
 import pytest
 
+from leveret.pipeline.stream_client import connect
 from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import free_port
+from leveret.testing.ports import free_port, wait_until
+from leveret.wire.record import OUTGOING_STREAM
 
 UPSTREAM = '{"endpoints": ["127.0.0.1:1"], "username": "replicator", "password": "s3kRe7"}'
 
@@ -240,6 +242,8 @@ def test_endpoints_with_a_missing_field_are_refused_by_its_name(
         "promote_standby_replication_downstream",
         "connect_standby_replication_downstream",
         "disconnect_standby_replication_downstream",
+        "promote_standby_replication_downstream_cluster",
+        "promote_warm_standby",
     ],
 )
 def test_a_node_that_is_no_downstream_says_so(node: LeveretProcess, command: str) -> None:
@@ -255,6 +259,8 @@ def test_there_is_nothing_to_recover_on_a_node_that_followed_nobody(node: Levere
         "inspect_standby_upstream_metrics",
         "inspect_standby_downstream_metrics",
         "inspect_local_data_available_for_standby_replication_recovery",
+        "delete_orphaned_data_on_standby_replication_downstream_cluster",
+        "list_standby_replication_downstreams",
     ):
         assert rows(node, command) == []
     assert "Operating mode: upstream" in node.ctl("standby_replication_status").stdout
@@ -276,6 +282,51 @@ def test_what_the_node_collects_is_shown_by_queue(node: LeveretProcess, connecti
     shown = dict(zip(header, row, strict=True))
     assert header[:3] == ["queue", "timestamp", "vhost"]
     assert (shown["queue"], shown["vhost"], len(shown["timestamp"])) == ("myqueue", "osr", 13)
+
+
+def test_what_is_collected_is_deleted_and_collected_anew(node: LeveretProcess, connection: Any) -> None:
+    node.ctl("add_vhost", "anew", "--tags", "standby_replication")
+    node.ctl("set_permissions", "-p", "anew", "guest", ".*", ".*", ".*")
+    policy = '{"remote-dc-replicate": true}'
+    node.ctl("set_policy", "-p", "anew", "osr", "^.*", policy, "--apply-to", "queues")
+    parameters = pika.ConnectionParameters("127.0.0.1", node.amqp_port, "anew")
+    with pika.BlockingConnection(parameters) as own:
+        channel = own.channel()
+        channel.queue_declare("q", durable=True)
+        channel.confirm_delivery()
+        channel.basic_publish("", "q", b"x", pika.BasicProperties(delivery_mode=2))
+    endpoints = [f"127.0.0.1:{node.stream_port}"]
+    with connect(endpoints, vhost="anew", username="guest", password="guest") as client:
+        wait_until(lambda: client.stats(OUTGOING_STREAM)["committed_offset"] == 1, "the message", 10)
+        client.store_offset("eu.9", OUTGOING_STREAM, 1)
+        assert client.query_offset("eu.9", OUTGOING_STREAM) == 1
+        [row] = rows(node, "list_standby_replication_downstreams")
+        assert (row["virtual_host"], row["downstream"], row["lag_records"]) == ("anew", "eu.9", 0)
+        deleted = rows(node, "delete_internal_streams_on_standby_replication_upstream_cluster")
+        assert "anew" in [row["vhost"] for row in deleted]
+        wait_until(lambda: client.stats(OUTGOING_STREAM)["committed_offset"] == 2, "the message again", 10)
+        assert client.stats(OUTGOING_STREAM)["first_chunk_id"] == 1
+        assert len(list(client.fetch(OUTGOING_STREAM, 1, 2))) == 1
+    node.ctl("forget_standby_replication_downstream", "eu.9")
+    status, text = failed(node, "forget_standby_replication_downstream", "eu.9")
+    assert (status, "eu.9" in text) == (65, True)
+    node.ctl("delete_vhost", "anew")
+
+
+def test_the_umbrella_commands_do_both_kinds_of_replication(node: LeveretProcess) -> None:
+    node.ctl("disable_warm_standby")
+    assert "State: disconnected" in node.ctl("schema_replication_status").stdout
+    node.ctl("enable_warm_standby")
+    assert "State: running" in node.ctl("schema_replication_status").stdout
+    node.ctl("set_standby_replication_mode", "downstream")
+    try:
+        node.ctl("disable_warm_standby")
+        assert "State: disconnected" in node.ctl("standby_replication_status").stdout
+        node.ctl("restart_warm_standby")
+        assert "State: connecting" in node.ctl("standby_replication_status").stdout
+        assert "State: running" in node.ctl("schema_replication_status").stdout
+    finally:
+        node.ctl("set_standby_replication_mode", "upstream")
 
 
 def test_the_status_tells_what_the_node_is(node: LeveretProcess) -> None:

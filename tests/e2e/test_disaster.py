@@ -13,24 +13,29 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import pika
 import pytest
 
 from leveret.testing.applications import Taken, now_ms
 from leveret.testing.audit import Audit, QueueBooks
 from leveret.testing.parcels import declare
 from leveret.testing.ports import wait_until
-from leveret.testing.standby_pair import BEACON, StandbyPair, get
+from leveret.testing.standby_pair import BEACON, PROMOTE_TIMEOUT_S, StandbyPair, get
 from tests.e2e.site import PATIENCE_S, Site, background, drain_all
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
 
 VHOST: Final = "orders"
+ELSEWHERE: Final = "elsewhere"
 WORK: Final = ("work-1", "work-2", "work-3")
 ASIDE: Final = ("gone", "purged", "reborn", "once", "again", "late", "local")
 LEFT: Final = (*WORK, *ASIDE[1:])
 JUDGED: Final = (*WORK, "reborn", "again", "late")
 PER_QUEUE: Final = 40
 LATE: Final = 800
+ALONE: Final = 30
+CONSUMED_ALONE: Final = 5
+"""What happens at the old upstream between its return and its rejoining."""
 
 
 @dataclass
@@ -42,13 +47,25 @@ class Aftermath:
         found: what the queues had after the promotion.
         found_later: what they had after a second promotion and a restart.
         had: messages of each queue that the standby had before things were undone upstream.
+        foretold: what a dry run said would come back, after the disaster.
+        rehearsed: what a rehearsal said, before it; `vhosts` are those that were there after it.
+        rejoined: what the old upstream said when it came back, as a standby; `divergent` is what it kept,
+            `after_rejoin` how many messages its queues had then.
+        elsewhere: what was put into another vhost, by AMQP: queues as they stood before things were undone.
         killed_s: the time of the disaster.
     """
 
     books: Audit
+    rejoined: dict[str, Any]
+    divergent: list[dict[str, Any]]
+    after_rejoin: dict[str, int]
     found: dict[str, list[Taken]]
     found_later: dict[str, list[Taken]]
     had: dict[str, int]
+    foretold: dict[str, Any]
+    rehearsed: dict[str, Any]
+    vhosts: set[str]
+    elsewhere: dict[str, list[Taken]]
     queues: set[str]
     killed_s: float
     summary: list[dict[str, Any]]
@@ -74,9 +91,13 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
         site = Site(pair.upstream, VHOST, folder, seed)
         live(pair, site)
         had = pair.transferred()
+        before = datetime.now(UTC)
         undo(pair, site)
+        rehearsed = json.loads(pair.downstream.ctl("rehearse_promotion", "--formatter", "json").stdout)
+        vhosts = {vhost["name"] for vhost in get(pair.downstream, "vhosts")}
         die(pair, site)
-        yield promote(pair, site, had)
+        elsewhere = recover_elsewhere(pair, before)
+        yield promote(pair, site, had, rehearsed=rehearsed, vhosts=vhosts, elsewhere=elsewhere)
 
 
 def live(pair: StandbyPair, site: Site) -> None:
@@ -126,10 +147,30 @@ def die(pair: StandbyPair, site: Site) -> None:
         pair.upstream.kill9()
 
 
-def promote(pair: StandbyPair, site: Site, had: dict[str, int]) -> Aftermath:
-    """Promote twice, and restart."""
+def recover_elsewhere(pair: StandbyPair, before: datetime) -> dict[str, list[Taken]]:
+    """Put two queues as they stood at a moment into another vhost, where there is no such queue, by AMQP."""
+    ctl = pair.downstream.ctl
+    ctl("add_vhost", ELSEWHERE)
+    ctl("set_permissions", "-p", ELSEWHERE, "guest", ".*", ".*", ".*")
+    target = f"amqp://guest@127.0.0.1:{pair.downstream.amqp_port}/{ELSEWHERE}"
+    command = ["promote_standby_replication_downstream", "--to", target, "--as-of", before.isoformat()]
+    ctl(*command, "--queues", "once,purged", input_text="guest\n", timeout_s=PROMOTE_TIMEOUT_S)
+    found = drain_all(pair.downstream, ELSEWHERE, ["once", "purged"], keep=False)
+    ctl("delete_vhost", ELSEWHERE)
+    return found
+
+
+def promote(pair: StandbyPair, site: Site, had: dict[str, int], **before: Any) -> Aftermath:
+    """Look before it, promote twice, and restart."""
     killed_s = now_ms() / 1000
     downstream = pair.downstream
+    foretold = downstream.ctl(
+        "promote_standby_replication_downstream",
+        "--dry-run",
+        "--formatter",
+        "json",
+        timeout_s=PROMOTE_TIMEOUT_S,
+    )
     available = downstream.ctl(
         "list_vhosts_available_for_standby_replication_recovery", "--formatter", "json"
     )
@@ -140,22 +181,47 @@ def promote(pair: StandbyPair, site: Site, had: dict[str, int]) -> Aftermath:
     second = pair.promote()
     assert second.returncode == 0, second.stderr
     downstream.restart()
+    standby, schema = pair.status(), get(downstream, "tanzu/osr/schema/status")
+    pipelines = pair.pipeline("transfer")
     displayed = downstream.ctl("display_standby_promotion_summary", "--formatter", "json")
     return Aftermath(
         books=site.audit({queue: found[queue] for queue in JUDGED}, covered),
         found=found,
         found_later=drain_all(downstream, VHOST, [*LEFT, BEACON], keep=False),
         had=had,
+        foretold=json.loads(foretold.stdout),
+        **before,
         queues={row["name"] for row in get(downstream, f"queues/{VHOST}")},
         killed_s=killed_s,
         summary=json.loads(first.stdout),
         second=json.loads(second.stdout),
         displayed=json.loads(displayed.stdout),
         available=[row["virtual_host"] for row in json.loads(available.stdout)],
-        standby=pair.status(),
-        schema=get(downstream, "tanzu/osr/schema/status"),
-        pipelines=pair.pipeline("transfer"),
+        standby=standby,
+        schema=schema,
+        pipelines=pipelines,
+        **come_back(pair, site),
     )
+
+
+def come_back(pair: StandbyPair, site: Site) -> dict[str, Any]:
+    """The old upstream runs again, and applications use it for a while; then it is told who took its place."""
+    pair.restart_upstream()
+    old = pair.upstream
+    with site.channel() as channel:
+        for number in range(ALONE):
+            properties = pika.BasicProperties(message_id=f"alone {number}", delivery_mode=2)
+            channel.basic_publish("", "late", b"", properties)
+        for _ in range(CONSUMED_ALONE):
+            channel.basic_get("again", auto_ack=True)
+    rejoined = pair.rejoin()
+    divergent = old.ctl("list_divergent_messages", "--formatter", "json")
+    pair.wait_queues([*LEFT, BEACON])
+    return {
+        "rejoined": rejoined,
+        "divergent": json.loads(divergent.stdout)["messages"],
+        "after_rejoin": {row["name"]: row["messages"] for row in get(old, f"queues/{VHOST}")},
+    }
 
 
 def test_what_was_confirmed_before_the_last_transferred_moment_is_recovered(aftermath: Aftermath) -> None:
@@ -248,3 +314,43 @@ def test_after_a_restart_the_promoted_node_is_an_upstream_and_follows_nobody(aft
     assert (aftermath.standby["operating_mode"], aftermath.standby["state"]) == ("upstream", "disconnected")
     assert aftermath.schema["operating_mode"] == "upstream"
     assert aftermath.pipelines == []
+
+
+def test_a_dry_run_foretells_what_comes_back_queue_by_queue(aftermath: Aftermath) -> None:
+    foretold = {row["queue"]: row["message_count"] for row in aftermath.foretold["queues"]}
+    assert foretold == {queue: len(found) for queue, found in aftermath.found.items() if found}
+    [lost] = aftermath.foretold["vhosts"]
+    assert (lost["virtual_host"], lost["state"]) == (VHOST, "connecting")
+
+
+def test_a_rehearsal_compares_every_message_and_leaves_nothing_behind(aftermath: Aftermath) -> None:
+    rehearsed = {row["queue"]: row["message_count"] for row in aftermath.rehearsed["queues"]}
+    assert aftermath.rehearsed["compared"] == sum(rehearsed.values()) >= LATE
+    assert rehearsed["late"] == LATE
+    assert aftermath.rehearsed["recovered_s"] > 0
+    assert {VHOST} <= aftermath.vhosts
+    assert not any("rehearsal" in vhost for vhost in aftermath.vhosts)
+
+
+def test_queues_as_they_stood_at_a_moment_go_to_another_broker(aftermath: Aftermath) -> None:
+    assert {queue: len(found) for queue, found in aftermath.elsewhere.items()} == {
+        "once": PER_QUEUE,
+        "purged": PER_QUEUE,
+    }
+    for found in aftermath.elsewhere.values():
+        assert [message.number for message in found] == sorted(message.number for message in found)
+
+
+def test_an_upstream_that_comes_back_keeps_what_the_promoted_one_never_saw(aftermath: Aftermath) -> None:
+    kept = {(row["queue"], row["properties"]["message_id"]) for row in aftermath.divergent}
+    alone = {("late", f"alone {number}") for number in range(ALONE)}
+    assert alone <= kept
+    assert aftermath.rejoined["messages"] == len(aftermath.divergent) == len(kept)
+    seen = {(queue, str(message.number)) for queue, found in aftermath.found.items() for message in found}
+    assert not kept & seen
+    assert len(kept - alone) >= aftermath.total.lost
+    assert aftermath.rejoined["settlements_lost"] >= CONSUMED_ALONE
+
+
+def test_an_upstream_that_comes_back_follows_without_old_messages(aftermath: Aftermath) -> None:
+    assert aftermath.after_rejoin == dict.fromkeys([*LEFT, BEACON], 0)

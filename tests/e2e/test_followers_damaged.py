@@ -91,10 +91,12 @@ def turn_bit(segment: Path) -> None:
 def full_disk(member: Member) -> Iterator[None]:
     """While this lasts, no file of a node grows beyond a size."""
     resource.prlimit(member.node.pid, resource.RLIMIT_FSIZE, (FILE_BYTES_MAX, resource.RLIM_INFINITY))
-    yield
-    if member.node.alive:
-        both = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-        resource.prlimit(member.node.pid, resource.RLIMIT_FSIZE, both)
+    try:
+        yield
+    finally:
+        if member.node.alive:
+            both = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            resource.prlimit(member.node.pid, resource.RLIMIT_FSIZE, both)
 
 
 # -- torn writes ----------------------------------------------------------------------------------
@@ -206,7 +208,7 @@ def test_a_follower_whose_disk_is_full_says_so_and_comes_back_when_there_is_room
 
     def complains() -> bool:
         status = follower.status()
-        return status["state"] == "failed" and "File too large" in status["error"]
+        return status["state"] == "failed" and "append at offset" in status["error"]
 
     with full_disk(follower):
         publish(site.leader, queue, [TOO_LARGE, b"the leader goes on"])

@@ -56,7 +56,7 @@ def test_followers_keep_everything_through_a_fail_over_and_whatever_else_happens
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(3600 + 120 * ROUNDS)
 @pytest.mark.parametrize("followers", [1, 2])
 def test_followers_keep_everything_over_and_over(tmp_path: Path, followers: int) -> None:
     seed = os.environ.get("LEVERET_SEED") or str(random.randrange(1 << 32))

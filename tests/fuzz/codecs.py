@@ -10,9 +10,12 @@ import pamqp.frame
 from isal.isal_zlib import crc32
 from pamqp import commands, header
 
-from leveret.model.definitions import User
+from leveret.core.schema import Locals, delta
+from leveret.core.schema_digests import Digests
+from leveret.model.definitions import Definitions, User
 from leveret.model.errors import PeerError
 from leveret.pipeline.decode import Decoder
+from leveret.session.schema_exchange import Following, answer
 from leveret.testing.stream_host import make_chunk
 from leveret.wire import amqp091, amqp10, chunk, message10, properties, proxy_protocol, record, schema_sync
 from leveret.wire import tables as field_tables
@@ -263,15 +266,21 @@ def record_seeds() -> list[bytes]:
 
 
 def sync_messages(octets: bytes) -> None:
-    """As they are, and as JSON in a whole envelope."""
+    """As they are, and as JSON in a whole envelope; what can be read is answered, and followed."""
     for body in (octets, schema_sync._pack(schema_sync._REQUEST, octets)):
         with declared(schema_sync.SchemaSyncError):
             request = schema_sync.decode_request(body)
             expect(schema_sync.decode_request(schema_sync.encode_request(request)) == request, "a request")
+            answer(Digests(), Definitions(), request, "eu.1")
     for body in (octets, schema_sync._pack(schema_sync._REPLY, octets)):
         with declared(schema_sync.SchemaSyncError):
             reply = schema_sync.decode_reply(body)
             expect(schema_sync.decode_reply(schema_sync.encode_reply(reply)) == reply, "a reply changed")
+            following = Following(Definitions(), "eu.2")
+            following.begin()
+            if following.take(reply) is not None:
+                following.take(reply)
+            delta(Definitions(), following.theirs.by_kind, Locals())
 
 
 def sync_seeds() -> list[bytes]:
@@ -283,7 +292,8 @@ def sync_seeds() -> list[bytes]:
     whole = [schema_sync.encode_request(request), schema_sync.encode_reply(reply)]
     json = [
         b'{"cluster":"a","digests":{"users":"YmI="},"asks":{"queues":{"count":2,"held":{"1":null}}}}',
-        b'{"cluster":"a","state":"YQ==","answers":{"queues":{"1":{"gone":"","entities":[]}}}}',
+        b'{"cluster":"a","state":"YQ==","buckets":{"queues":"YmJiYmI="},'
+        b'"answers":{"queues":{"0":{"gone":"","entities":[{"name":"q","vhost":"/"}]}}}}',
     ]
     return whole + json
 

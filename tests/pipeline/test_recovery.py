@@ -41,14 +41,18 @@ def finished(child: Any) -> list[dict[str, Any]]:
     return summary
 
 
-def test_killed_half_way_and_run_again_nothing_is_lost_doubled_or_out_of_order(
+def test_killed_at_every_stage_and_run_again_nothing_is_lost_doubled_or_out_of_order(
     start_pipeline: Start, recover_job: Job, tmp_path: Path
 ) -> None:
     upstream, node = busy_upstream(), StandbyUpstream()
     transfer(upstream, tmp_path / "standby")
     with node.serving() as port:
+        for stage in ("started", "planned"):
+            child = start_pipeline("recover", recover_job(port))
+            child.wait_for(lambda event, stage=stage: event["event"] == stage)
+            child.kill9()
         child = start_pipeline("recover", recover_job(port))
-        child.wait_for(lambda event: event["event"] == "planned")
+        child.wait_for(lambda event: event["event"] == "started")
         deadline = time.monotonic() + 30
         while not any(queue.stored for queue in list(node.host.queues.values())):
             assert time.monotonic() < deadline
@@ -64,6 +68,18 @@ def test_killed_half_way_and_run_again_nothing_is_lost_doubled_or_out_of_order(
         assert (row["message_count"], row["first_timestamp"]) == (0, None), "nothing again"
         assert time.monotonic() - began_s < 4, "and without waiting for Spark"
         assert_recovered_once_in_order(upstream, node)
+
+
+def test_on_a_cluster_the_same_job_does_the_same(
+    start_pipeline: Start, recover_job: Job, tmp_path: Path
+) -> None:
+    upstream, node = busy_upstream(20), StandbyUpstream()
+    transfer(upstream, tmp_path / "standby")
+    with node.serving() as port:
+        spark = {"master": "local-cluster[2,1,1024]", "conf": {"spark.executor.memory": "512m"}}
+        (row,) = finished(start_pipeline("recover", recover_job(port, spark=spark)))
+        assert row["message_count"] == sum(len(upstream.unsettled("/", f"q{i}")) for i in range(5))
+    assert_recovered_once_in_order(upstream, node)
 
 
 def test_vhosts_left_out_are_recovered_by_a_later_promotion(

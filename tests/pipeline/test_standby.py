@@ -7,7 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +16,13 @@ from typing import Any, cast
 import pytest
 
 from leveret.config import Config, load
+from leveret.config.kinds import Address
 from leveret.core.broker import Broker
 from leveret.model.definitions import Definitions, GlobalParameter, Put, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
+from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.origins import AnotherLog, Origins
+from leveret.pipeline.store import store_range
 from leveret.runtime.pipeline_process import PipelineFailed
 from leveret.runtime.standby import StandbyDownstream
 from leveret.storage.state_file import StateFile
@@ -46,13 +50,17 @@ class FakeNode:
         default_factory=lambda: load(None, {"standby.replication.operating_mode": "downstream"})
     )
     definitions: Definitions = field(default_factory=Definitions)
-    streams: Any = field(default_factory=lambda: SimpleNamespace(ports=[]))
+    streams: Any = field(default_factory=lambda: SimpleNamespace(addresses=[], tls_addresses=[]))
+    amqp: Any = field(default_factory=lambda: SimpleNamespace(addresses=[], tls_addresses=[]))
 
     schema_sync: Any = field(default_factory=lambda: FakeSchemaSync())
 
     @property
     def broker(self) -> Broker:
         return cast(Broker, SimpleNamespace(definitions=self.definitions))
+
+    async def commit(self) -> None:
+        """Nothing is kept."""
 
     @contextmanager
     def internal_user(self, purpose: str) -> Iterator[tuple[str, str]]:
@@ -122,7 +130,7 @@ def test_follow_lose_the_upstream_promote_and_carry_on(node: FakeNode) -> None:
             assert (await standby.archive.disk_usage())[0]["bytes"] > 0
         await until(lambda: row(standby)["state"] == "connecting", "the loss to be seen")
         with node.target.serving() as own_port:
-            node.streams.ports = [own_port]
+            node.streams.addresses = [Address("127.0.0.1", own_port)]
             node.target.host.vhosts = set()
             with pytest.raises(PipelineFailed, match="vhost access failure"):
                 await standby.promote()
@@ -181,6 +189,32 @@ def test_disconnect_connect_and_the_death_of_the_transfer_process(node: FakeNode
             await standby.delete_all_data()
             await until(lambda: row(standby)["transferred"] == 102, "all of it again")
         await standby.stop()
+
+    asyncio.run(scenario())
+
+
+def test_orphaned_data_is_what_is_not_this_nodes_to_recover(node: FakeNode) -> None:
+    upstream = StandbyUpstream(["kept", "untagged"])
+    data_dir = node.data_dir / "standby"
+    manifest = Manifest(data_dir)
+    for vhost, log in upstream.logs.items():
+        upstream.publish(vhost, "q", [stored_message(b"x")] * 5)
+        file = store_range(data_dir, vhost, log.read(0, 1 << 20))
+        assert file is not None
+        manifest.append([file])
+    node.tag("kept")
+
+    async def scenario() -> None:
+        standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
+        assert await standby.archive.list_vhosts_available() == ["kept", "untagged"]
+        [deleted] = await standby.delete_orphaned_data()
+        assert (deleted["vhost"], deleted["bytes"] > 0) == ("untagged", True)
+        assert await standby.archive.list_vhosts_available() == ["kept"]
+        assert await standby.delete_orphaned_data() == []
+        Origins(data_dir).check("kept", 5, has_data=True)
+        with suppress(AnotherLog):
+            Origins(data_dir).check("kept", 6, has_data=True)
+        assert [row["vhost"] for row in await standby.delete_orphaned_data()] == ["kept"]
 
     asyncio.run(scenario())
 

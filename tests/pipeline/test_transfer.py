@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from leveret.pipeline.forget import forget_vhosts
 from leveret.pipeline.job import TransferJob
+from leveret.pipeline.look import look
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.progress import Inbox
 from leveret.pipeline.sink import StoreSink
 from leveret.pipeline.source import UpstreamSource
 from leveret.pipeline.transfer import Transfer
+from leveret.testing.certificates import CertificateAuthority, Issued
 from leveret.testing.ports import wait_until
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
@@ -226,7 +230,93 @@ def test_what_the_upstream_no_longer_has_is_told_with_its_bounds_and_not_skipped
         with transferring(spark, transfer_job(port)) as said:
             wait_until(lambda: said.last("link").get("state") == "recover", "the gap", TIMEOUT_S)
             assert "offsets 10 to 29 are gone" in said.last("link")["error"]
+            assert said.last("link")["missing"] == 20
     assert Manifest(tmp_path / "standby").next_by_vhost == {"/": 10}
+    assert look(tmp_path / "standby")["vhosts"][0]["missing"] == 20, "a promotion has to know"
+
+
+def test_links_are_encrypted_and_the_upstream_is_verified(
+    spark: SparkSession, transfer_job: Job, tmp_path: Path
+) -> None:
+    authority = CertificateAuthority(tmp_path)
+    right = authority.issue("server", names="IP:127.0.0.1")
+    wrong = authority.issue("other", names="DNS:other.example")
+    upstream = StandbyUpstream()
+    upstream.publish("/", "a", [stored_message(b"x" * 300_000)] * 10)
+    tls = {"verify": True, "cacertfile": str(authority.cacertfile)}
+    with (
+        upstream.serving(tls=_server(wrong)) as port,
+        transferring(spark, transfer_job(port, tls=tls)) as said,
+    ):
+        wait_until(lambda: bool(said.last("link").get("error")), "the refusal", TIMEOUT_S)
+        assert "certificate is refused: IP address mismatch" in said.last("link")["error"]
+        assert said.last("link")["state"] == "connecting"
+        missing = tls | {"cacertfile": str(tmp_path / "nowhere.pem")}
+        said.to_send.append({"command": "job", "job": transfer_job(port + 1, tls=missing)})
+        wait_until(lambda: "nowhere.pem" in said.last("link").get("error", ""), "the missing file", TIMEOUT_S)
+        assert said.last("link")["state"] == "recover", "an operator has to mend it"
+    assert not said.last("stored")
+    with (
+        upstream.serving(tls=_server(right)) as port,
+        transferring(spark, transfer_job(port, tls=tls)) as said,
+    ):
+        wait_until(lambda: said.last("stored").get("next") == 10, "all", TIMEOUT_S)
+    assert_all_is_there_once(tmp_path / "standby", upstream)
+
+
+def _server(issued: Issued) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(issued.certfile, issued.keyfile)
+    return context
+
+
+def test_an_upstream_with_another_log_is_told_and_nothing_of_it_is_taken_for_the_old_one(
+    spark: SparkSession, transfer_job: Job, tmp_path: Path
+) -> None:
+    data_dir = tmp_path / "standby"
+    upstream = StandbyUpstream()
+    upstream.publish("/", "a", [stored_message(b"old")] * 10)
+    with upstream.serving() as port, transferring(spark, transfer_job(port)) as said:
+        wait_until(lambda: said.last("stored").get("next") == 10, "the first", TIMEOUT_S)
+    upstream = StandbyUpstream()
+    upstream.logs["/"].log_id = 8
+    upstream.publish("/", "a", [stored_message(b"new")] * 30)
+    with upstream.serving() as port:
+        with transferring(spark, transfer_job(port)) as said:
+            wait_until(lambda: said.last("link").get("state") == "recover", "the other log", TIMEOUT_S)
+            assert "is another one" in said.last("link")["error"]
+        assert look(data_dir)["vhosts"][0]["is_replaced"]
+        assert Manifest(data_dir).next_by_vhost == {"/": 10}
+        assert forget_vhosts(data_dir, ["/"])[0]["vhost"] == "/"
+        with transferring(spark, transfer_job(port)) as said:
+            wait_until(lambda: said.last("stored").get("next") == 30, "all of the other", TIMEOUT_S)
+    assert_all_is_there_once(data_dir, upstream)
+
+
+def test_a_vhost_that_is_deleted_mid_way_takes_nothing_of_the_others_with_it(
+    spark: SparkSession, transfer_job: Job, tmp_path: Path
+) -> None:
+    upstream = StandbyUpstream(["/", "other"])
+    rng = random.Random(5)
+    publish_some(upstream, 10, rng)
+    upstream.publish("other", "c", [stored_message(b"x")] * 20)
+    with upstream.serving() as port, transferring(spark, transfer_job(port, vhosts=["/", "other"])) as said:
+        wait_until(lambda: said.last("stored", "other").get("next") == 20, "the other vhost", TIMEOUT_S)
+        upstream.host.vhosts.discard("other")
+        upstream.host.logs.pop("other").is_closed = True
+        publish_some(upstream, 10, rng)
+        end = upstream.logs["/"].committed_offset
+        wait_until(lambda: said.last("stored").get("next") == end, "what came since", TIMEOUT_S)
+        wait_until(lambda: said.last("link", "other").get("state") == "recover", "a word", TIMEOUT_S)
+        # So the schema sync tells it, first that nothing is left, then that there is something again.
+        for vhosts in ([], ["/"]):
+            said.to_send.append({"command": "job", "job": transfer_job(port, vhosts=vhosts)})
+            wait_until(lambda: not said.to_send, "the job to be taken", TIMEOUT_S)
+        publish_some(upstream, 5, rng)
+        end = upstream.logs["/"].committed_offset
+        wait_until(lambda: said.last("stored").get("next") == end, "the last", TIMEOUT_S)
+    assert_all_is_there_once(tmp_path / "standby", upstream)
+    assert {row["vhost"]: row["records"] for row in look(tmp_path / "standby")["vhosts"]}["other"] == 20
 
 
 def test_another_job_is_taken_over_without_another_start(

@@ -130,7 +130,6 @@ def test_an_unknown_kind_of_local_names_those_that_are_known(tmp_path: Path) -> 
         ("log.syslog.ip = 10.0.0.1", "it is RabbitMQ's, and Leveret does not serve it"),
         ("raft.wal_max_size_bytes = 1", "it is RabbitMQ's, and Leveret does not serve it"),
         ("definitions.local.pth = /d", "did you mean 'definitions.local.path'?"),
-        ("standby.replication.downstream.ssl_options.verify = verify_peer", "unknown setting"),
     ],
 )
 def test_a_key_of_rabbitmq_that_is_not_served_is_refused_as_such(

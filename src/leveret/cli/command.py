@@ -15,7 +15,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +99,16 @@ class Command:
     action: Action
     banner: str
     example: str = ""
+    other_name: str = ""
 
     @property
     def name(self) -> str:
         """As the operator types it."""
-        return self.action.__name__
+        return self.other_name or self.action.__name__
+
+    def called(self, name: str) -> Command:
+        """The same command under another name."""
+        return replace(self, example=self.example.replace(self.name, name), other_name=name)
 
     @property
     def help(self) -> str:

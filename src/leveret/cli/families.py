@@ -193,15 +193,41 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "delete_all_data_on_standby_replication_cluster",
             "disconnect_standby_replication_downstream",
             "display_disk_space_used_by_standby_replication_data",
-            "display_standby_promotion_summary",
             "inspect_local_data_available_for_standby_replication_recovery",
             "inspect_standby_downstream_metrics",
             "inspect_standby_upstream_metrics",
             "list_vhosts_available_for_standby_replication_recovery",
-            "promote_standby_replication_downstream",
             "set_standby_replication_mode",
             "set_standby_replication_upstream_endpoints",
             "standby_replication_status",
+        ),
+    ),
+    "standby_promotion": (
+        "Standby promotion",
+        (
+            "display_standby_promotion_summary",
+            "promote_standby_replication_downstream",
+            "rehearse_promotion",
+        ),
+    ),
+    "rejoin": ("Standby promotion", ("rejoin_as_downstream",)),
+    "standby_logs": (
+        "Standby replication",
+        (
+            "delete_internal_streams_on_standby_replication_upstream_cluster",
+            "delete_orphaned_data_on_standby_replication_downstream_cluster",
+            "forget_standby_replication_downstream",
+            "list_standby_replication_downstreams",
+        ),
+    ),
+    "warm_standby": (
+        "Standby replication",
+        (
+            "disable_warm_standby",
+            "enable_warm_standby",
+            "promote_standby_replication_downstream_cluster",
+            "promote_warm_standby",
+            "restart_warm_standby",
         ),
     ),
 }

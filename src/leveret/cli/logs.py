@@ -37,8 +37,8 @@ CATEGORIES: Final = {
     ),
     "replication": (
         "leveret.runtime.outgoing",
+        "leveret.runtime.outgoing_log",
         "leveret.runtime.schema_downstream",
-        "leveret.runtime.schema_link",
         "leveret.runtime.schema_sync",
         "leveret.runtime.standby",
         "leveret.runtime.standby_transfer",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 _NO_ERLANG: Final = "a Leveret node is a Python process, there is no Erlang machine in it"
-_ONE_NODE: Final = "a Leveret node is a cluster of its own; a second site follows it by standby replication"
-_ONE_COPY: Final = "a queue has one copy on its node; its second copy is on the standby"
+_ONE_NODE: Final = "a Leveret node is a cluster of its own; others follow it, see leveret serve --follow"
+_ONE_COPY: Final = (
+    "a queue has one copy on its node; others are on followers of the whole node (replication_status)"
+)
 _RESET: Final = "stop the node and remove its data directory; it starts as new"
 _ONE_PROCESS: Final = (
     "the broker and its process are one: leveretctl stop ends both, leveret serve starts them"

@@ -46,7 +46,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Leveret: a message broker RabbitMQ's clients already speak to, with a standby that follows.",
+    help="Leveret: a message broker RabbitMQ's clients already speak to, and whose data other machines follow.",
     epilog="`leveretctl` operates a running node.",
 )
 

@@ -56,13 +56,15 @@ class Standby:
         "standby.replication.retention.size_limit.messages",
         Bytes(1),
         "5GB",
-        "An upstream keeps at most this much of the outgoing log of a virtual host.",
+        "An upstream keeps at most this much of the outgoing log of a virtual host. A downstream that has more of "
+        "one removes what is settled, the oldest first; what is not settled it keeps.",
     )
     retention_ms_max: int | None = setting(
         "standby.replication.retention.time_limit.messages",
         OptionalDuration(Duration(1)),
         "none",
-        "An upstream keeps a message for downstreams at most this long.",
+        "An upstream keeps a message for downstreams at most this long. A downstream removes what was settled "
+        "longer ago; so long its queues can be recovered as they stood.",
     )
     truncates_transferred: bool = setting(
         "standby.replication.retention.truncate_transferred.messages",

@@ -68,6 +68,11 @@ class Alarms:
         """Whether the disk is full, by RabbitMQ's name."""
         return DISK in self.active
 
+    @property
+    def replicas_alarm(self) -> bool:
+        """Whether too few followers are in sync; RabbitMQ has none."""
+        return REPLICAS in self.active
+
     def measure(self, memory_used_bytes: int, disk_free_bytes: int | None) -> bool:
         """Take what was found; tell whether the alarms in effect are others now."""
         self.memory_used_bytes = memory_used_bytes

@@ -58,6 +58,7 @@ class Broker:
         direct_replies: by routing key, who takes replies without a queue.
         connections: who is connected now.
         logins: how often clients tried to log in.
+        own_users: who the node's own jobs log in as; they may do everything.
         churn: how often connections, channels and queues came and went.
         departed: what queues counted that are deleted, by queue type.
         dead_lettered: how many messages were, by queue type and reason.
@@ -83,6 +84,7 @@ class Broker:
         self.replication_changes: list[Queue] = []
         self.connections = Connections()
         self.logins = Logins()
+        self.own_users: set[str] = set()
         self.churn = Churn()
         self.counters = Counters()
         self.direct_replies: dict[str, DirectReply] = {}

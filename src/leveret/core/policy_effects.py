@@ -61,6 +61,6 @@ def _apply(topology: Topology, queue: Queue, applied: Applied, *, tagged: bool) 
 
 def _sets_replicated(queue: Queue, applied: Applied, tagged: bool) -> bool:
     """Whether `replicated` is other than it was."""
-    asked = tagged and queue.is_replicable and applied.definition.get(REPLICATE) is True
+    asked = tagged and applied.definition.get(REPLICATE) is True
     was, queue.replicated = queue.replicated, asked and queue.definition.durable and queue.owner is None
     return queue.replicated != was

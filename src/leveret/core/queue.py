@@ -61,7 +61,6 @@ MakeBacklog = Callable[[Callable[[int], list[Run]], Callable[[Run], bool]], Back
 class Queue:
     """One queue's decisions; see the module."""
 
-    is_replicable: ClassVar[bool] = True
     """Whether a standby site can have its messages."""
 
     def __init__(

@@ -48,6 +48,8 @@ NODE_PARAMETERS: Final = frozenset(
     {UPSTREAM_PARAMETER, "standby_replication_upstream", "cluster_name", "internal_cluster_id"}
 )
 """Global parameters that say who a node is or whom it follows: each side has its own."""
+REHEARSAL_VHOSTS: Final = "leveret.rehearsal."
+"""How vhosts begin that a rehearsal makes, and removes: they are local on every node."""
 _HOLDERS: Final = ("exchanges", "policies", "parameters", "queues")
 
 Key: TypeAlias = tuple[str, ...]
@@ -80,7 +82,9 @@ class Locals:
                 raise ConfigError(f"{setting} = {pattern!r} is not a regular expression: {error}") from None
 
     def names(self, kind: str, name: str) -> bool:
-        """Whether the expression of `kind` matches `name`; without one nothing does."""
+        """Whether the expression of `kind` matches `name`; without one nothing does but a rehearsal's vhosts."""
+        if kind == "vhosts" and name.startswith(REHEARSAL_VHOSTS):
+            return True
         pattern = self._patterns.get(kind)
         return pattern is not None and pattern.covers(name)
 
@@ -119,16 +123,20 @@ class Locals:
 
 
 def exported(definitions: Definitions, kind: str) -> list[AnyEntity]:
-    """The entities of one kind that a sync compares and an upstream tells, with no epoch."""
+    """The entities of one kind that a sync compares and an upstream tells."""
     transient = transient_queues(definitions.by_kind["queues"].values())
     return [entity for entity in definitions.by_kind[kind].values() if travels(entity, transient)]
 
 
 def canonical(entity: AnyEntity) -> bytes:
     """The same octets for equal entities on any node: arguments in order, without the epoch."""
+    return msgspec.json.encode(_without_epoch(entity), order="deterministic")
+
+
+def _without_epoch(entity: AnyEntity) -> AnyEntity:
     if isinstance(entity, Queue) and entity.epoch:
-        entity = msgspec.structs.replace(entity, epoch=0)
-    return msgspec.json.encode(entity, order="deterministic")
+        return msgspec.structs.replace(entity, epoch=0)
+    return entity
 
 
 class Conflict(NamedTuple):
@@ -219,7 +227,8 @@ class _Comparison:
                 self.conflicts.append(Conflict(kind, key, reason))
                 return
             self.deletes[kind][key] = None
-        self.puts[kind][key] = wanted
+        # With another node's epoch, or its own of an earlier life, a queue would get another queue's log.
+        self.puts[kind][key] = _without_epoch(wanted)
 
     def keep_vhosts_of_locals(self) -> None:
         """A vhost that the upstream does not have stays if it holds what is local to us."""

@@ -2,8 +2,8 @@
 
     state    everything                              12 octets
     kind     all entities of a kind                  12
-    bucket   the entities whose keys hash alike       6     2^n buckets a kind, so that each has some 64 entities
-    entity   one                                      8
+    bucket   the entities whose keys hash alike       5     2^n buckets a kind, so that each has some 64 entities
+    entity   one                                      6
 
 Equal digests: the same entities, in whatever order they were put, on whatever node. Entities that do not travel
 (`core.schema.exported`) have no part in it.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from operator import is_
 from typing import Final, NamedTuple
 
 import msgspec
@@ -22,8 +21,8 @@ from leveret.core.schema import Key, canonical, transient_queues, travels
 from leveret.model.definitions import KINDS, AnyEntity, Definitions
 
 STATE_BYTES: Final = 12
-BUCKET_BYTES: Final = 6
-ENTITY_BYTES: Final = 8
+BUCKET_BYTES: Final = 5
+ENTITY_BYTES: Final = 6
 BUCKETS_MAX: Final = 2**16
 _BUCKET_ENTITIES: Final = 64
 _PLACE_BYTES: Final = 4
@@ -50,16 +49,30 @@ class Digests:
 
     def look(self, definitions: Definitions) -> None:
         """Take the schema as it is now."""
-        if self._seen is not None and self._seen[0] is definitions and self._seen[1] == definitions.version:
-            return
-        transient = transient_queues(definitions.by_kind["queues"].values())
-        for kind, held in self._kinds.items():
-            # Whether a binding travels depends on its queue.
-            anew = kind == "bindings" and transient != self._transient
-            held.look(definitions.by_kind[kind], transient, anew=anew)
-        self._transient = transient
-        self._seen = (definitions, definitions.version)
-        self._state = None
+        seen, self._seen = self._seen, (definitions, definitions.version)
+        is_known = seen is not None and seen[0] is definitions
+        changed = definitions.changed_since(seen[1]) if seen is not None and is_known else None
+        if changed is None or not self._look_at(definitions, changed):
+            transient = transient_queues(definitions.by_kind["queues"].values())
+            for kind, held in self._kinds.items():
+                # Whether a binding travels depends on its queue.
+                anew = kind == "bindings" and transient != self._transient
+                held.look(definitions.by_kind[kind], transient, anew=anew)
+            self._transient = transient
+        if changed != set():
+            self._state = None
+
+    def _look_at(self, definitions: Definitions, changed: set[tuple[str, Key]]) -> bool:
+        """Take what changed; False if that is not all, because a queue became transient, or durable."""
+        for kind, key in changed:
+            entity = definitions.by_kind[kind].get(key)
+            if kind == "queues" and bool(transient_queues([entity] if entity else [])) != (
+                key in self._transient
+            ):
+                return False
+        for kind, key in changed:
+            self._kinds[kind].put(key, definitions.by_kind[kind].get(key), self._transient)
+        return True
 
     def state(self) -> bytes:
         """The digest of everything."""
@@ -100,16 +113,12 @@ class _Kind:
 
     def __init__(self) -> None:
         self.entries: dict[Key, Entry] = {}
-        self._entities: list[AnyEntity] = []
         self._digest: bytes | None = None
         self._groups: list[dict[bytes, Entry]] = []
 
     def look(self, entities: Mapping[Key, AnyEntity], transient: set[Key], *, anew: bool) -> None:
         # Entities are frozen, so the same object has the same digest. Equality would not do: 1 == True, and as
         # an argument they differ.
-        now = list(entities.values())
-        if not anew and len(now) == len(self._entities) and all(map(is_, now, self._entities)):
-            return
         entries: dict[Key, Entry] = {}
         for key, entity in entities.items():
             entry = self.entries.get(key)
@@ -118,8 +127,20 @@ class _Kind:
                     continue
                 entry = _entry(key, entity)
             entries[key] = entry
-        self.entries, self._entities = entries, now
+        self.entries = entries
         self._digest, self._groups = None, []
+
+    def put(self, key: Key, entity: AnyEntity | None, transient: set[Key]) -> None:
+        """One entity is otherwise, or for None gone."""
+        mask = len(self._groups) - 1
+        before = self.entries.pop(key, None)
+        if before is not None and self._groups:
+            self._groups[before.place & mask].pop(before.digest, None)
+        if entity is not None and travels(entity, transient):
+            entry = self.entries[key] = _entry(key, entity)
+            if self._groups:
+                self._groups[entry.place & mask][entry.digest] = entry
+        self._digest = None
 
     def digest(self) -> bytes:
         if self._digest is None:

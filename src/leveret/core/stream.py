@@ -155,8 +155,6 @@ class Batch:
 class Stream(Queue):
     """One stream's decisions; see the module."""
 
-    is_replicable = False
-
     def __init__(self, definition: QueueDefinition, read: Reader) -> None:
         """An empty stream; the store gives it the bounds of its log, and the books it found there."""
         super().__init__(definition, read)

@@ -38,6 +38,8 @@ from leveret.management.resources import (
     policies,
     queues,
     schema_replication,
+    standby_logs,
+    standby_recovery,
     standby_replication,
     streams,
     topic_permissions,
@@ -73,6 +75,8 @@ RESOURCES: Final = (
     operations,
     schema_replication,
     standby_replication,
+    standby_recovery,
+    standby_logs,
     node_replication,
     metrics,
 )

@@ -13,9 +13,25 @@ _STATE: Final = (Metric("schema_sync_state", "gauge", "1 for the state of the sc
 _DURATION: Final = (
     Metric("schema_sync_last_duration_seconds", "gauge", "How long the last schema sync took"),
 )
+_SYNCED: Final = (
+    Metric("schema_sync_conflicts", "gauge", "Entities kept although the upstream has them otherwise"),
+    Metric("schema_sync_refused", "gauge", "Entities of the upstream that this node refuses"),
+    Metric("schema_sync_changes_applied_total", "counter", "Changes taken over from the upstream"),
+)
 _LAG: Final = (
     Metric("standby_lag_records", "gauge", "Records of the upstream not yet transferred"),
     Metric("standby_lag_seconds", "gauge", "Age of the newest record not yet transferred"),
+)
+_DOWNSTREAM: Final = (
+    Metric("standby_downstream_lag_records", "gauge", "Records that a downstream has not transferred"),
+    Metric(
+        "standby_downstream_missing_records",
+        "gauge",
+        "Records that retention took before a downstream had them",
+    ),
+)
+_MISSING: Final = (
+    Metric("standby_missing_records", "gauge", "Records that the upstream retained too short for this node"),
 )
 _UPSTREAM: Final = (Metric("standby_upstream_messages", "gauge", "Messages held by a replicated queue"),)
 
@@ -32,8 +48,11 @@ class OwnMetrics:
         return (
             Family("schema_sync_state", _STATE, self._state),
             Family("schema_sync_duration", _DURATION, self._duration),
+            Family("schema_sync_changes", _SYNCED, self._synced),
             Family("standby_lag", _LAG, self._lag),
+            Family("standby_missing", _MISSING, self._missing),
             Family("standby_upstream", _UPSTREAM, self._upstream),
+            Family("standby_downstream", _DOWNSTREAM, self._downstream),
         )
 
     def _state(self, vhosts: object) -> Iterable[Row]:
@@ -44,10 +63,27 @@ class OwnMetrics:
         duration_ms = self._node.schema_sync.status().get("last_sync_duration")
         return [] if duration_ms is None else [Row((), (duration_ms / 1000,))]
 
+    def _synced(self, vhosts: object) -> Iterable[Row]:
+        status = self._node.schema_sync.status()
+        return [Row((), (status["conflict_count"], status["refused_count"], status["changes_applied"]))]
+
     def _lag(self, vhosts: object) -> Iterable[Row]:
         rows = self._node.standby.status()["vhosts"]
         return [
             Row((("vhost", row["virtual_host"]),), (row["lag_records"], row["lag_ms"] / 1000)) for row in rows
+        ]
+
+    def _missing(self, vhosts: object) -> Iterable[Row]:
+        rows = self._node.standby.status()["vhosts"]
+        return [Row((("vhost", row["virtual_host"]),), (row["missing_records"],)) for row in rows]
+
+    def _downstream(self, vhosts: object) -> Iterable[Row]:
+        return [
+            Row(
+                (("vhost", row["virtual_host"]), ("downstream", row["downstream"])),
+                (row["lag_records"], row["missing_records"]),
+            )
+            for row in self._node.downstream_rows()
         ]
 
     def _upstream(self, vhosts: object) -> Iterable[Row]:

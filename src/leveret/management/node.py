@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from leveret.config import Config
 from leveret.core.broker import Broker
 from leveret.runtime.alarms import AlarmWatch
 from leveret.runtime.commit import GroupCommit
+from leveret.runtime.standby_recovery import Progress, Target, Wanted
 from leveret.session.ingest import Outsider
 
 
@@ -50,32 +51,8 @@ class SchemaOperations(Protocol):
         """RabbitMQ's fields of `schema_replication_status`."""
 
 
-class StandbyOperations(Protocol):
-    """Message replication on the downstream's side, as an operator works it."""
-
-    async def connect(self) -> None:
-        """Start to transfer."""
-
-    async def disconnect(self) -> None:
-        """Stop to transfer."""
-
-    async def set_mode(self, mode: str) -> None:
-        """`upstream` or `downstream`."""
-
-    async def promote(
-        self,
-        start_from_scratch: bool,
-        all_available: bool,
-        exclude: Collection[str],
-        on_progress: Callable[[dict[str, Any]], None],
-    ) -> list[dict[str, Any]]:
-        """Promote, telling `on_progress` how it goes; a row a vhost."""
-
-    def status(self) -> dict[str, Any]:
-        """Mode, state, endpoints, and `vhosts` with a row each."""
-
-    def promotion_summary(self) -> list[dict[str, Any]]:
-        """One row a vhost that was recovered."""
+class StandbyArchive(Protocol):
+    """What a downstream has transferred."""
 
     async def metrics(self) -> list[dict[str, Any]]:
         """One row a queue that was transferred."""
@@ -89,8 +66,61 @@ class StandbyOperations(Protocol):
     async def inspect(self) -> list[dict[str, Any]]:
         """One row a vhost, exchange and routing key, with the number of messages."""
 
+
+class StandbyRecoveries(Protocol):
+    """Recoveries from a downstream's data that change nothing at this node; each tells how it goes."""
+
+    async def dry_run(self, wanted: Wanted, target: Target | None, tell: Progress) -> dict[str, Any]:
+        """What a recovery would bring back: `queues`, a row each, `vhosts`, with what would be lost."""
+
+    async def into(self, wanted: Wanted, target: Target, tell: Progress) -> list[dict[str, Any]]:
+        """Recover into another broker; a row a vhost."""
+
+    async def rehearse(self, wanted: Wanted, tell: Progress) -> dict[str, Any]:
+        """Recover into scratch vhosts, compare, remove them; as a dry run, and how long it took."""
+
+
+class StandbyOperations(Protocol):
+    """Message replication on the downstream's side, as an operator works it."""
+
+    async def connect(self) -> None:
+        """Start to transfer."""
+
+    async def disconnect(self) -> None:
+        """Stop to transfer."""
+
+    async def set_mode(self, mode: str) -> None:
+        """`upstream` or `downstream`."""
+
+    async def promote(self, wanted: Wanted, on_progress: Progress) -> list[dict[str, Any]]:
+        """Promote, telling `on_progress` how it goes; a row a vhost."""
+
+    @property
+    def recoveries(self) -> StandbyRecoveries:
+        """Recoveries that change nothing here."""
+
+    def status(self) -> dict[str, Any]:
+        """Mode, state, endpoints, and `vhosts` with a row each."""
+
+    def promotion_summary(self) -> list[dict[str, Any]]:
+        """One row a vhost that was recovered."""
+
     async def delete_all_data(self) -> None:
         """Remove all that was transferred."""
+
+    async def delete_orphaned_data(self) -> list[dict[str, Any]]:
+        """Remove what is not this node's to recover; one row a vhost: vhost, bytes."""
+
+    @property
+    def archive(self) -> StandbyArchive:
+        """What was transferred."""
+
+
+class RejoinOperations(Protocol):
+    """The way back of an upstream that lost its place."""
+
+    async def rejoin(self) -> dict[str, Any]:
+        """Come back as a downstream; what the new upstream never saw, and where that is kept."""
 
 
 class ReplicationOperations(Protocol):
@@ -232,6 +262,10 @@ class ManagedNode(Protocol):
         """Message replication, downstream."""
 
     @property
+    def rejoin(self) -> RejoinOperations:
+        """Coming back as a downstream."""
+
+    @property
     def replication(self) -> ReplicationOperations:
         """Followers, and this node's role."""
 
@@ -257,3 +291,12 @@ class ManagedNode(Protocol):
 
     def upstream_metrics(self) -> list[dict[str, Any]]:
         """One row a replicated queue."""
+
+    def downstream_rows(self) -> list[dict[str, Any]]:
+        """One row a vhost and downstream that transfers it."""
+
+    def forget_downstream(self, name: str) -> bool:
+        """Keep nothing for a downstream any more; whether it was known."""
+
+    def delete_outgoing_logs(self) -> list[dict[str, Any]]:
+        """Remove what is collected for downstreams; one row a vhost: vhost, bytes."""

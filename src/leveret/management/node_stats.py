@@ -66,6 +66,7 @@ def limits(node: ManagedNode) -> dict[str, Any]:
         "mem_alarm": alarms.mem_alarm,
         "disk_free_limit": alarms.disk_limit_bytes,
         "disk_free_alarm": alarms.disk_free_alarm,
+        "replicas_alarm": alarms.replicas_alarm,
         "fd_total": files,
         "sockets_total": files,
         "proc_total": _thread_limit(),

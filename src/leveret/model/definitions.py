@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import deque
 from datetime import datetime
 from decimal import Decimal
+from itertools import islice
 from typing import Any, ClassVar, Final, TypeAlias
 
 import msgspec
 
 Arguments: TypeAlias = dict[str, Any]
+RECENT_MAX: Final = 1024
+"""Changes that `Definitions` remembers to have been made."""
 OPERATOR_POLICY: Final = "operator_policy"
 """The component of the runtime parameters that are operator policies."""
 LOCAL_KINDS: Final = (
@@ -305,21 +309,31 @@ class Definitions:
         version: how many changes were taken; as long as it is the same, nothing is otherwise.
     """
 
-    __slots__ = ("by_kind", "version")
+    __slots__ = ("_recent", "by_kind", "version")
 
     def __init__(self) -> None:
         """Start empty."""
         self.by_kind: dict[str, dict[tuple[str, ...], AnyEntity]] = {kind: {} for kind in KINDS}
         self.version = 0
+        self._recent: deque[tuple[str, tuple[str, ...]]] = deque(maxlen=RECENT_MAX)
 
     def apply(self, change: Change) -> None:
         """Take one change; deleting what is not there is no error (a replayed change is harmless)."""
         self.version += 1
         match change:
             case Put(entity):
-                self.by_kind[entity.kind][entity.key] = entity
+                kind, key = entity.kind, entity.key
+                self.by_kind[kind][key] = entity
             case Delete(kind, key):
                 self.by_kind[kind].pop(key, None)
+        self._recent.append((kind, key))
+
+    def changed_since(self, version: int) -> set[tuple[str, tuple[str, ...]]] | None:
+        """Kind and key of all that was put or deleted since that version; None if that is too long ago."""
+        count = self.version - version
+        if count > len(self._recent):
+            return None
+        return set(islice(reversed(self._recent), count))
 
     def entities(self) -> list[AnyEntity]:
         """All entities in an order in which they can be put."""

@@ -1,4 +1,4 @@
-"""`python -m leveret.pipeline transfer|recover|look|inspect|forget|warm`: job on standard input, news on standard output.
+"""`python -m leveret.pipeline TASK` (see `TASKS`): job on standard input, news on standard output.
 
 Exit status 0 when done, 1 with a last line `{"event": "failed", "error": ...}` when not.
 """
@@ -15,10 +15,10 @@ import msgspec
 
 from leveret.model.errors import LeveretError
 from leveret.pipeline.console import Console
-from leveret.pipeline.job import ForgetJob, LookJob, RecoverJob, TransferJob
+from leveret.pipeline.job import ForgetJob, InspectJob, LookJob, PositionsJob, RecoverJob, TransferJob
 from leveret.pipeline.spark_error import cause_of
 
-TASKS: Final = ("transfer", "recover", "look", "inspect", "forget", "warm")
+TASKS: Final = ("transfer", "recover", "look", "inspect", "forget", "positions", "warm")
 USAGE: Final = f"usage: python -m leveret.pipeline {'|'.join(TASKS)}, with a job in JSON on standard input"
 
 
@@ -54,16 +54,24 @@ def run(task: str, console: Console) -> None:
         console.say("done", archive=str(make_archive()))
         return
     line = console.read_line()
-    if task in ("look", "inspect"):
+    if task == "look":
         look_job = msgspec.json.decode(line, type=LookJob)
-        if task == "look":
-            from leveret.pipeline.look import look
+        from leveret.pipeline.look import look
 
-            console.say("done", **look(look_job.root))
-        else:
-            from leveret.pipeline.inspect import count_messages
+        console.say("done", **look(look_job.root))
+        return
+    if task == "positions":
+        from leveret.pipeline.positions import ask_positions
 
-            console.say("done", rows=count_messages(look_job.root))
+        console.say("done", positions=ask_positions(msgspec.json.decode(line, type=PositionsJob)))
+        return
+    if task == "inspect":
+        inspect_job = msgspec.json.decode(line, type=InspectJob)
+        console.chatter_to(inspect_job.root / "spark" / "inspect.log")
+        console.end_with_parent()
+        from leveret.pipeline.inspect import run_inspection
+
+        console.say("done", rows=run_inspection(inspect_job))
         return
     if task == "forget":
         forget_job = msgspec.json.decode(line, type=ForgetJob)

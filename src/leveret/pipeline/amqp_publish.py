@@ -261,13 +261,13 @@ def progress_path(directory: Path, queue: str) -> Path:
     return directory / f"{name}.json"
 
 
-def connect(target: AmqpTarget, vhost: str, timeout_s: float) -> AmqpConnection:
-    """A connection to the target; one that restarts is waited for.
+def connect(target: AmqpTarget, vhost: str, timeout_s: float, *, waits: bool = True) -> AmqpConnection:
+    """A connection to the target; one that restarts is waited for, unless not `waits`.
 
     Raises:
         LeveretError: it declines, or there was none for `timeout_s`.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + (timeout_s if waits else 0)
     while True:
         try:
             return AmqpConnection(target, vhost if target.vhost is None else target.vhost, timeout_s)

@@ -113,6 +113,8 @@ class TransferJob(Job, frozen=True, kw_only=True):
         endpoints: `host:port` of the upstream's stream listeners; the first one reachable is used.
         tls: how the connections are encrypted; None: they are not.
         batch_bytes_max: most octets of the outgoing logs in one micro-batch.
+        retain_bytes_max, retain_ms_max: how much history is kept of a vhost; see `compact`.
+        compact_interval_s: how often to look whether there is more.
         batch_interval_ms: least time between the beginnings of two micro-batches; fewer, larger files.
     """
 
@@ -124,6 +126,9 @@ class TransferJob(Job, frozen=True, kw_only=True):
     spark: SparkSettings = SparkSettings()
     batch_bytes_max: int = 134_217_728
     batch_interval_ms: int = 400
+    retain_bytes_max: int | None = None
+    retain_ms_max: int | None = None
+    compact_interval_s: float = 60.0
     timeout_s: float = 5.0
 
 
@@ -186,6 +191,27 @@ class ForgetJob(Job, frozen=True, kw_only=True):
     """Delete what was transferred of these vhosts."""
 
     vhosts: list[str]
+
+
+class PositionsJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask a promoted node how far it has outgoing logs.
+
+    Attributes:
+        endpoints: `host:port` of its stream listeners.
+        logs: ids of the logs, by vhost.
+    """
+
+    endpoints: list[str]
+    credentials: Credentials
+    logs: dict[str, int]
+    tls: TlsSettings | None = None
+    timeout_s: float = 10.0
+
+
+class InspectJob(Job, frozen=True, kw_only=True):
+    """Count all messages that were transferred."""
+
+    spark: SparkSettings = SparkSettings()
 
 
 class LookJob(Job, frozen=True, kw_only=True):

@@ -98,6 +98,7 @@ class StoredFile(msgspec.Struct, kw_only=True):
         next: offset after the last one.
         settlements: path of the sidecar, empty when there is nothing settled.
         bytes: of both files.
+        history_from_ms: from a compaction: how queues stood before this is not known any more.
     """
 
     vhost: str
@@ -110,6 +111,7 @@ class StoredFile(msgspec.Struct, kw_only=True):
     min_ms: int
     max_ms: int
     queues: list[QueuePart]
+    history_from_ms: int = 0
 
 
 class Entry(msgspec.Struct, kw_only=True):
@@ -165,6 +167,10 @@ class Manifest:
         since = max((each.number for each in self.entries if vhost in each.forgotten), default=0)
         for entry in self.entries[since:up_to]:
             yield from (file for file in entry.added if file.vhost == vhost)
+
+    def history_from_ms(self, vhost: str) -> int:
+        """How a vhost's queues stood at moments before this is not known any more; 0: as far back as there is data."""
+        return max((file.history_from_ms for file in self.files() if file.vhost == vhost), default=0)
 
     def refresh(self) -> None:
         """Read what was appended since, by whichever process."""

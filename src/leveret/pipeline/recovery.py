@@ -36,6 +36,7 @@ from leveret.pipeline.console import Console
 from leveret.pipeline.files import locked, make_directory
 from leveret.pipeline.job import SCRATCH, RecoverJob
 from leveret.pipeline.manifest import Manifest, StoredFile
+from leveret.pipeline.origins import Origins
 from leveret.pipeline.plan import (
     Outcome,
     Plan,
@@ -126,9 +127,19 @@ class Recovery:
                 recovered_s=round(took_s, 3),
                 compared_s=round(time.monotonic() - begun_s - took_s, 3),
                 compared=compared,
+                transferred=self._transferred(),
             )
         finally:
             shutil.rmtree(job.root / SCRATCH, ignore_errors=True)
+
+    def _transferred(self) -> dict[str, tuple[int, int]]:
+        """By vhost, the id of the upstream's outgoing log, and up to which offset it was transferred."""
+        origins = Origins(self._job.root).by_vhost
+        return {
+            vhost: (origins[vhost].log_id, next_offset)
+            for vhost, next_offset in self._manifest.next_by_vhost.items()
+            if vhost in origins
+        }
 
     def _left(self) -> list[PlanDirectory]:
         """Plans to be finished first."""
@@ -280,6 +291,7 @@ class Recovery:
         """Take what was recovered out again, and see that it is what the plans say."""
         job, inbox = self._job, self._inbox.address
         totals = {each.plan_id: each.totals for each in outcomes}
+        self._console.say("comparing")
 
         def compare(task: PublishTask) -> int:
             def news(count: int) -> None:
@@ -298,7 +310,7 @@ class Recovery:
         job = self._job
         for vhost in vhosts:
             if job.to is not None:
-                amqp_publish.connect(job.to, vhost, 0.0).close()
+                amqp_publish.connect(job.to, vhost, job.timeout_s, waits=False).close()
             elif not job.dry_run:
                 _node_client(job, vhost).close()
 

@@ -82,6 +82,12 @@ class Ranges:
         for life, rows in rows_by_life(vhost, settlements):
             self.add(life, firsts[rows], counts[rows])
 
+    def merged(self) -> Iterator[tuple[QueueLife, Int64s, Int64s]]:
+        """For each queue that has any range: starts and ends of disjoint intervals, in order."""
+        for life, firsts in self._firsts.items():
+            starts = np.concatenate(firsts)
+            yield life, *_merged(starts, starts + np.concatenate(self._counts[life]))
+
     def masks(self) -> dict[QueueLife, Mask]:
         """A mask for each queue that has any range."""
         return {

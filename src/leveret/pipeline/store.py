@@ -56,7 +56,7 @@ def store_range(data_dir: Path, vhost: str, chunks: Iterable[bytes | memoryview]
         beside.rename(path)
     sidecar = path.with_suffix(SETTLED) if settled.num_rows else None
     if sidecar:
-        size += _store_settlements(sidecar, settled)
+        size += store_settlements(sidecar, settled)
     sync_directory(directory)
     parts = list(decoder.parts.values())
     return StoredFile(
@@ -90,7 +90,8 @@ def delete_orphans(manifest: Manifest) -> int:
     return len(orphans)
 
 
-def _parquet(path: Path) -> pq.ParquetWriter:
+def records_writer(path: Path) -> pq.ParquetWriter:
+    """Writes a file after RECORDS."""
     return pq.ParquetWriter(
         path,
         RECORDS,
@@ -110,7 +111,7 @@ def _parquet(path: Path) -> pq.ParquetWriter:
 def _write_records(path: Path, decoder: Decoder, runs: Iterable[list[bytes | memoryview]]) -> pa.Table:
     """Write all runs; returns their settlements."""
     settled: list[pa.RecordBatch] = []
-    with _parquet(path) as writer:
+    with records_writer(path) as writer:
         for run in runs:
             decoded = decoder.decode(run)
             writer.write_batch(decoded.records, row_group_size=ROW_GROUP_ROWS)
@@ -118,7 +119,7 @@ def _write_records(path: Path, decoder: Decoder, runs: Iterable[list[bytes | mem
     return pa.Table.from_batches(settled, schema=SETTLEMENTS).unify_dictionaries().combine_chunks()
 
 
-def _store_settlements(path: Path, settled: pa.Table) -> int:
+def store_settlements(path: Path, settled: pa.Table) -> int:
     """Write the sidecar; returns its octets."""
     with written_beside(path.parent) as beside:
         options = pa.ipc.IpcWriteOptions(compression="zstd")

@@ -8,13 +8,14 @@ even opened. Only survivors' keys and references are written, as runs (`plan`); 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leveret.model.errors import StorageError
+from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.pipeline.decode import MESSAGE, SETTLEMENT
 from leveret.pipeline.files import sync_directory, sync_file, written_beside
 from leveret.pipeline.job import EVERYTHING, PLANS, Selection
@@ -37,9 +38,17 @@ def not_to_recover(
     because it was settled later comes back.
 
     Raises:
+        PreconditionFailed: the moment is before what is known.
         StorageError: a file cannot be read; of what is settled only unless `all_available`.
     """
     ranges = Ranges()
+    since_ms = manifest.history_from_ms(vhost)
+    if selection.as_of_ms is not None and selection.as_of_ms < since_ms:
+        since = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        raise PreconditionFailed(
+            f"vhost '{vhost}': how its queues stood is known since {since} only, before that what was settled is "
+            "removed; see standby.replication.retention.time_limit.messages"
+        )
     if selection.start_from_scratch:
         return {}
     for file in manifest.files():

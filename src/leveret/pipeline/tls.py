@@ -29,11 +29,13 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
     certfile: str = ""
     keyfile: str = ""
     password: str = ""
-    versions: list[str] = ["tlsv1.3", "tlsv1.2"]
-    ciphers: list[str] = []
+    versions: tuple[str, ...] = ("tlsv1.3", "tlsv1.2")
+    ciphers: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"TlsSettings(verify={self.verify}, cacertfile={self.cacertfile!r}, certfile={self.certfile!r})"
+        return (
+            f"TlsSettings(verify={self.verify}, cacertfile={self.cacertfile!r}, certfile={self.certfile!r})"
+        )
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
@@ -85,7 +87,9 @@ def _load_own(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 def _trust(context: ssl.SSLContext, cacertfile: str) -> None:
     if not cacertfile:
-        raise ConfigError(f"{PREFIX}.cacertfile is not set; {PREFIX}.verify = verify_peer needs it: a PEM file")
+        raise ConfigError(
+            f"{PREFIX}.cacertfile is not set; {PREFIX}.verify = verify_peer needs it: a PEM file"
+        )
     try:
         context.load_verify_locations(cacertfile)
     except (OSError, ssl.SSLError) as error:

@@ -2,9 +2,10 @@
 
 Each start of the query begins where the manifest ends, with an empty checkpoint: Spark's own makes no
 fsync and could only disagree. On standard output: `started`, `link` (state of a vhost's upstream),
-`stored` (a file is durable), `restarting`, `drained`. On standard input, after the job, commands:
-`{"command": "drain", "timeout_ms": n}` ends the process once all that the upstream still gives has been
-stored; `{"command": "job", "job": {...}}` goes on with another job on the same data directory.
+`stored` (a file is durable), `compacted`, `compaction_failed`, `restarting`, `drained`. On standard input,
+after the job, commands: `{"command": "drain", "timeout_ms": n}` ends the process once all that the upstream
+still gives has been stored; `{"command": "job", "job": {...}}` goes on with another job on the same data
+directory.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import msgspec
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from leveret.model.errors import LeveretError
+from leveret.pipeline.compaction import Compaction, sweep
 from leveret.pipeline.console import Console
 from leveret.pipeline.files import locked, make_directory
 from leveret.pipeline.job import TransferJob
@@ -26,7 +29,6 @@ from leveret.pipeline.session import start_session
 from leveret.pipeline.sink import StoreSink
 from leveret.pipeline.source import TransferOptions, UpstreamSource, spark_options
 from leveret.pipeline.spark_error import cause_of
-from leveret.pipeline.store import delete_orphans
 
 LOCK_TIMEOUT_S: Final = 30.0
 BACKOFF_MIN_S: Final = 0.25
@@ -62,6 +64,7 @@ class Transfer:
         self._inbox = inbox
         self._console = console
         self._checkpoint = job.root / "spark" / "transfer" / "checkpoint"
+        self._compaction = Compaction(spark)
         self._stored: dict[str, int] = {}
         self._links: dict[str, Event] = {}
         self._next_job: TransferJob | None = None
@@ -79,6 +82,7 @@ class Transfer:
             started_s = time.monotonic()
             while query.isActive and not self._is_drained() and self._next_job is None:
                 self._pass_on(self._inbox.wait(_POLL_S))
+                self._compact()
             error = query.exception()
             query.stop()
             self._pass_on(self._inbox.wait(0))
@@ -94,7 +98,7 @@ class Transfer:
     def _start(self) -> StreamingQuery:
         """Start the query from the manifest."""
         manifest = Manifest(self._job.root)
-        delete_orphans(manifest)
+        sweep(manifest)
         self._stored = dict(manifest.next_by_vhost)
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         cores = self._spark.sparkContext.defaultParallelism
@@ -109,6 +113,13 @@ class Transfer:
             .queryName("transfer")
             .start()
         )
+
+    def _compact(self) -> None:
+        try:
+            for row in self._compaction.turn(self._job):
+                self._console.say("compacted", **row)
+        except LeveretError as error:
+            self._console.say("compaction_failed", error=str(error))
 
     def _pause(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds

@@ -33,6 +33,8 @@ SYNCS_AT_ONCE: Final = 8
 LOGS_AT_ONCE: Final = 1024
 """A round of more logs goes in parts: each needs a second descriptor of its file while it is synced."""
 
+_CLOSED: Final = "the node stops, or does not lead any more"
+
 Promise = Callable[[], None]
 
 
@@ -82,6 +84,7 @@ class GroupCommit:
         self._running = False
         self._began_s = 0.0
         self._failed = False
+        self._closed = False
         self._executor = ThreadPoolExecutor(max_workers=SYNCS_AT_ONCE, thread_name_prefix="fdatasync")
         self._summaries = ThreadPoolExecutor(max_workers=1, thread_name_prefix="summary")
 
@@ -115,6 +118,8 @@ class GroupCommit:
 
     def begin(self) -> None:
         """Start a round unless one is under way (then its end starts the next)."""
+        if self._closed:
+            return
         position = self.fence.cut() if self.fence is not None else 0
         if not self._fsync and not self._failed:
             self._durable(position, self._take_promises())
@@ -137,7 +142,7 @@ class GroupCommit:
         try:
             descriptors = [fd for log in part for fd in log.unsynced()]
         except StorageError as error:
-            self._fail(error)
+            self.fail(error)
             return
         self._running = True
         done = asyncio.gather(*self._sync(descriptors))
@@ -149,7 +154,7 @@ class GroupCommit:
         shares = [descriptors[at::SYNCS_AT_ONCE] for at in range(min(SYNCS_AT_ONCE, len(descriptors)))]
         return [loop.run_in_executor(self._executor, sync_descriptors, share) for share in shares]
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """After a failed fdatasync the kernel may have dropped the pages, and the next one may yet succeed.
 
         So nothing that waits, and nothing behind it in a log, can ever be promised: no promise is kept from
@@ -167,9 +172,12 @@ class GroupCommit:
         rest: list[Log],
     ) -> None:
         self._running = False
+        if self._closed:
+            # These files may be another Log's by now, whose segments have their names and states from it.
+            return
         error = future.exception()
         if error is not None:
-            self._fail(error)
+            self.fail(error)
             return
         for log in logs:
             log.synced()
@@ -191,7 +199,7 @@ class GroupCommit:
 
     def keep(self) -> None:
         """Keep every promise that may be kept; the fence's owner calls it when followers have more."""
-        if self._failed:
+        if self._failed or self._closed:
             return
         held, confirms, fence = self._held, self._confirms, self.fence
         try:
@@ -204,7 +212,7 @@ class GroupCommit:
         except Exception as bug:
             # The others would never be kept: whoever waits for them would wait for ever.
             logger.critical("promise_failed action=stop", exc_info=True)
-            self._fail(bug)
+            self.fail(bug)
 
     def _take_promises(self) -> list[Promise]:
         promises, self._promises = self._promises, []
@@ -216,6 +224,8 @@ class GroupCommit:
         Raises:
             StorageError: this ends before.
         """
+        if self._closed:
+            raise StorageError(_CLOSED)
         kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._settling.add(kept)
         kept.add_done_callback(self._settling.discard)
@@ -224,9 +234,10 @@ class GroupCommit:
         await kept
 
     def close(self) -> None:
-        """End the threads; who waits for `settle` waits in vain, and is told."""
+        """End the threads, and keep no promise any more; who waits for `settle` waits in vain, and is told."""
+        self._closed = True
         for kept in tuple(self._settling):
             if not kept.done():
-                kept.set_exception(StorageError("the node stops, or does not lead any more"))
+                kept.set_exception(StorageError(_CLOSED))
         self._executor.shutdown(wait=True)
         self._summaries.shutdown(wait=True, cancel_futures=True)

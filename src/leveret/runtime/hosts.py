@@ -87,10 +87,12 @@ class Authority:
         """A user for a job of this node: known in memory, from loopback, while the context lasts."""
         name = f"leveret-internal-{purpose}-{unique_id()}"
         self.internal[name] = unique_id() + unique_id()
+        self.broker.own_users.add(name)
         try:
             yield name, self.internal[name]
         finally:
             del self.internal[name]
+            self.broker.own_users.discard(name)
 
 
 class Login:

@@ -37,6 +37,8 @@ from leveret.runtime.engine import Engine
 from leveret.runtime.hosts import AmqpHost, Authority, SchemaHost
 from leveret.runtime.maintenance import Maintenance
 from leveret.runtime.outgoing import Collector
+from leveret.runtime.rejoin import STATE_FILE as REJOIN_FILE
+from leveret.runtime.rejoin import Rejoin
 from leveret.runtime.schema_sync import SchemaSync
 from leveret.runtime.standby import StandbyDownstream
 from leveret.runtime.stores import Stores, log_name
@@ -105,7 +107,7 @@ class Node:
         self.collector = Collector(
             self.tree,
             clock_ms,
-            self._queues.log,
+            self._stores.log,
             self.commits.settle,
             segment_bytes_max=storage.segment_bytes_max,
             retain_bytes_max=config.standby.retention_bytes_max,
@@ -174,6 +176,8 @@ class Node:
         self.alarms.on_change.append(self.streams.alarms_changed)
         self.maintenance = Maintenance(self.amqp, self.streams)
         self.standby = StandbyDownstream(self, self.tree.file(self.data_dir / "standby.json"))
+        self.stream_door.transferred = self.standby.transferred
+        self.rejoin = Rejoin(self, self.tree.file(self.data_dir / REJOIN_FILE))
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -228,6 +232,7 @@ class Node:
             loop.create_task(self._retain()),
             loop.create_task(self.alarms.run()),
         ]
+        await self.rejoin.resume()
         await self.schema_sync.start()
         await self.standby.start()
         # What was built so far stays for good; the collector need not look at it again and again.
@@ -485,6 +490,14 @@ class Node:
         """See Authority."""
         return self.authority.internal_user(purpose)
 
+    def downstream_rows(self) -> list[dict[str, Any]]:
+        """A row a vhost and known downstream; see Collector."""
+        return self.collector.downstream_rows()
+
+    def forget_downstream(self, name: str) -> bool:
+        """See Collector."""
+        return self.collector.forget_downstream(name)
+
     def delete_outgoing_logs(self) -> list[dict[str, Any]]:
         """Delete what is collected for downstreams; see Collector."""
         rows = self.collector.delete_all(list(self.broker.queues.values()))
@@ -502,7 +515,7 @@ class Node:
             if queue.replicated and log is not None and queue.damage is None:
                 oldest = None
                 with suppress(StopIteration):
-                    oldest = self._queues.oldest_timestamp_ms(queue)
+                    oldest = self._stores.oldest_timestamp_ms(queue)
                 collected = log.position_of(queue)
                 yield {
                     "queue": name,

@@ -25,11 +25,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from leveret.core.queue import Queue
+from leveret.core.stream import Stream
 from leveret.model.errors import StorageError
 from leveret.runtime.outgoing_log import Key, OutgoingLog, remove_log
 from leveret.storage.log import Log, sync_descriptors
@@ -74,6 +74,7 @@ class Collector:
         self._overtaken: set[tuple[str, str]] = set()
         self._durable = durable
         self._following: set[Queue] = set()
+        self._retained: dict[Queue, int] = {}
         self._catching_up: dict[Queue, asyncio.Task[None]] = {}
         self._durable_end: dict[Queue, int] = {}
         self._unended: list[tuple[OutgoingLog, Key, int]] = []
@@ -186,6 +187,7 @@ class Collector:
 
     def _stop(self, queue: Queue) -> None:
         self._following.discard(queue)
+        self._retained.pop(queue, None)
         catching_up = self._catching_up.pop(queue, None)
         if catching_up is not None:
             catching_up.cancel()
@@ -277,6 +279,21 @@ class Collector:
             except StorageError as error:
                 logger.error("retention_failed vhost=%s error=%s", vhost, error)
             self._tell_overtaken(vhost, log)
+        for queue in self._following:
+            if isinstance(queue, Stream):
+                self._tell_retained(queue)
+
+    def _tell_retained(self, stream: Stream) -> None:
+        """What a stream's own retention took is not to come back at the standby either."""
+        first = stream.log.first_offset
+        if first <= self._retained.get(stream, 0):
+            return
+        outgoing = self.logs[stream.key[0]]
+        try:
+            outgoing.settle_below(outgoing.key_of(stream), first, self._clock_ms(), at=first - 1)
+            self._retained[stream] = first
+        except StorageError as error:
+            logger.error("end_of_retained_not_logged vhost=%s queue=%s error=%s", *stream.key, error)
 
     def _tell_overtaken(self, vhost: str, log: OutgoingLog) -> None:
         """Whom retention overtook misses something: say so once, not each time."""

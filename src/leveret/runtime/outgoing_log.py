@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from leveret.core.queue import Queue
+from leveret.core.stream import Stream
 from leveret.model.errors import StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime.committed_log import CommittedLog
@@ -23,6 +24,7 @@ from leveret.storage.tree import Tree
 from leveret.wire.chunk import (
     Attribute,
     Chunk,
+    ChunkError,
     ChunkType,
     Header,
     decode_trailer,
@@ -31,6 +33,7 @@ from leveret.wire.chunk import (
     encode_trailer,
 )
 from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
+from leveret.wire.stream_entry import pack_entries
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +119,8 @@ class OutgoingLog(CommittedLog):
         if chunk.header.type == ChunkType.TRACKING and _closes(chunk, offset):
             self.positions.pop((key, epoch), None)
         else:
-            self.positions[key, epoch] = offset + chunk.header.records
+            position = offset + chunk.header.records
+            self.positions[key, epoch] = max(position, self.positions.get((key, epoch), 0))
 
     def key_of(self, queue: Queue) -> Key:
         """How the log names the queue: its name, and its life."""
@@ -145,20 +149,28 @@ class OutgoingLog(CommittedLog):
     # -- what the collector appends -----------------------------------------------------------
 
     def copy(self, queue: Queue, header: Header, data: bytes) -> None:
-        """Append a chunk of the queue's log unless it is here already."""
+        """Append a chunk of the queue's log unless it is here already.
+
+        A stream's entries are packed as messages (wire.stream_entry); what its readers and publishers stored is
+        of this site alone.
+
+        Raises:
+            StorageError: the disk refused it, or the stream's entries cannot be told from each other.
+        """
         key = self.key_of(queue)
         if header.chunk_id < self.positions.get(key, 0):
             return
-        self._append(
-            key,
-            header.type,
-            header.entries,
-            header.records,
-            data,
-            header.timestamp_ms,
-            header.chunk_id,
-            header.crc,
-        )
+        entries, records = header.entries, header.records
+        crc: int | None = header.crc
+        is_stream = isinstance(queue, Stream)
+        if is_stream and header.type == ChunkType.USER:
+            try:
+                data, entries = pack_entries(data)
+            except ChunkError as error:
+                raise StorageError(f"stream '{queue.key[1]}', offset {header.chunk_id}: {error}") from None
+            records, crc = entries, None
+        if not is_stream or header.type == ChunkType.USER:
+            self._append(key, header.type, entries, records, data, header.timestamp_ms, header.chunk_id, crc)
         self.positions[key] = header.next_offset
 
     def settle_below(self, key: Key, offset: int, timestamp_ms: int, *, at: int) -> None:

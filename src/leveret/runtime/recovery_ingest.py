@@ -7,10 +7,14 @@ from collections.abc import Callable
 from leveret.core.broker import Broker
 from leveret.core.head import Head
 from leveret.core.queue import Queue
+from leveret.core.stream import Batch, Stream, records_of
 from leveret.model.errors import StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.engine import Engine
+from leveret.runtime.stream_store import UNKNOWN_FILTERS
 from leveret.session.stored import Heads
+from leveret.session.stream_messages import entries_of
+from leveret.wire.stream_entry import unpack_entry
 
 
 class RecoveryIngest:
@@ -36,6 +40,29 @@ class RecoveryIngest:
         """See RecoveryQueue."""
         queue = self._broker.queue(*self._queue.key)
         name = reference.encode()
+        if isinstance(queue, Stream):
+            self._publish(queue, name, entries)
+        else:
+            self._gather(queue, name, entries)
+        self._commit.when_durable(done)
+        self._commit.begin()
+
+    def _publish(self, stream: Stream, name: bytes, entries: list[tuple[int, bytes]]) -> None:
+        """Messages that come from a stream as they were there; which filter values they have, only readers know."""
+        ids = [sequence for sequence, _ in entries]
+        as_they_were = [self._stream_entry(entry) for _, entry in entries]
+        records = sum(map(records_of, as_they_were))
+        stream.publish(Batch(name, ids, as_they_were, records, set(UNKNOWN_FILTERS)))
+        self._flush(stream, name, max(ids, default=0))
+
+    def _stream_entry(self, entry: bytes) -> bytes:
+        found = unpack_entry(entry)
+        if found is None:
+            head, body = self._heads.of_entry(entry)
+            [found] = entries_of([(head, [body])])
+        return found
+
+    def _gather(self, queue: Queue, name: bytes, entries: list[tuple[int, bytes]]) -> None:
         last = queue.sequences.get(name, 0)
         new = [(sequence, *self._heads.of_entry(entry)) for sequence, entry in entries if sequence > last]
         if queue.gathered:
@@ -53,11 +80,13 @@ class RecoveryIngest:
             queue.gather(head, bodies)
         if last > queue.sequences.get(name, 0):
             queue.advance_sequence(name, last)
-            self._broker.dirty[queue] = None
-            self._engine.flush()
-            if queue.sequences.get(name, 0) < last:
-                raise StorageError(
-                    f"queue '{queue.key[1]}': the disk refused recovered messages; see the node's log"
-                )
-        self._commit.when_durable(done)
-        self._commit.begin()
+            self._flush(queue, name, last)
+
+    def _flush(self, queue: Queue, name: bytes, last: int) -> None:
+        """Have the queue's log take what it was given, up to that publishing id."""
+        self._broker.dirty[queue] = None
+        self._engine.flush()
+        if queue.sequences.get(name, 0) < last:
+            raise StorageError(
+                f"queue '{queue.key[1]}': the disk refused recovered messages; see the node's log"
+            )

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from typing import Any, Final
 
 import msgspec
 
 from leveret.core.broker import Broker
-from leveret.core.schema import Conflict, Delta, Key
+from leveret.core.schema import Conflict, Delta, Key, canonical
 from leveret.model.definitions import Change, Definitions, Delete, Put
 from leveret.model.errors import InvalidCommand, Refusal
 from leveret.storage.state_file import StateFile
-
-logger = logging.getLogger(__name__)
 
 CHANGES_PER_TURN: Final = 250
 """Applied before the event loop serves others again."""
@@ -124,8 +121,8 @@ def share(own: Definitions, theirs: Definitions, changes: list[Change]) -> None:
     for change in changes:
         if isinstance(change, Put) and change.entity.kind == "queues":
             kind, key = place_of(change)
-            held = own.by_kind[kind].get(key)
-            if held is not None and theirs.by_kind[kind].get(key) is change.entity:
+            held, told = own.by_kind[kind].get(key), theirs.by_kind[kind].get(key)
+            if held is not None and told is not None and canonical(held) == canonical(told):
                 theirs.apply(Put(held))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from enum import StrEnum
 from time import time
 from typing import Final, NamedTuple, Protocol
@@ -293,7 +293,7 @@ class SchemaDownstream:
         progress.upstream_cluster = await source.fetch(self._theirs)
         progress.last_sync_sent_bytes = source.sent_bytes - before_bytes[0]
         progress.last_sync_received_bytes = source.received_bytes - before_bytes[1]
-        outcome = await self._apply(force=force)
+        outcome = await self._apply(source.unreadable, force=force)
         took_s = loop.time() - began
         progress.state = State.SYNCING
         progress.syncs += 1
@@ -308,11 +308,12 @@ class SchemaDownstream:
         self._may_sync_again_at = loop.time() + took_s
         return outcome, max(self._interval_s - took_s, took_s)
 
-    async def _apply(self, *, force: bool) -> Outcome:
+    async def _apply(self, unreadable: Iterable[str], *, force: bool) -> Outcome:
         broker = self._node.broker
         holding: Container[Key] = frozenset() if force else Holding(broker)
         found = delta(broker.definitions, self._theirs.by_kind, self._locals, holding)
         outcome = await apply(broker, found)
+        outcome.refused += unreadable
         if found.changes:
             await self._node.commit()
             share(broker.definitions, self._theirs, found.changes)

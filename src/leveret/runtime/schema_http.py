@@ -1,7 +1,8 @@
 """An upstream's schema from its management API: `GET /api/definitions` of RabbitMQ, LavinMQ or another Leveret.
 
 There are no digests to compare there: the document comes whole, compressed, and where the upstream gives it an ETag
-only when it changed. One that is the same octets as before is not read again. The user needs the tag
+only when it changed. One that is the same octets as before is not read again. RabbitMQ 3.10 leaves descriptions and
+tags of vhosts out of its definitions, so they are asked for where they are missing. The user needs the tag
 `administrator`, as everyone who asks for all definitions.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -28,6 +29,20 @@ from leveret.wire.schema_sync import JSON_BYTES_MAX
 ENTITIES_PER_TURN: Final = 250
 """Read before the event loop serves others again."""
 _CLUSTER_NAME: Final = "cluster_name"
+_VHOSTS: Final = "vhosts?columns=name,description,tags,metadata,default_queue_type"
+
+
+class _Vhost(msgspec.Struct):
+    name: str
+    description: Any = None
+    tags: Any = None
+    metadata: Any = None
+
+
+class _Vhosts(msgspec.Struct):
+    """Of a definitions document, what is said of vhosts."""
+
+    vhosts: list[_Vhost] = []
 
 
 class HttpSource:
@@ -37,6 +52,7 @@ class HttpSource:
         sent_bytes: of requests; their bodies, which are none.
         received_bytes: of replies' bodies, as they came over the wire.
         failure: stays None: every request stands for itself.
+        unreadable: entities of the last document that no entity here can stand for, with the reason.
     """
 
     def __init__(
@@ -45,6 +61,7 @@ class HttpSource:
         """Nothing is asked yet."""
         self.sent_bytes = self.received_bytes = 0
         self.failure: LeveretError | None = None
+        self.unreadable: list[str] = []
         self._username = upstream.username
         self._endpoint = endpoint
         self._client = httpx.AsyncClient(
@@ -80,9 +97,14 @@ class HttpSource:
                 return self._cluster
             octets = await self._octets(reply)
             etag = reply.headers.get("etag")
-        digest = hashlib.blake2b(octets).digest()
+        vhosts = b"[]"
+        if _lacks_details(octets):
+            etag = None
+            async with self._get(_VHOSTS) as reply:
+                vhosts = await self._octets(reply)
+        digest = hashlib.blake2b(octets + vhosts).digest()
         if digest != self._digest:
-            await _replace(theirs, await self._entities(octets))
+            await _replace(theirs, await self._entities(octets, vhosts))
         self._digest, self._etag = digest, etag
         return self._cluster
 
@@ -125,20 +147,50 @@ class HttpSource:
         self.received_bytes += reply.num_bytes_downloaded
         return bytes(octets)
 
-    async def _entities(self, octets: bytes) -> Sequence[AnyEntity]:
+    async def _entities(self, octets: bytes, vhosts: bytes) -> Sequence[AnyEntity]:
+        """All that can be read; what cannot is in `unreadable` then."""
         try:
             document = msgspec.json.decode(octets, type=dict[str, Any])
-            entities: list[AnyEntity] = []
-            for number, entity in enumerate(each_entity(document, None)):
-                entities.append(entity)
-                if number % ENTITIES_PER_TURN == ENTITIES_PER_TURN - 1:
-                    await asyncio.sleep(0)
-        except (msgspec.DecodeError, UnicodeDecodeError, InvalidCommand) as error:
+            details = {
+                vhost["name"]: vhost for vhost in msgspec.json.decode(vhosts, type=list[dict[str, Any]])
+            }
+        except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
             raise SchemaLinkError(f"{self._endpoint}: its definitions cannot be read: {error}") from None
+        entities: list[AnyEntity] = []
+        unreadable: list[str] = []
+        for number, (kind, entry) in enumerate(self._entries(document)):
+            if kind == "vhosts":
+                entry = details.get(entry.get("name"), entry)
+            try:
+                entities += each_entity({kind: [entry]}, None)
+            except InvalidCommand as error:
+                unreadable.append(f"{kind} '{entry.get('name', '')}': cannot be read: {error}")
+            if number % ENTITIES_PER_TURN == ENTITIES_PER_TURN - 1:
+                await asyncio.sleep(0)
+        self.unreadable = unreadable
         for entity in entities:
             if entity.kind == "global_parameters" and entity.key == (_CLUSTER_NAME,):
                 self._cluster = str(getattr(entity, "value", ""))
         return without_loose_bindings(entities, Definitions())
+
+    def _entries(self, document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        for kind in KINDS:
+            entries = document.get(kind, [])
+            if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+                raise SchemaLinkError(
+                    f"{self._endpoint}: its definitions cannot be read: {kind} is no list of objects"
+                )
+            for entry in entries:
+                yield kind, entry
+
+
+def _lacks_details(octets: bytes) -> bool:
+    """Whether a definitions document names a vhost and says nothing else of it."""
+    try:
+        vhosts = msgspec.json.decode(octets, type=_Vhosts).vhosts
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False  # what is wrong with it is told when all of it is read
+    return any(vhost.description is vhost.tags is vhost.metadata is None for vhost in vhosts)
 
 
 async def _replace(theirs: Definitions, entities: Sequence[AnyEntity]) -> None:

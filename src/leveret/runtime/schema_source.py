@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from leveret.config.tls import TlsOptions
@@ -44,6 +44,10 @@ class Source(Protocol):
     @property
     def failure(self) -> LeveretError | None:
         """Why nothing can be had from it any more."""
+
+    @property
+    def unreadable(self) -> Sequence[str]:
+        """What the upstream has and cannot be had here, each with the reason."""
 
     async def fetch(self, theirs: Definitions) -> str:
         """Bring `theirs` up to date; the name of the upstream's cluster.
@@ -86,6 +90,8 @@ def likely_theirs(own: Definitions) -> Definitions:
 
 class AmqpSource:
     """Digests and what differs, over AMQP 1.0."""
+
+    unreadable: Sequence[str] = ()
 
     def __init__(self, link: SchemaLink, cluster: str, reply_timeout_s: float) -> None:
         """Over an open link."""

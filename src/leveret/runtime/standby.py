@@ -17,9 +17,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -32,6 +31,7 @@ from leveret.model.definitions import GlobalParameter, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
 from leveret.runtime.pipeline_process import Event, PipelineFailed, ask
 from leveret.runtime.standby_archive import StandbyArchive
+from leveret.runtime.standby_recovery import EVERYTHING, Door, Recoveries, Wanted, own_endpoint, told_rows
 from leveret.runtime.standby_transfer import TransferSupervisor, Upstream, parse_upstream
 from leveret.storage.state_file import StateFile
 
@@ -40,17 +40,7 @@ logger = logging.getLogger(__name__)
 UPSTREAM_PARAMETER: Final = "standby_replication_upstream"
 MODES: Final = ("upstream", "downstream", "none")
 DRAIN_TIMEOUT_S: Final = 20.0
-_LOOPBACK: Final = ("127.0.0.1", "::1", "0.0.0.0", "::")
-
 Progress = Callable[[Event], None]
-
-
-class Ports(Protocol):
-    """What is needed of a listener: its ports, in the order of the configuration."""
-
-    @property
-    def ports(self) -> list[int]:
-        """All of them."""
 
 
 class Schema(Protocol):
@@ -78,8 +68,15 @@ class StandbyNode(Protocol):
         """Its definitions."""
 
     @property
-    def streams(self) -> Ports:
+    def amqp(self) -> Door:
+        """The AMQP listener."""
+
+    @property
+    def streams(self) -> Door:
         """The stream protocol's listener."""
+
+    async def commit(self) -> None:
+        """Return once everything applied so far is durable."""
 
     @property
     def schema_sync(self) -> Schema:
@@ -93,16 +90,17 @@ class Promotion(msgspec.Struct, kw_only=True):
     """One attempt to promote, from its begin on.
 
     Attributes:
+        wanted: what it was asked to recover.
         summary: a row for each vhost once it is done.
+        transferred: by vhost, the id of the former upstream's outgoing log, and up to which offset it is here.
         error: why it stopped short.
     """
 
     begun_ms: int
     done_ms: int = 0
-    start_from_scratch: bool = False
-    all_available: bool = False
-    exclude: list[str] = []
+    wanted: Wanted = EVERYTHING
     summary: list[dict[str, Any]] = []
+    transferred: dict[str, tuple[int, int]] = {}
     error: str = ""
 
 
@@ -134,8 +132,9 @@ class StandbyDownstream:
         except msgspec.ValidationError as error:
             raise InvalidCommand(f"{self._state_file.path}: {error}") from None
         self.data_dir = node.config.standby.data_dir or node.data_dir / "standby"
-        self.archive = StandbyArchive(self.data_dir, node.config.node_name)
+        self.archive = StandbyArchive(self.data_dir, node.config.node_name, self._spark())
         self._transfer = TransferSupervisor(self._job)
+        self.recoveries = Recoveries(node, self.archive, self._losses)
         self._lock = asyncio.Lock()
 
     # -- life ---------------------------------------------------------------------------------
@@ -147,11 +146,13 @@ class StandbyDownstream:
 
     async def start(self) -> None:
         """Follow, if that is what this node is for."""
+        await self.recoveries.clear_up()
         if self.mode == "downstream" and self._decided.connected and self._decided.promoting is None:
             await self._transfer.start()
 
     async def stop(self) -> None:
         """End the link; what is recorded stays."""
+        await self.recoveries.give_way()
         await self._transfer.stop()
 
     # -- the operator's commands --------------------------------------------------------------
@@ -203,11 +204,7 @@ class StandbyDownstream:
             await self.start()
 
     async def promote(
-        self,
-        start_from_scratch: bool = False,
-        all_available: bool = False,
-        exclude: Collection[str] = (),
-        on_progress: Progress | None = None,
+        self, wanted: Wanted = EVERYTHING, on_progress: Progress | None = None
     ) -> list[dict[str, Any]]:
         """Take the upstream's place: publish what it had not settled, and be an upstream.
 
@@ -222,29 +219,25 @@ class StandbyDownstream:
         async with self._changing("promote"):
             if not self._decided.promotions and self._decided.promoting is None:
                 self._check_downstream("promoted")
-            endpoint = self._own_endpoint()
-            promotion = Promotion(
-                begun_ms=_now_ms(),
-                start_from_scratch=start_from_scratch,
-                all_available=all_available,
-                exclude=sorted(exclude),
-            )
+            endpoint = own_endpoint(self._node, "stream")
+            promotion = Promotion(begun_ms=_now_ms(), wanted=wanted)
             self._decided.promoting = promotion
             self._save()
             logger.info("standby_promotion_begun data_dir=%s", self.data_dir)
+            await self.recoveries.give_way()
             await self._transfer.drain(self._drain_timeout_s)
             # For good, and before anything is recovered: an upstream that came back would delete what was
             # declared here since.
             if self._node.schema_sync.mode == "downstream":
                 await self._node.schema_sync.set_mode("upstream")
             try:
-                promotion.summary = await self._recover(promotion, endpoint, on_progress or _ignore)
+                await self._recover(promotion, endpoint, on_progress or _ignore)
             except PipelineFailed as error:
                 promotion.error = str(error)
                 self._save()
                 raise
             self._finish(promotion)
-            return _rows(promotion)
+            return told_rows(promotion.summary)
 
     async def delete_all_data(self) -> None:
         """Erase what was transferred; a link that is up starts over from what the upstream has."""
@@ -256,6 +249,12 @@ class StandbyDownstream:
             await self.archive.delete_all()
             if follows:
                 await self.start()
+
+    async def keep_former_archive(self) -> None:
+        """Put what was transferred at an earlier time out of the way, for another upstream's to come."""
+        async with self._changing("keep the former data"):
+            await self._transfer.stop()
+            await self.archive.keep_former(_now_ms())
 
     async def delete_orphaned_data(self) -> list[dict[str, Any]]:
         """Erase what was transferred of vhosts that are not this node's to recover: gone, untagged, or made anew.
@@ -290,7 +289,7 @@ class StandbyDownstream:
     def status(self) -> dict[str, Any]:
         """Mode, state, endpoints, and a row a vhost; quick."""
         promoting = self._decided.promoting
-        upstream, error = self._upstream()
+        upstream, error = self.upstream
         state = "disconnected"
         if promoting is not None:
             state = "promoting"
@@ -309,28 +308,37 @@ class StandbyDownstream:
             "vhosts": self._transfer.rows(self._vhosts()) if self.mode == "downstream" else [],
         }
 
+    def transferred(self, vhost: str, log_id: int) -> int | None:
+        """Up to which offset the outgoing log of a former upstream is here; None: none of it, or not promoted."""
+        last = self._decided.promotions[-1] if self._decided.promotions else None
+        if last is None or self.mode != "upstream":
+            return None
+        known, offset = last.transferred.get(vhost, (0, 0))
+        return offset if known == log_id else None
+
     def promotion_summary(self) -> list[dict[str, Any]]:
         """What promotions recovered, oldest first; rows as `promote` returns them."""
-        found = [row for promotion in self._decided.promotions for row in _rows(promotion)]
+        found = [row for promotion in self._decided.promotions for row in told_rows(promotion.summary)]
         recovered = [row for row in found if row["message_count"]]
         return recovered or found[-1:]
 
     # -- inside -------------------------------------------------------------------------------
 
-    async def _recover(self, promotion: Promotion, endpoint: str, tell: Progress) -> list[dict[str, Any]]:
+    async def _recover(self, promotion: Promotion, endpoint: str, tell: Progress) -> None:
         with self._node.internal_user("recovery") as (username, password):
             job = {
                 "data_dir": str(self.data_dir),
                 "endpoint": endpoint,
                 "credentials": {"username": username, "password": password},
-                "start_from_scratch": promotion.start_from_scratch,
-                "all_available": promotion.all_available,
-                "exclude": promotion.exclude,
                 "spark": self._spark(),
+                **msgspec.to_builtins(promotion.wanted),
             }
             done = await ask("recover", job, tell)
-        rows: list[dict[str, Any]] = done["summary"]
-        return rows
+        missing = await self.archive.missing()
+        promotion.transferred = done["transferred"]
+        promotion.summary = [
+            {**row, "missing_records": missing.get(row["virtual_host"], 0)} for row in done["summary"]
+        ]
 
     def _finish(self, promotion: Promotion) -> None:
         promotion.done_ms = _now_ms()
@@ -338,7 +346,7 @@ class StandbyDownstream:
         self._decided.promoting = None
         self._decided.operating_mode = "upstream"
         self._save()
-        for row in _rows(promotion):
+        for row in told_rows(promotion.summary):
             logger.info(
                 "standby_promotion_done vhost=%s recovered=%d from=%s to=%s",
                 row["virtual_host"],
@@ -346,10 +354,16 @@ class StandbyDownstream:
                 row["first_timestamp"],
                 row["last_timestamp"],
             )
+            if missing := row.get("missing_records"):
+                logger.warning(
+                    "standby_promotion_lacks vhost=%s records=%d reason=retained_too_short_by_the_upstream",
+                    row["virtual_host"],
+                    missing,
+                )
 
     def _job(self) -> tuple[dict[str, Any] | None, str]:
         """What the transfer process is to do, or why it cannot do anything."""
-        upstream, error = self._upstream()
+        upstream, error = self.upstream
         vhosts = self._vhosts()
         if upstream is None:
             return None, error
@@ -358,18 +372,28 @@ class StandbyDownstream:
         return {
             "data_dir": str(self.data_dir),
             "cluster_name": self._node.config.cluster_name,
-            "endpoints": upstream.endpoints,
-            "credentials": {"username": upstream.username, "password": upstream.password},
+            **self.link_job(upstream),
             "vhosts": vhosts,
-            "tls": _tls_of(self._node.config.standby.tls),
+            "retain_bytes_max": self._node.config.standby.retention_bytes_max,
+            "retain_ms_max": self._node.config.standby.retention_ms_max,
             "spark": self._spark(),
         }, ""
+
+    def link_job(self, upstream: Upstream) -> dict[str, Any]:
+        """How a pipeline process reaches the upstream."""
+        return {
+            "endpoints": upstream.endpoints,
+            "credentials": {"username": upstream.username, "password": upstream.password},
+            "tls": _tls_of(self._node.config.standby.tls),
+        }
 
     def _spark(self) -> dict[str, Any]:
         spark = self._node.config.spark
         return {"master": spark.master, "conf": dict(spark.conf)}
 
-    def _upstream(self) -> tuple[Upstream | None, str]:
+    @property
+    def upstream(self) -> tuple[Upstream | None, str]:
+        """Whom this node is to follow, or why nobody."""
         entity = self._node.broker.definitions.by_kind["global_parameters"].get((UPSTREAM_PARAMETER,))
         if not isinstance(entity, GlobalParameter):
             return None, "no upstream: set its endpoints with set_standby_replication_upstream_endpoints"
@@ -382,16 +406,10 @@ class StandbyDownstream:
         vhosts = self._node.broker.definitions.by_kind["vhosts"].values()
         return sorted(each.name for each in vhosts if isinstance(each, Vhost) and STANDBY_TAG in each.tags)
 
-    def _own_endpoint(self) -> str:
-        """Where the recovery reaches this node; its user is let in from loopback only."""
-        addresses = self._node.config.listeners.stream
-        for address, port in zip(addresses, self._node.streams.ports, strict=False):
-            if address.ip in _LOOPBACK:
-                return f"[::1]:{port}" if address.ip == "::1" else f"127.0.0.1:{port}"
-        raise PreconditionFailed(
-            "no stream listener on loopback: a promotion publishes there; add "
-            "`stream.listeners.tcp.local = 127.0.0.1:5552` to the configuration and restart the node"
-        )
+    def _losses(self) -> list[dict[str, Any]]:
+        """A row a vhost: what the upstream is known to have, or to have had, beyond what was transferred."""
+        fields = ("virtual_host", "state", "lag_records", "lag_ms", "missing_records", "last_timestamp")
+        return [{name: row.get(name) for name in fields} for row in self._transfer.rows(self._vhosts())]
 
     def _check_downstream(self, what: str) -> None:
         if self.mode != "downstream":
@@ -436,23 +454,6 @@ def _tls_of(options: TlsOptions) -> dict[str, Any] | None:
         "versions": list(options.versions),
         "ciphers": list(options.ciphers),
     }
-
-
-def _rows(promotion: Promotion) -> list[dict[str, Any]]:
-    return [
-        row
-        | {
-            "first_timestamp": _text(row["first_timestamp"]),
-            "last_timestamp": _text(row["last_timestamp"]),
-        }
-        for row in promotion.summary
-    ]
-
-
-def _text(timestamp_ms: int | None) -> str:
-    if timestamp_ms is None:
-        return ""
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _ignore(event: Event) -> None:

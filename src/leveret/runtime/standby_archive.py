@@ -21,10 +21,11 @@ _EVERYTHING: Final = ("plans", "exports", "rehearsals", "manifest", "data", "ori
 class StandbyArchive:
     """The data directory of a downstream."""
 
-    def __init__(self, data_dir: Path, node_name: str) -> None:
-        """Of the node of this name; nothing is read yet."""
+    def __init__(self, data_dir: Path, node_name: str, spark: dict[str, Any]) -> None:
+        """Of the node of this name; `spark` is for the pipeline (SparkSettings). Nothing is read yet."""
         self.data_dir = data_dir
         self._node_name = node_name
+        self._spark = spark
         self._looked: tuple[float, Event] = (0.0, {})
 
     async def list_vhosts_available(self) -> list[str]:
@@ -51,7 +52,8 @@ class StandbyArchive:
 
     async def inspect(self) -> list[dict[str, Any]]:
         """Messages by vhost, exchange and routing key; reads all that was transferred."""
-        rows: list[dict[str, Any]] = (await ask("inspect", {"data_dir": str(self.data_dir)}))["rows"]
+        job = {"data_dir": str(self.data_dir), "spark": self._spark}
+        rows: list[dict[str, Any]] = (await ask("inspect", job))["rows"]
         return rows
 
     async def missing(self) -> dict[str, int]:
@@ -79,6 +81,16 @@ class StandbyArchive:
         """Delete everything, while nothing is transferred."""
         for name in _EVERYTHING:
             await asyncio.to_thread(_delete, self.data_dir / name)
+        self._looked = (0.0, {})
+
+    async def keep_former(self, at_ms: int) -> None:
+        """Move everything to a directory `former/<at_ms>`, while nothing is transferred; nothing reads it there."""
+        names = [name for name in _EVERYTHING if (self.data_dir / name).exists()]
+        if names:
+            former = self.data_dir / "former" / str(at_ms)
+            former.mkdir(mode=0o700, parents=True)
+            for name in names:
+                (self.data_dir / name).rename(former / name)
         self._looked = (0.0, {})
 
     async def look(self, *, fresh: bool = False) -> Event:

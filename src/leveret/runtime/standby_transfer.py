@@ -149,6 +149,7 @@ class TransferSupervisor:
             "transferred": transferred,
             "lag_records": max(0, committed - transferred),
             "lag_ms": lag_ms,
+            "missing_records": link.get("missing", 0),
             "last_timestamp": stored.get("newest_ms"),
             "error": link.get("error", "") or self.error,
         }
@@ -193,12 +194,14 @@ class TransferSupervisor:
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
             job, why_not = self._wanted_job()
-            if job is None:
-                self.error = why_not
-            elif job != self._job:
-                self._job, self.error = job, ""
+            if job is None and self._job is not None:
+                # Nothing to transfer, such as after the last vhost was deleted; Spark keeps warm meanwhile.
+                job = self._job | {"vhosts": []}
+            if job is not None and job != self._job:
+                self._job = job
                 self._links.clear()
                 await process.send({"command": "job", "job": job})
+            self.error = why_not
 
     def _take(self, event: Event) -> None:
         match event["event"]:
@@ -212,6 +215,17 @@ class TransferSupervisor:
                 self._lags_ms.append(max(0, event["at_ms"] - event["oldest_ms"]))
             case "started" if self._warming is None:
                 self._warming = asyncio.create_task(_warm(), name="standby warm")
+            case "compacted":
+                logger.info(
+                    "standby_compacted vhost=%s files=%d octets_before=%d octets=%d records=%d",
+                    event["vhost"],
+                    event["files"],
+                    event["from_bytes"],
+                    event["bytes"],
+                    event["records"],
+                )
+            case "compaction_failed":
+                logger.warning("standby_compaction_failed error=%s", event["error"])
             case "restarting":
                 logger.warning("standby_transfer_restarting error=%s", event["error"])
 

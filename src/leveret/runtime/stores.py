@@ -87,6 +87,20 @@ class Stores:
             return self.streams.read(queue, offset)
         return self.queues.read(queue, offset)
 
+    def log(self, queue: Queue) -> Log:
+        """The queue's log.
+
+        Raises:
+            StorageError: it is damaged, or the disk refuses it.
+        """
+        return self.streams.log(queue).log if isinstance(queue, Stream) else self.queues.log(queue)
+
+    def oldest_timestamp_ms(self, queue: Queue) -> int | None:
+        """When the oldest message that the queue still holds arrived, None for an empty queue."""
+        if isinstance(queue, Stream):
+            return self.streams.oldest_timestamp_ms(queue)
+        return self.queues.oldest_timestamp_ms(queue)
+
     def recover(self, queue: Queue) -> None:
         """Give a queue what its log holds."""
         if isinstance(queue, Stream):

@@ -25,7 +25,7 @@ from leveret.runtime.recovery_ingest import RecoveryIngest
 from leveret.runtime.stream_store import StreamStore
 from leveret.session.certificate import LoginRule, TlsPeer
 from leveret.session.stream_types import Operation
-from leveret.wire.record import OUTGOING_STREAM
+from leveret.wire.record import OUTGOING_STREAM, TRANSFERRED_PREFIX
 
 PARTITION_ORDER: Final = "x-stream-partition-order"
 _NUMBERS: Final = (
@@ -63,6 +63,7 @@ class StreamDoor:
     ) -> None:
         """What is not configured of the advertised addresses is the listeners'; see `listening`."""
         self.node_name = node_name
+        self.transferred: Callable[[str, int], int | None] = _nothing_transferred
         self.mechanisms = mechanisms
         self.advertised_host, self.advertised_port = "127.0.0.1", 0
         self.advertised_tls_host, self.advertised_tls_port = "127.0.0.1", 0
@@ -252,9 +253,17 @@ class StreamDoor:
 
     def query_offset(self, vhost: str, reference: str) -> int | None:
         """See StreamHost."""
+        if reference.startswith(TRANSFERRED_PREFIX):
+            log_id = reference.removeprefix(TRANSFERRED_PREFIX)
+            return self.transferred(vhost, int(log_id)) if log_id.isdecimal() else None
         log = self._collector.logs.get(vhost)
         known = log.downstreams.get(reference) if log is not None else None
         return known.offset if known is not None else None
+
+
+def _nothing_transferred(vhost: str, log_id: int) -> int | None:
+    """Of a node that took nobody's place."""
+    return None
 
 
 class OpenStream:

@@ -47,6 +47,9 @@ READ_BYTES: Final = 512 * 1024
 FILTERS_MAX: Final = 128
 """With more filter values than that in a chunk it is sent to every reader."""
 
+UNKNOWN_FILTERS: Final = frozenset(b"%d" % number for number in range(FILTERS_MAX + 1))
+"""Stands for filter values that are not known, so that their chunk is sent to every reader."""
+
 OnAppend = Callable[[Queue, Header, bytes], None]
 
 
@@ -280,6 +283,12 @@ class StreamStore:
         before_ms = retained_before_ms(settings, self._clock_ms())
         if settings.max_length_bytes is not None or before_ms is not None:
             kept.log.retain(bytes_max=settings.max_length_bytes, older_than_ms=before_ms)
+
+    def oldest_timestamp_ms(self, stream: Stream) -> int | None:
+        """When the oldest messages retained arrived, None for an empty stream."""
+        kept = self.log(stream)
+        chunk = next(kept.log.read(kept.first_offset, 1), None)
+        return None if chunk is None else chunk.header.timestamp_ms
 
     # -- reading for AMQP 0-9-1 ---------------------------------------------------------------
 

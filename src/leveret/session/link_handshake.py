@@ -3,12 +3,16 @@
     follower                                             leader
     HELLO   version, kind, node_id, name, nonce  ->
                                                  <-      HELLO    version, node_id, name, nonce, proof
-    PROOF   epoch, followed_epoch, led, uri, proof ->
-                                                 <-      WELCOME  epoch, uri, proof   or   REFUSED  reason
+    PROOF   reign, followed_epoch, led, uri, proof ->
+                                                 <-      WELCOME  reign, uri, former, proof   or   REFUSED  reason
 
-A proof is an HMAC-SHA256, under the secret, of who proves what at which step, of all messages before as they were
-sent, and of the message's own other fields. Both nonces are in them from the second proof on, so nothing of one
-handshake serves in another; the steps' names differ, so a peer that sends our own proof back proves nothing.
+A proof is an HMAC-SHA256, under the secret, of the channel, of who proves what at which step, of all messages before
+as they were sent, and of the message's own other fields. Both nonces are in them from the second proof on, so nothing
+of one handshake serves in another; the steps' names differ, so a peer that sends our own proof back proves nothing.
+
+The channel is what a TLS connection has and no other one has; it is empty without TLS. Who stands between the two
+nodes, and speaks TLS with each of them, has two connections: the proofs that it passes on do not fit, whether or
+not a certificate is verified.
 
 Messages are JSON, and one value has one text: anything but what `msgspec` writes is refused, so every octet
 counts. A later version may change all but HELLO's `version`.
@@ -20,6 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 
@@ -36,6 +41,8 @@ REFUSED: Final = 4
 NONCE_BYTES: Final = 32
 MESSAGE_BYTES_MAX: Final = 4096
 SECRETS_DIFFER: Final = "the secrets differ: copy .replication_secret from the leader"
+_OR_TLS_ENDS: Final = "; or TLS does not go from node to node, and something between the two ends it"
+FORMER_LEADERS_MAX: Final = 8
 _NAMES: Final = {HELLO: "HELLO", PROOF: "PROOF", WELCOME: "WELCOME", REFUSED: "REFUSED"}
 _PROOF_BYTES: Final = 32
 _REASON_CHARACTERS_MAX: Final = 500
@@ -43,9 +50,11 @@ _NAME_CHARACTERS_MAX: Final = 255
 
 _Octets32 = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 _NodeId = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
+_LeaderId = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
 _Name = Annotated[str, Meta(min_length=1, max_length=_NAME_CHARACTERS_MAX)]
 _Uri = Annotated[str, Meta(max_length=300)]
 _Epoch = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Uris = Annotated[tuple[_Uri, ...], Meta(max_length=FORMER_LEADERS_MAX)]
 
 Kind = Literal["follow", "fence"]
 """What a node comes for: to follow, or to tell its former leader that there is a newer one."""
@@ -56,6 +65,17 @@ class Message(NamedTuple):
 
     type: int
     payload: bytes
+
+
+class Reign(NamedTuple):
+    """An epoch and the node that leads in it; compared as a pair.
+
+    Two nodes that are promoted without having heard of each other may choose the same epoch. When they meet, both
+    know which of the two reigns is the later one.
+    """
+
+    epoch: int
+    leader_id: str
 
 
 class HandshakeError(PeerError):
@@ -77,8 +97,8 @@ class HandshakeDeclined(HandshakeError):
 class SecretsDiffer(HandshakeDeclined):
     """The peer has not this node's secret, or somebody between the two changed a message."""
 
-    def __init__(self) -> None:
-        super().__init__(SECRETS_DIFFER)
+    def __init__(self, *, over_tls: bool = False) -> None:
+        super().__init__(SECRETS_DIFFER + (_OR_TLS_ENDS if over_tls else ""))
 
 
 class HandshakeRefused(HandshakeError):
@@ -95,6 +115,7 @@ class Follower:
         followed_epoch: of the leader that it followed last; 0 if it never did.
         led: whether it was a leader itself since then.
         uri: where it can be followed; empty if it cannot.
+        leader_id: who leads, or led, in `epoch`; empty if that is not known.
     """
 
     kind: Kind
@@ -104,6 +125,12 @@ class Follower:
     followed_epoch: int
     led: bool
     uri: str
+    leader_id: str = ""
+
+    @property
+    def reign(self) -> Reign:
+        """That of its data."""
+        return Reign(self.epoch, self.leader_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +140,21 @@ class Leader:
     Attributes:
         epoch: of its data.
         uri: where other nodes find it; empty if it does not say.
+        leader_id: who leads in `epoch`, if that is another node; empty if that is not known.
+        former: URIs of nodes that led before, the last one first.
     """
 
     node_id: str
     name: str
     epoch: int
     uri: str
+    leader_id: str = ""
+    former: tuple[str, ...] = ()
+
+    @property
+    def reign(self) -> Reign:
+        """That of its data, or a later one that it has heard of."""
+        return Reign(self.epoch, self.leader_id)
 
 
 class _Hello(msgspec.Struct, frozen=True):
@@ -139,6 +175,7 @@ class _LeaderHello(msgspec.Struct, frozen=True):
 
 class _Proof(msgspec.Struct, frozen=True):
     epoch: _Epoch
+    leader_id: _LeaderId
     followed_epoch: _Epoch
     led: bool
     uri: _Uri
@@ -147,7 +184,9 @@ class _Proof(msgspec.Struct, frozen=True):
 
 class _Welcome(msgspec.Struct, frozen=True):
     epoch: _Epoch
+    leader_id: _LeaderId
     uri: _Uri
+    former: _Uris
     proof: _Octets32
 
 
@@ -178,9 +217,9 @@ class LeaderHandshake:
         follower: who is there, once that is proven.
     """
 
-    def __init__(self, secret: bytes, *, node_id: str, name: str, nonce: bytes) -> None:
-        """`nonce` is `NONCE_BYTES` random octets, never used before."""
-        self._transcript = _Transcript(secret)
+    def __init__(self, secret: bytes, *, node_id: str, name: str, nonce: bytes, channel: bytes = b"") -> None:
+        """`nonce` is `NONCE_BYTES` random octets, never used before; `channel` is the connection's, see the module."""
+        self._transcript = _Transcript(secret, channel)
         self._node_id = node_id
         self._name = _as_name(name)
         self._nonce = nonce
@@ -220,23 +259,33 @@ class LeaderHandshake:
         self._transcript.add(message)
         hello = self._hello
         self.follower = Follower(
-            hello.kind, hello.node_id, hello.name, proof.epoch, proof.followed_epoch, proof.led, proof.uri
+            hello.kind,
+            hello.node_id,
+            hello.name,
+            proof.epoch,
+            proof.followed_epoch,
+            proof.led,
+            proof.uri,
+            proof.leader_id,
         )
         return self.follower
 
-    def welcome(self, *, epoch: int, uri: str) -> Message:
+    def welcome(self, *, reign: Reign, uri: str, former: Iterable[str] = ()) -> Message:
         """The end, once `follower` is known and may stay; to send it away, see `refusal`."""
         if self.follower is None:
             raise RuntimeError("welcome before the peer has proven itself")
-        return self._transcript.prove(WELCOME, _Welcome(epoch, uri, _UNPROVEN))
+        told = _Welcome(*reign, uri, tuple(former)[:FORMER_LEADERS_MAX], _UNPROVEN)
+        return self._transcript.prove(WELCOME, told)
 
 
 class FollowerHandshake:
     """The side that connects: `hello` goes out, then HELLO and WELCOME come in."""
 
-    def __init__(self, secret: bytes, *, kind: Kind, node_id: str, name: str, nonce: bytes) -> None:
-        """`nonce` is `NONCE_BYTES` random octets, never used before."""
-        self._transcript = _Transcript(secret)
+    def __init__(
+        self, secret: bytes, *, kind: Kind, node_id: str, name: str, nonce: bytes, channel: bytes = b""
+    ) -> None:
+        """`nonce` is `NONCE_BYTES` random octets, never used before; `channel` is the connection's, see the module."""
+        self._transcript = _Transcript(secret, channel)
         self._node_id = node_id
         self._nonce = nonce
         self._opening = Message(
@@ -250,7 +299,7 @@ class FollowerHandshake:
         return self._opening
 
     def answer_hello(
-        self, message: Message, *, epoch: int, followed_epoch: int, led: bool, uri: str
+        self, message: Message, *, reign: Reign, followed_epoch: int, led: bool, uri: str
     ) -> Message:
         """This side's PROOF, for the first message of the peer, who has proven itself by it; see `Follower`.
 
@@ -271,7 +320,7 @@ class FollowerHandshake:
         self._transcript.check(HELLO, hello)
         self._transcript.add(message)
         self._leader = hello
-        return self._transcript.prove(PROOF, _Proof(epoch, followed_epoch, led, uri, _UNPROVEN))
+        return self._transcript.prove(PROOF, _Proof(*reign, followed_epoch, led, uri, _UNPROVEN))
 
     def take_welcome(self, message: Message) -> Leader:
         """Who the peer is and that this side may stay, for its second message.
@@ -287,17 +336,20 @@ class FollowerHandshake:
         welcome = _decode(message, WELCOME, _Welcome)
         self._transcript.check(WELCOME, welcome)
         leader, self._leader = self._leader, None
-        return Leader(leader.node_id, leader.name, welcome.epoch, welcome.uri)
+        return Leader(
+            leader.node_id, leader.name, welcome.epoch, welcome.uri, welcome.leader_id, welcome.former
+        )
 
 
 class _Transcript:
     """The messages so far, and proofs over them."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, channel: bytes) -> None:
         if len(secret) < _PROOF_BYTES:
             raise ValueError(f"a secret has {_PROOF_BYTES} octets or more")
         self._secret = secret
-        self._said = b""
+        self._said = len(channel).to_bytes(4) + channel
+        self._is_over_tls = bool(channel)
 
     def add(self, message: Message) -> None:
         """What was said, by either side; each with its length, so that two never look like one."""
@@ -313,7 +365,7 @@ class _Transcript:
     def check(self, type: int, proven: _Proven) -> None:
         """Raises SecretsDiffer: the proof in it is wrong."""
         if not hmac.compare_digest(self._proof(type, proven), proven.proof):
-            raise SecretsDiffer
+            raise SecretsDiffer(over_tls=self._is_over_tls)
 
     def _proof(self, type: int, message: _Proven) -> bytes:
         role = "follower" if type == PROOF else "leader"
@@ -368,8 +420,8 @@ def _decode(message: Message, due: int, struct: type[_Decoded]) -> _Decoded:
         raise HandshakeError(
             f"{_NAMES[due]} of the replication is not written as version {VERSION} writes it"
         )
-    for name in ("name", "uri"):
-        if not getattr(decoded, name, "").isprintable():
+    for name in ("name", "uri", "former"):
+        if not "".join(getattr(decoded, name, "")).isprintable():
             raise HandshakeError(f"{_NAMES[due]} of the replication has unprintable characters in its {name}")
     return decoded
 

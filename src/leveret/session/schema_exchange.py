@@ -24,7 +24,7 @@ PART_BYTES: Final = 1024 * 1024
 """A reply is complete when its entities have this many octets as JSON."""
 BUCKETS_ASKED_MAX: Final = 1024
 ENTITIES_ASKED_MAX: Final = 8192
-"""In one request: its digests take 64 KiB."""
+"""In one request: its digests take 48 KiB, and 64 as JSON."""
 BUCKET_HELD_MAX: Final = 1024
 """Of a bucket in which more is known, all is asked for."""
 COMPARED_MAX: Final = 5

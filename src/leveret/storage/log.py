@@ -16,6 +16,7 @@ is *sealed*, by its name again: so a newest segment that went missing is told fr
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -299,7 +300,10 @@ class Log(LogReader):
             self._prepare(segment)
             written = os.pwritev(segment.fd(), octets, segment.size)
             if written != header.chunk_bytes:
-                raise OSError(28, f"{written} of {header.chunk_bytes} octets written")
+                raise OSError(
+                    errno.ENOSPC,
+                    f"{os.strerror(errno.ENOSPC)}, {written} of {header.chunk_bytes} octets written",
+                )
         except OSError as error:
             self._cut_back(segment)
             raise StorageError(

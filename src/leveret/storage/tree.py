@@ -168,12 +168,21 @@ class Tree:
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Name and content of every state file that exists."""
-        for path in sorted((*self.root.glob("*.json"), *self.root.glob("*/*/*.json"))):
+        for path in sorted(self._file_paths()):
             name = self.name_of(path)
-            if path.name not in _OWN_FILES and name.partition("/")[0] not in _OWN:
+            if path.name not in _OWN_FILES:
                 octets = self.file(path).octets()
                 if octets is not None:
                     yield name, octets
+
+    def _file_paths(self) -> Iterator[Path]:
+        """Where state files may be: in the root, and two below. Logs that are open hold none, and may be thousands."""
+        yield from self.root.glob("*.json")
+        for top in self.root.iterdir():
+            if top.is_dir() and top.name not in _OWN and not top.name.startswith("."):
+                for name in os.listdir(top):
+                    if f"{top.name}/{name}" not in self.logs:
+                        yield from (top / name).glob("*.json")
 
     def _replaced(self, path: Path, octets: bytes | None) -> None:
         if self.changes is not None:

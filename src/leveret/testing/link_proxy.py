@@ -208,12 +208,13 @@ class LinkProxy:
     async def _carry(self, link: _Link) -> None:
         far = socket.socket()
         link.sockets.append(far)
-        for each in link.sockets:
-            each.setblocking(False)
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
+            for each in link.sockets:
+                each.setblocking(False)
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.sock_connect(far, (LOOPBACK, self.target_port))
         except OSError:
+            # Nobody is there, or the link was cut before it stood.
             link.end(abruptly=True)
             return
         near = link.sockets[0]
@@ -328,8 +329,9 @@ class _Link:
 
     def end(self, *, abruptly: bool) -> None:
         """Close both sockets; what was read and not passed on is gone."""
-        for task in self.tasks:
-            task.cancel()
+        for task in (self.task, *self.tasks):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
         for each in self.sockets:
             if abruptly:
                 with suppress(OSError):

@@ -98,16 +98,31 @@ class StandbyPair:
 
     def follow(self) -> None:
         """Point the downstream at the upstream; wait until it is connected."""
+        self._point_downstream()
+        self.wait_connected()
+
+    def _point_downstream(self) -> None:
         schema = self._endpoints(_SCHEMA_USER, self.upstream.amqp_port)
         standby = self._endpoints(_STANDBY_USER, self.upstream.stream_port)
         self.downstream.ctl("set_schema_replication_upstream_endpoints", "-", input_text=schema)
         self.downstream.ctl("set_standby_replication_upstream_endpoints", "-", input_text=standby)
-        self.wait_connected()
 
     def promote(self) -> subprocess.CompletedProcess[str]:
         """Promote the downstream; the summary, or why not, is as the operator sees it."""
         command = ["promote_standby_replication_downstream", "--formatter", "json"]
         return self.downstream.ctl(*command, check=False, timeout_s=PROMOTE_TIMEOUT_S)
+
+    def rejoin(self) -> dict[str, Any]:
+        """The upstream that was, started again, comes back as the standby of the promoted one.
+
+        From here on `upstream` and `downstream` are the other way round. Returns what it reports.
+        """
+        self.upstream, self.downstream = self.downstream, self.upstream
+        self._point_downstream()
+        command = ["rejoin_as_downstream", "--formatter", "json"]
+        report: dict[str, Any] = json.loads(self.downstream.ctl(*command, timeout_s=PROMOTE_TIMEOUT_S).stdout)
+        self.wait_connected()
+        return report
 
     def restart_upstream(self) -> None:
         """Start the upstream, which was killed, again."""

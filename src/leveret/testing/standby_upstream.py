@@ -11,6 +11,7 @@ It keeps the books too: `unsettled` is what a promotion must recover, computed m
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -148,14 +149,14 @@ class StandbyUpstream:
         return [body for _, body in self.host.queues.get((vhost, queue), FakeRecoveryQueue()).stored]
 
     @contextmanager
-    def serving(self, port: int = 0) -> Iterator[int]:
-        """Serve on loopback until the block ends; then every connection is cut."""
+    def serving(self, port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[int]:
+        """Serve on loopback, encrypted or not, until the block ends; then every connection is cut."""
         loop = asyncio.new_event_loop()
         listener = StreamListener(self.host)
         thread = threading.Thread(target=loop.run_forever, name="upstream")
         thread.start()
         try:
-            asyncio.run_coroutine_threadsafe(listener.start("127.0.0.1", port), loop).result(10)
+            asyncio.run_coroutine_threadsafe(listener.start("127.0.0.1", port, tls), loop).result(10)
             self._loop = loop
             yield listener.ports[0]
         finally:

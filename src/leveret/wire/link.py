@@ -46,7 +46,7 @@ LENGTH: Final = struct.Struct(">I")
 FRAME_HEAD: Final = struct.Struct(">QQqBI")
 _CHECK_AT: Final = FRAME_HEAD.size - 4
 MESSAGE_BYTES_MAX: Final = 1 << 30
-SMALL_BYTES_MAX: Final = 1 << 20
+SMALL_BYTES_MAX: Final = 8192
 """A peer that has not proven the secret may send no more at once."""
 _COMPRESSED: Final = 1
 _ACK: Final = struct.Struct(">QQ")

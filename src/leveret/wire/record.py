@@ -27,6 +27,8 @@ _CONTENT: Final = struct.Struct(">HHQ")
 COUNT_MAX: Final = 0xFFFF_FFFF
 OUTGOING_STREAM: Final = "rabbitmq.internal.osr.messages"
 """Name under which the stream protocol serves a vhost's outgoing log (facts: RabbitMQ's own)."""
+TRANSFERRED_PREFIX: Final = "leveret.transferred."
+"""An offset of the outgoing stream under this and another log's id says how far that log was transferred here."""
 RECOVERY_STREAM_PREFIX: Final = "leveret.recovery/"
 """A publisher declared on this prefix + queue name hands in stored messages, not bodies."""
 

@@ -85,9 +85,14 @@ def test_a_follower_s_file_is_read(tmp_path: Path) -> None:
     assert read.follow == NodeUri("tcp", "leader.example", 5679)
 
 
-def test_a_delayed_follower_is_refused_as_long_as_there_is_none(tmp_path: Path) -> None:
-    text = "replication.follow = tcp://localhost:5679\nreplication.apply_delay = 30m\n"
-    with pytest.raises(ConfigError, match=r"replication\.apply_delay asks for a delayed follower"):
+def test_a_delayed_follower_s_file_is_read(tmp_path: Path) -> None:
+    read = load(conf(tmp_path, "replication.follow = tcp://a\nreplication.apply_delay = 30m\n")).followers
+    assert read.apply_delay_ms == 1_800_000
+
+
+def test_a_delayed_follower_cannot_be_elected(tmp_path: Path) -> None:
+    text = "replication.apply_delay = 30m\nreplication.bind = 10.0.0.1\ncluster.etcd.endpoints = http://10.0.0.8:2379\n"
+    with pytest.raises(ConfigError, match=r"replication\.apply_delay keeps this node behind its leader"):
         load(conf(tmp_path, text))
 
 

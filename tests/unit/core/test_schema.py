@@ -281,6 +281,11 @@ def test_an_epoch_never_travels() -> None:
     assert delta(made, {"queues": [Queue(vhost="/", name="q")]}, Locals()) == Delta([], [])
 
 
+def test_a_queue_is_put_without_the_epoch_it_had_elsewhere() -> None:
+    found = delta(Definitions(), {"queues": [Queue(vhost="/", name="q", epoch=7)]}, Locals())
+    assert found.changes == [Put(Queue(vhost="/", name="q"))]
+
+
 # -- what travels ---------------------------------------------------------------------------------
 
 NEVER: list[AnyEntity] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from leveret.model.errors import AuthenticationFailed, InvalidCommand, Precondit
 from leveret.runtime.alarms import AlarmWatch
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.node import clock_ms
+from leveret.runtime.standby_recovery import Progress, Target, Wanted
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.ingest import Outsider
 from tests.unit.management.fake_replication import FakeReplication
@@ -77,13 +78,33 @@ class FakeSchemaSync:
             "upstream_endpoints": ["a:5672"],
             "upstream_username": "sync",
             "last_sync_duration": 1500,
+            "conflict_count": 2,
+            "refused_count": 1,
+            "changes_applied": 70,
         }
+
+
+class FakeArchive:
+    """What was transferred: one of each."""
+
+    async def metrics(self) -> list[dict[str, Any]]:
+        return [{"queue": "q", "timestamp": 1, "vhost": "v"}]
+
+    async def list_vhosts_available(self) -> list[str]:
+        return ["v"]
+
+    async def disk_usage(self) -> list[dict[str, Any]]:
+        return [{"node": "leveret@test", "size": 0.1, "unit": "gb", "vhost": "v"}]
+
+    async def inspect(self) -> list[dict[str, Any]]:
+        return [{"vhost": "v", "exchange": "e", "routing_key": "k", "messages": 3}]
 
 
 class FakeStandby:
     """A downstream whose promotion goes as the test says."""
 
     def __init__(self) -> None:
+        self.archive = FakeArchive()
         self.told: list[Any] = []
         self.mode = "downstream"
         self.news: list[dict[str, Any]] = []
@@ -98,22 +119,38 @@ class FakeStandby:
     async def set_mode(self, mode: str) -> None:
         self.mode = mode
 
-    async def promote(
-        self,
-        start_from_scratch: bool,
-        all_available: bool,
-        exclude: Collection[str],
-        on_progress: Callable[[dict[str, Any]], None],
-    ) -> list[dict[str, Any]]:
+    @property
+    def recoveries(self) -> FakeStandby:
+        return self
+
+    async def promote(self, wanted: Wanted, on_progress: Progress) -> list[dict[str, Any]]:
         if self.mode != "downstream":
             raise PreconditionFailed("this node is not a downstream")
-        self.told.append((start_from_scratch, all_available, list(exclude)))
+        self.told.append(wanted)
+        await self._go_on(on_progress)
+        return self.promotion_summary()
+
+    async def dry_run(self, wanted: Wanted, target: Target | None, tell: Progress) -> dict[str, Any]:
+        self.told.append((wanted, target))
+        await self._go_on(tell)
+        return {"queues": [], "vhosts": []}
+
+    async def into(self, wanted: Wanted, target: Target, tell: Progress) -> list[dict[str, Any]]:
+        self.told.append((wanted, target))
+        await self._go_on(tell)
+        return self.promotion_summary()
+
+    async def rehearse(self, wanted: Wanted, tell: Progress) -> dict[str, Any]:
+        self.told.append(wanted)
+        await self._go_on(tell)
+        return {"queues": [], "vhosts": [], "compared": 2}
+
+    async def _go_on(self, tell: Progress) -> None:
         for news in self.news:
-            on_progress(news)
+            tell(news)
             await asyncio.sleep(0)
         if self.failure is not None:
             raise self.failure
-        return self.promotion_summary()
 
     def status(self) -> dict[str, Any]:
         return {
@@ -123,26 +160,38 @@ class FakeStandby:
             "upstream_endpoints": ["a:5552"],
             "upstream_username": "replicator",
             "error": "",
-            "vhosts": [{"virtual_host": "v", "state": "connected", "lag_records": 7, "lag_ms": 1500}],
+            "vhosts": [
+                {
+                    "virtual_host": "v",
+                    "state": "connected",
+                    "lag_records": 7,
+                    "lag_ms": 1500,
+                    "missing_records": 3,
+                }
+            ],
         }
 
     def promotion_summary(self) -> list[dict[str, Any]]:
         return [{"first_timestamp": "a", "last_timestamp": "b", "message_count": 2, "virtual_host": "v"}]
 
-    async def metrics(self) -> list[dict[str, Any]]:
-        return [{"queue": "q", "timestamp": 1, "vhost": "v"}]
-
-    async def list_vhosts_available(self) -> list[str]:
-        return ["v"]
-
-    async def disk_usage(self) -> list[dict[str, Any]]:
-        return [{"node": "leveret@test", "size": 0.1, "unit": "gb", "vhost": "v"}]
-
-    async def inspect(self) -> list[dict[str, Any]]:
-        return [{"vhost": "v", "exchange": "e", "routing_key": "k", "messages": 3}]
-
     async def delete_all_data(self) -> None:
         self.told.append("delete")
+
+    async def delete_orphaned_data(self) -> list[dict[str, Any]]:
+        return [{"vhost": "gone", "bytes": 5}]
+
+
+class FakeRejoin:
+    """Comes back with two messages that were never seen."""
+
+    async def rejoin(self) -> dict[str, Any]:
+        return {
+            "upstream_endpoints": ["b:5552"],
+            "report": "r",
+            "messages": 2,
+            "settlements_lost": 0,
+            "queues": [],
+        }
 
 
 class FakeMaintenance:
@@ -183,6 +232,8 @@ class FakeNode:
         self.outsiders: list[ClientConnection] = []
         self.schema_sync = FakeSchemaSync()
         self.standby = FakeStandby()
+        self.rejoin = FakeRejoin()
+        self.downstream = "eu.2"
         self.replication = FakeReplication()
         self.streams = FakeStreams()
         self.maintenance = FakeMaintenance()
@@ -210,6 +261,16 @@ class FakeNode:
 
     def upstream_metrics(self) -> list[dict[str, Any]]:
         return [{"queue": "q", "timestamp": 5, "vhost": "/", "messages": 4}]
+
+    def downstream_rows(self) -> list[dict[str, Any]]:
+        names = {"virtual_host": "v", "downstream": self.downstream}
+        return [{**names, "transferred": 5, "lag_records": 2, "missing_records": 1, "last_seen": 1}]
+
+    def forget_downstream(self, name: str) -> bool:
+        return name == self.downstream
+
+    def delete_outgoing_logs(self) -> list[dict[str, Any]]:
+        return [{"vhost": "v", "bytes": 7}]
 
     def add_user(self, name: str, *tags: str, vhost: str | None = None) -> None:
         """A user whose password is `secret`, with all permissions in `vhost`."""

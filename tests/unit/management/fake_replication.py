@@ -69,6 +69,7 @@ class FakeReplication:
         self.leader: dict[str, Any] | None = None
         self.etcd: dict[str, Any] | None = None
         self.would_lose: dict[str, Any] = {"known": True, "messages": 12, "bytes": 3456, "seconds": 0.75}
+        self.held_back: dict[str, Any] | None = None
         self.rows: list[dict[str, Any]] = []
         self.unrepaired: list[str] = []
         self.reports: list[dict[str, Any]] = []
@@ -96,6 +97,7 @@ class FakeReplication:
             "received_bytes": 70_000,
             "acked_position": 8000,
             "apply_delay_s": 0.0,
+            "held_back": None,
             "progress": None,
             "in_sync": True,
             **fields,
@@ -152,8 +154,10 @@ class FakeReplication:
             },
         }
 
-    async def promote(self, *, dry_run: bool, force: bool) -> dict[str, Any]:
-        self.told.append(("promote", dry_run, force))
+    async def promote(
+        self, *, dry_run: bool, force: bool, apply_until_ms: int | None = None
+    ) -> dict[str, Any]:
+        self.told.append(("promote", dry_run, force, apply_until_ms))
         if self.role != "follower":
             raise PreconditionFailed("this node is no follower")
         reason = None
@@ -171,6 +175,8 @@ class FakeReplication:
             "epoch": self.epoch,
             "promoted": promoted,
             "took_ms": 42 if promoted else None,
+            "held_back": self.held_back,
+            "set_aside": "r1" if promoted and self.held_back else None,
             "reason": reason,
         }
 

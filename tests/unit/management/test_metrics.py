@@ -70,6 +70,8 @@ def test_totals_and_lags_are_told_without_a_password(anonymous: Client, node: Fa
     assert found["leveret_standby_lag_seconds", (("vhost", "v"),)] == 1.5
     assert found["leveret_schema_sync_state", (("state", "running"),)] == 1
     assert found["leveret_schema_sync_state", (("state", "syncing"),)] == 0
+    left = [found[f"leveret_schema_sync_{name}", ()] for name in ("conflicts", "refused")]
+    assert (left, found["leveret_schema_sync_changes_applied_total", ()]) == ([2, 1], 70)
     assert found["leveret_standby_upstream_messages", (("queue", "q"), ("vhost", "/"))] == 4
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.inspect import count_messages
+from leveret.pipeline.files import locked
+from leveret.pipeline.forget import forget_vhosts
 from leveret.pipeline.look import look
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.store import store_range
@@ -44,15 +45,24 @@ def test_looking_counts_by_queue_and_by_vhost(data_dir: Path) -> None:
 
 def test_looking_at_nothing_finds_nothing(tmp_path: Path) -> None:
     assert look(tmp_path / "none") == {"queues": [], "vhosts": []}
-    assert count_messages(tmp_path / "none") == []
 
 
-def test_inspection_counts_messages_by_exchange_and_routing_key(data_dir: Path) -> None:
-    rows = [tuple(row.values()) for row in count_messages(data_dir)]
-    assert rows == [("/", "ex", "k0", 10), ("/", "ex", "k1", 5), ("b", "", "\ufffd", 1)]
+def test_forgetting_a_vhost_deletes_its_files_and_no_others(data_dir: Path) -> None:
+    before = {row["vhost"]: row["bytes"] for row in look(data_dir)["vhosts"]}
+    assert forget_vhosts(data_dir, ["/", "never"]) == [{"vhost": "/", "bytes": before["/"]}]
+    assert [row["vhost"] for row in look(data_dir)["vhosts"]] == ["b"]
+    assert [path.name for path in (data_dir / "data").iterdir()] == ["vhost-b"]
+    assert [row["messages"] for row in look(data_dir)["queues"]] == [1]
+    assert forget_vhosts(data_dir / "none", ["/"]) == []
 
 
-def test_inspection_names_a_damaged_file(data_dir: Path) -> None:
-    (data_dir / Manifest(data_dir).files()[0].path).write_bytes(b"")
-    with pytest.raises(StorageError, match="parquet"):
-        count_messages(data_dir)
+def test_nothing_is_forgotten_while_it_is_transferred(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leveret.pipeline.forget._LOCK_TIMEOUT_S", 0.0)
+    with (
+        locked(data_dir / "transfer.lock", 1, "transferring"),
+        pytest.raises(StorageError, match="still at transferring"),
+    ):
+        forget_vhosts(data_dir, ["/"])
+    assert len(look(data_dir)["vhosts"]) == 2

@@ -158,3 +158,20 @@ def test_vhosts_are_independent(tmp_path: Path) -> None:
     manifest.append([stored(tmp_path, 0, 10), stored(tmp_path, 90, 95, vhost="b")])
     manifest.append([stored(tmp_path, 95, 99, vhost="b")])
     assert manifest.next_by_vhost == {"/": 10, "b": 99}
+
+
+def test_a_vhost_that_was_forgotten_never_was_there(tmp_path: Path) -> None:
+    manifest = Manifest(tmp_path)
+    kept = stored(tmp_path, 0, 5, "kept")
+    gone = stored(tmp_path, 0, 10, "gone", settled=True)
+    manifest.append([kept, gone])
+    assert manifest.forget(["gone", "never"]) == [gone]
+    assert manifest.forget(["gone"]) == []
+    for reader in (manifest, Manifest(tmp_path)):
+        assert reader.files() == [kept]
+        assert reader.next_by_vhost == {"kept": 5}
+        assert list(reader.ever_added("gone", reader.number)) == []
+    anew = stored(tmp_path, 3, 4, "gone")
+    assert manifest.append([anew]) == [anew], "it begins where the other log does"
+    assert list(manifest.ever_added("gone", manifest.number)) == [anew]
+    assert Manifest(tmp_path).files(up_to=1) == [gone, kept], "as it was before"

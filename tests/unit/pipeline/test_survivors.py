@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -295,6 +296,40 @@ def test_unknown_settlements_stop_a_promotion_unless_all_available_is_asked_for(
     with pytest.raises(StorageError, match="--all-available"):
         not_to_recover(standby.manifest, VHOST)
     assert not_to_recover(standby.manifest, VHOST, Selection(all_available=True)) == {}
+
+
+def test_a_disk_that_is_full_when_a_plan_is_made_costs_nothing_but_that_attempt(tmp_path: Path) -> None:
+    upstream = StandbyUpstream()
+    for turn in range(60):
+        upstream.publish(VHOST, "a", [stored_message(b"%d.%d" % (turn, i)) for i in range(9)])
+        upstream.settle(VHOST, "a", [(turn * 10 + 3, 2)])
+    standby = Standby(tmp_path)
+    standby.transfer(upstream)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))
+    try:
+        with pytest.raises(StorageError, match="cannot be written"):
+            standby.plan()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert unfinished(tmp_path) == []
+    delete_unfrozen(tmp_path)
+    directory = standby.plan()
+    assert directory is not None
+    plan = directory.load()
+    outcome = PlanPublisher(directory, standby.broker.connect, lambda count: None).publish(["a"])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
+    try:
+        with pytest.raises(StorageError, match="cannot be written"):
+            directory.finish(
+                Outcome(plan_id=plan.plan_id, vhost=VHOST, number=1, finished_ms=1, queues=outcome)
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [each.path for each in unfinished(tmp_path)] == [directory.path]
+    standby.publish(directory)
+    assert standby.broker.queues["a"] == upstream.unsettled(VHOST, "a")
+    assert standby.promote() == 0
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from leveret.session.link_handshake import (
     Leader,
     LeaderHandshake,
     Message,
+    Reign,
     SecretsDiffer,
     refusal,
 )
@@ -53,7 +54,9 @@ def follower_side(secret: bytes = SECRET, **changed: Any) -> FollowerHandshake:
 
 
 def prove(follower: FollowerHandshake, message: Message) -> Message:
-    return follower.answer_hello(message, epoch=3, followed_epoch=2, led=True, uri=FOLLOWER_URI)
+    return follower.answer_hello(
+        message, reign=Reign(3, "leader-0"), followed_epoch=2, led=True, uri=FOLLOWER_URI
+    )
 
 
 class Met(NamedTuple):
@@ -72,15 +75,15 @@ def meet(
     said.append(leader.answer_hello(change(said[-1])))
     said.append(prove(follower, change(said[-1])))
     known = leader.take_proof(change(said[-1]))
-    said.append(leader.welcome(epoch=7, uri=LEADER_URI))
+    said.append(leader.welcome(reign=Reign(7, "leader-1"), uri=LEADER_URI, former=["tcp://old:1"]))
     return Met(said, known, follower.take_welcome(change(said[-1])))
 
 
 @pytest.mark.parametrize("kind", ["follow", "fence"])
 def test_each_side_learns_who_the_other_is(kind: Kind) -> None:
     met = meet(leader_side(), follower_side(kind=kind))
-    assert met.follower == Follower(kind, "follower_2", "leveret@ü", 3, 2, True, FOLLOWER_URI)
-    assert met.leader == Leader("leader-1", "leveret@a", 7, LEADER_URI)
+    assert met.follower == Follower(kind, "follower_2", "leveret@ü", 3, 2, True, FOLLOWER_URI, "leader-0")
+    assert met.leader == Leader("leader-1", "leveret@a", 7, LEADER_URI, "leader-1", ("tcp://old:1",))
     assert [message.type for message in met.said] == [HELLO, HELLO, PROOF, WELCOME]
 
 
@@ -105,7 +108,7 @@ def test_a_nonce_makes_every_proof_another() -> None:
 def test_a_proof_is_over_who_proves_what_and_all_that_was_said() -> None:
     """Worked out by hand, so that a node of another release can be held to it."""
     said = meet(leader_side(), follower_side()).said
-    before = b""
+    before = bytes(4)  # No channel.
     for message, who in zip(said, ("", "leader: HELLO", "follower: PROOF", "leader: WELCOME"), strict=True):
         fields = msgspec.json.decode(message.payload)
         if who:
@@ -128,7 +131,9 @@ def test_a_leader_with_another_secret_is_found_out_by_the_follower() -> None:
     ) as told:
         prove(follower, leader_side(OTHER_SECRET).answer_hello(follower.hello()))
     with pytest.raises(HandshakeRefused, match="the secrets differ"):
-        follower_side().answer_hello(told.value.answer, epoch=1, followed_epoch=0, led=False, uri="")
+        follower_side().answer_hello(
+            told.value.answer, reign=Reign(1, ""), followed_epoch=0, led=False, uri=""
+        )
 
 
 def test_a_follower_with_another_secret_is_found_out_by_the_leader() -> None:
@@ -140,7 +145,7 @@ def test_a_follower_with_another_secret_is_found_out_by_the_leader() -> None:
         leader.take_proof(forged)
     assert leader.follower is None
     with pytest.raises(RuntimeError):
-        leader.welcome(epoch=7, uri="")
+        leader.welcome(reign=Reign(7, "leader-1"), uri="")
 
 
 def test_the_leader_hears_from_a_follower_that_found_the_secrets_to_differ() -> None:
@@ -210,8 +215,25 @@ def test_a_proof_that_is_sent_back_proves_nothing() -> None:
     theirs = msgspec.json.decode(proof.payload)["proof"]
     with pytest.raises(SecretsDiffer):
         follower.take_welcome(
-            Message(WELCOME, msgspec.json.encode({"epoch": 7, "uri": LEADER_URI, "proof": theirs}))
+            Message(
+                WELCOME,
+                msgspec.json.encode(
+                    {"epoch": 7, "leader_id": "", "uri": LEADER_URI, "former": [], "proof": theirs}
+                ),
+            )
         )
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(b"one", b"other"), (b"one", b""), (b"", b"other")])
+def test_who_passes_on_what_was_said_on_another_channel_is_found_out(ours: bytes, theirs: bytes) -> None:
+    """Two TLS connections and somebody between them, who has no need to know the secret."""
+    assert meet(leader_side(channel=ours), follower_side(channel=ours))
+    with pytest.raises(SecretsDiffer):
+        meet(leader_side(channel=ours), follower_side(channel=theirs))
+
+
+def test_of_two_reigns_of_one_epoch_both_sides_call_the_same_the_later_one() -> None:
+    assert Reign(2, "a") < Reign(2, "b") < Reign(3, "a")
 
 
 def test_a_node_is_of_no_use_to_prove_the_secret_to_itself() -> None:
@@ -245,11 +267,14 @@ def test_what_was_recorded_opens_nothing_later() -> None:
         (1, {"node_id": "another"}),
         (1, {"name": "another"}),
         (2, {"epoch": 4}),
+        (2, {"leader_id": "another"}),
         (2, {"followed_epoch": 3}),
         (2, {"led": False}),
         (2, {"uri": ""}),
         (3, {"epoch": 8}),
+        (3, {"leader_id": ""}),
         (3, {"uri": ""}),
+        (3, {"former": []}),
     ],
 )
 def test_every_field_is_proven(step: int, changed: dict[str, Any]) -> None:
@@ -365,7 +390,7 @@ def test_no_step_is_taken_twice() -> None:
     leader.take_proof(proof)
     with pytest.raises(HandshakeError, match="no PROOF is due"):
         leader.take_proof(proof)
-    welcome = leader.welcome(epoch=7, uri="")
+    welcome = leader.welcome(reign=Reign(7, "leader-1"), uri="")
     follower.take_welcome(welcome)
     with pytest.raises(HandshakeError, match="no WELCOME is due"):
         follower.take_welcome(welcome)

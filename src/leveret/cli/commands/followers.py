@@ -364,9 +364,11 @@ def _leader_lines(leader: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
 
 
 def _applied(leader: Mapping[str, Any]) -> str:
-    if leader["position"] is None:
+    applied, position = leader["applied_position"], leader["position"]
+    if position is None:
         return "not known"
-    return f"{leader['applied_position']} of {leader['position']} bytes"
+    # Of what a delayed follower holds back, the time counts.
+    return f"{position} bytes at the leader" if applied is None else f"{applied} of {position} bytes"
 
 
 def _lag(leader: Mapping[str, Any]) -> str:

@@ -180,7 +180,11 @@ def check_certificate_expiration(
 def active_alarms(ctl: Session) -> list[str]:
     """The alarms in effect, a sentence each."""
     node = ctl.api.get("nodes", ctl.node)
-    names = {"mem_alarm": "Memory alarm", "disk_free_alarm": "Free disk space alarm"}
+    names = {
+        "mem_alarm": "Memory alarm",
+        "disk_free_alarm": "Free disk space alarm",
+        "replicas_alarm": "Alarm of too few in-sync followers",
+    }
     return [f"{text} on node {ctl.node}" for field, text in names.items() if node.get(field)]
 
 

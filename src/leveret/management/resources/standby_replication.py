@@ -1,51 +1,29 @@
-"""Message replication: status, switches, promotion.
+"""Message replication: status and switches; for promotions see `standby_recovery`.
 
 `/api/tanzu/osr/standby/status` and `/api/replication/status` are the commercial product's paths, the
-rest of `/api/replication/standby/...` is what `leveretctl` uses. Promotion answers with one JSON object
-a line as it goes on: any number of `{"progress": ...}`, then `{"summary": [...]}`, or `{"error": ..., "reason": ...}`
-if it failed half-way.
+rest of `/api/replication/standby/...` is what `leveretctl` uses.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import AsyncIterator
-from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any
 
 import msgspec
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from leveret.core.broker import STANDBY_TAG
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.replies import done, json_reply
 from leveret.model.definitions import GlobalParameter, Put
-from leveret.model.errors import LeveretError
 from leveret.runtime.standby import UPSTREAM_PARAMETER
 from leveret.runtime.standby_transfer import parse_upstream
-
-logger = logging.getLogger(__name__)
-
-
-Steps: TypeAlias = asyncio.Queue[dict[str, Any]]
-_PROMOTIONS: Final[set[asyncio.Task[list[dict[str, Any]]]]] = set()
-"""Promotions under way; the event loop itself keeps no hold of a task."""
 
 
 class Mode(msgspec.Struct):
     """The body that sets a mode."""
 
     operating_mode: str
-
-
-class Promotion(msgspec.Struct):
-    """The body that promotes."""
-
-    start_from_scratch: bool = False
-    all_available: bool = False
-    exclude_virtual_hosts: list[str] = []
 
 
 async def show_status(call: Call) -> Response:
@@ -85,35 +63,6 @@ async def disconnect(call: Call) -> Response:
 async def show_available(call: Call) -> Response:
     """The vhosts with data to recover."""
     return json_reply(await call.node.standby.archive.list_vhosts_available())
-
-
-async def promote(call: Call) -> Response:
-    """End the links and bring back what was transferred.
-
-    It goes on to its end even if the caller does not wait for it.
-    """
-    wanted = await call.body(Promotion)
-    steps: Steps = asyncio.Queue()
-    work = asyncio.create_task(
-        call.node.standby.promote(
-            wanted.start_from_scratch,
-            wanted.all_available,
-            wanted.exclude_virtual_hosts,
-            lambda news: steps.put_nowait({"progress": news}),
-        )
-    )
-    _PROMOTIONS.add(work)
-    work.add_done_callback(partial(_end, steps))
-    first = await steps.get()
-    if "error" in first:
-        # It was declined before it began, while a status can still be chosen.
-        await work
-    return StreamingResponse(_lines(first, steps), media_type="application/x-ndjson")
-
-
-async def show_summary(call: Call) -> Response:
-    """What was recovered, a row a vhost."""
-    return json_reply(call.node.standby.promotion_summary())
 
 
 async def show_disk_usage(call: Call) -> Response:
@@ -169,28 +118,6 @@ def standby_rows(call: Call) -> list[dict[str, Any]]:
     ]
 
 
-def _end(steps: Steps, work: asyncio.Task[list[dict[str, Any]]]) -> None:
-    """Put the last step: a promotion always has one, whatever became of it."""
-    _PROMOTIONS.discard(work)
-    if work.cancelled():
-        steps.put_nowait({"error": "Cancelled", "reason": "the node is stopping; promote again to go on"})
-        return
-    error = work.exception()
-    if error is None:
-        steps.put_nowait({"summary": work.result()})
-        return
-    if not isinstance(error, LeveretError):
-        logger.error("promotion_failed", exc_info=error)
-    steps.put_nowait({"error": type(error).__name__, "reason": str(error)})
-
-
-async def _lines(step: dict[str, Any], steps: Steps) -> AsyncIterator[bytes]:
-    while not step.keys() & {"summary", "error"}:
-        yield msgspec.json.encode(step) + b"\n"
-        step = await steps.get()
-    yield msgspec.json.encode(step) + b"\n"
-
-
 _ADMIN = Need.ADMINISTRATOR
 _STANDBY = "/api/replication/standby"
 ROUTES = [
@@ -202,8 +129,6 @@ ROUTES = [
     resource(f"{_STANDBY}/connect", need=_ADMIN, POST=connect),
     resource(f"{_STANDBY}/disconnect", need=_ADMIN, POST=disconnect),
     resource(f"{_STANDBY}/available", need=Need.MONITORING, GET=show_available),
-    resource(f"{_STANDBY}/promote", need=_ADMIN, POST=promote),
-    resource(f"{_STANDBY}/summary", need=Need.MONITORING, GET=show_summary),
     resource(f"{_STANDBY}/disk-usage", need=Need.MONITORING, GET=show_disk_usage),
     resource(f"{_STANDBY}/data", need=_ADMIN, GET=inspect_data, DELETE=delete_data),
     resource(f"{_STANDBY}/upstream-metrics", need=Need.MONITORING, GET=show_upstream_metrics),

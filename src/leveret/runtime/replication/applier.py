@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from leveret.model.errors import StorageError
 from leveret.runtime.commit import GroupCommit
@@ -19,6 +19,10 @@ from leveret.wire.chunk import HEADER_BYTES, Chunk
 from leveret.wire.link import Change, FrameHead, Held, Kind, LinkError
 
 logger = logging.getLogger(__name__)
+
+
+_OF_ITSELF: Final = frozenset({Kind.DROP, Kind.FILE, Kind.REMOVE})
+"""Changes that leave a node as consistent as it was, whatever else is missing."""
 
 
 class Aside(Protocol):
@@ -107,7 +111,8 @@ class Applier:
             tree: what is changed.
             commits: make it durable.
             replayed: told of every chunk that was appended.
-            before_rewriting: called before a log is cut, begun anew or set aside: what was promised may be in it.
+            before_rewriting: called before a log is cut, begun anew or set aside, for what was promised may be in it;
+                and before anything is copied that the leader did earlier.
             on_joining: called before the first change of a join.
             on_joined: called when all that the leader has is here, on disk.
         """
@@ -121,6 +126,7 @@ class Applier:
         self._on_joining = on_joining
         self._on_joined = on_joined
         self._leader: Leader | None = None
+        self._is_copying = False
         self._drops: dict[str, int] = {}
         self._last: dict[str, bytes] = {}
 
@@ -188,13 +194,19 @@ class Applier:
     def joining(self, leader: Leader) -> None:
         """See Hands."""
         self._leader = leader
+        self._is_copying = False
         self._on_joining(leader)
 
     def joined(self) -> None:
         """See Hands; whoever is to know is told once all of it is durable, unless another join has begun by then."""
         leader = self._leader
         assert leader is not None
-        self._commits.when_durable(lambda: self._on_joined(leader) if leader is self._leader else None)
+        self._is_copying = False
+        self._commits.when_durable(lambda: self._joined(leader))
+
+    def _joined(self, leader: Leader) -> None:
+        if leader is self._leader and not self._is_copying:
+            self._on_joined(leader)
 
     def take(self, head: FrameHead, changes: Iterable[Change]) -> None:
         """Make the changes of a frame.
@@ -203,6 +215,10 @@ class Applier:
             StorageError, LinkError: see `apply`.
         """
         for change in changes:
+            if not head.position and not self._is_copying and change.kind not in _OF_ITSELF:
+                # What is read from disk comes log by log: until all is here, this is no state that the leader was in.
+                self._before_rewriting()
+                self._is_copying = True
             self.apply(change)
 
     def has_made(self, change: Change) -> bool:

@@ -7,6 +7,7 @@ step reads a megabyte or so, and the next one waits until the socket has taken i
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from leveret.model.errors import StorageError
@@ -15,6 +16,8 @@ from leveret.storage.tree import Tree
 from leveret.wire.link import Frame, Kind, file_change, log_change, name_change, whole_change
 
 STEP_BYTES: Final = 1024 * 1024
+STEP_LOGS: Final = 128
+"""Read in one step at most: to open the file of a log takes as long as to read tens of kilobytes of it."""
 _FIRST_NUMBER: Final = 1 << 31
 """Numbers of logs below this one are the feed's."""
 
@@ -39,21 +42,40 @@ class Lacking:
         one that turns out to be such: it is spared from then on, unless that raises.
         """
         self.sent = sent
-        self._spared = spared
+        self._spared = set(spared)
         self._on_unreadable = on_unreadable
         self._tree = tree
-        self._behind: dict[str, None] = {}
+        # Octets that each of them lacked when that was looked at last: to ask all of them again takes too long.
+        self._behind: dict[str, int] = {}
+        self._left_bytes = 0
         self._changes: list[bytes] = []
         self._numbers: dict[str, int] = {}
+        self._last_number = _FIRST_NUMBER
 
     @property
     def is_nothing(self) -> bool:
         """Whether the follower was sent everything."""
         return not self._behind and not self._changes
 
-    def bytes_left(self) -> int:
-        """Octets that are to be read yet, about."""
-        return sum(self._left(name) for name in self._behind)
+    @property
+    def logs_left(self) -> int:
+        """How many logs have more than the follower was sent."""
+        return len(self._behind)
+
+    def bytes_left(self, *, exactly: bool = False) -> int:
+        """Octets that are to be read yet: about, and without what is new in logs that were known to have more."""
+        if exactly:
+            for name in self._behind:
+                self._look_at(name)
+        return self._left_bytes
+
+    def _look_at(self, name: str) -> None:
+        left = self._left(name)
+        self._left_bytes += left - self._behind.get(name, 0)
+        self._behind[name] = left
+
+    def _done(self, name: str) -> None:
+        self._left_bytes -= self._behind.pop(name, 0)
 
     def _left(self, name: str) -> int:
         log = self._tree.logs.get(name)
@@ -68,12 +90,17 @@ class Lacking:
         for name in sorted(self._tree.logs, key=lambda name: (name != "definitions", name)):
             self.noted(name)
 
+    def spare(self, name: str) -> None:
+        """The leader cannot read this log: nothing of it is sent."""
+        self._spared.add(name)
+        self._done(name)
+
     def noted(self, name: str) -> None:
         """There may be more in a log."""
         if name not in self._behind and name not in self._spared:
             log = self._tree.logs[name]
             if name not in self.sent or self.sent[name] < log.next_offset:
-                self._behind[name] = None
+                self._look_at(name)
 
     def dropped(self, name: str, first_offset: int) -> None:
         """The log begins later; if the follower lacks what came before that, it is told when the rest is sent."""
@@ -82,9 +109,11 @@ class Lacking:
 
     def deleted(self, name: str) -> None:
         """The log is gone."""
-        self._behind.pop(name, None)
+        self._done(name)
         self.sent.pop(name, None)
         self.delete(name)
+        # Should there be another one of that name, it gets another number.
+        self._numbers.pop(name, None)
 
     # -- what the follower is to do -----------------------------------------------------------
 
@@ -117,7 +146,8 @@ class Lacking:
     def _number(self, name: str) -> int:
         number = self._numbers.get(name)
         if number is None:
-            number = self._numbers[name] = _FIRST_NUMBER + len(self._numbers)
+            self._last_number += 1
+            number = self._numbers[name] = self._last_number
             self._changes.append(name_change(number, name))
         return number
 
@@ -126,19 +156,22 @@ class Lacking:
     def step(self, bytes_max: int) -> Frame:
         """The next part of what is missing, about so many octets."""
         frame = Frame()
-        while self._behind and frame.octets < bytes_max:
-            name = next(iter(self._behind))
+        for name in tuple(islice(self._behind, STEP_LOGS)):
+            if frame.octets >= bytes_max:
+                break
             log = self._tree.logs.get(name)
             if log is None:
-                del self._behind[name]
+                self._done(name)
                 continue
             try:
                 self._read(frame, name, log, bytes_max)
             except StorageError as error:
                 self._on_unreadable(name, error)
-                self._spared.add(name)
+                self.spare(name)
             if name in self._spared or self.sent[name] >= log.next_offset:
-                del self._behind[name]
+                self._done(name)
+            else:
+                self._look_at(name)
         self._flush(frame)
         return frame
 

@@ -21,7 +21,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -81,7 +81,7 @@ class Delaying:
 
     Attributes:
         apply_delay_ms: how far this node stays behind.
-        applied_at_ms: when the leader cut what was applied last; 0 if that is not known.
+        applied_at_ms: when the leader had done no more than is applied; 0 if that is not known.
         leader_ahead: the leader that this node will be in step with once all is applied; None if it is already.
     """
 
@@ -117,6 +117,8 @@ class Delaying:
         self._begins_join = False
         """A join has begun, and the spool has nothing of it yet."""
         self._applied_joining: Leader | None = None
+        self._begun_ms = 0
+        """When the leader cut the frame that is applied, or was last: it is not left in the middle."""
         self._needs_note = False
         self._applying = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -134,7 +136,8 @@ class Delaying:
         note = self._spool.note
         self._applied = self._ahead.applied = note.applied
         self._durable = self._end = self._spool.end
-        self.applied_at_ms = note.at_ms or min(self._applier.last_timestamp_ms, self._clock_ms())
+        self._begun_ms = note.at_ms
+        self.applied_at_ms = note.at_ms or self._applier.last_timestamp_ms
         self._delays |= self.waits
 
     def _recovered(self, waiting: Waiting) -> None:
@@ -174,24 +177,11 @@ class Delaying:
 
     def start(self) -> None:
         """Apply from now on what is due."""
-        self._resume_join()
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def drain(self) -> None:
-        """Apply all that waits, but for a join whose end never came: its leader sends that again. Have no spool.
-
-        Raises:
-            StorageError: it cannot be read, or the disk refuses it.
-        """
-        self._resume_join()
-        await self.apply_until(ALL_MS)
-        self._spool.remove()
-
-    def _resume_join(self) -> None:
         joining = self._spool.note.joining
         if joining is not None:
             self._applied_joining = _leader_of(joining)
             self._applier.joining(self._applied_joining)
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def halt(self) -> None:
         """Apply nothing more by itself."""
@@ -211,15 +201,12 @@ class Delaying:
                 await self.apply_until(self._clock_ms() - self.apply_delay_ms)
                 self._error = ""
             except Exception as error:
-                self._failed(error)
+                text = f"what is due is not applied: {str(error) or type(error).__name__}"
+                if text != self._error:
+                    is_bug = not isinstance(error, LeveretError)
+                    logger.error("delayed_changes_not_applied error=%s", error, exc_info=is_bug)
+                self._error = text
             await asyncio.sleep(self._pause_s())
-
-    def _failed(self, error: Exception) -> None:
-        text = f"what is due is not applied: {str(error) or type(error).__name__}"
-        if text != self._error:
-            is_bug = not isinstance(error, LeveretError)
-            logger.error("delayed_changes_not_applied error=%s", error, exc_info=is_bug)
-        self._error = text
 
     def _pause_s(self) -> float:
         least, most = _PAUSE_S
@@ -282,14 +269,9 @@ class Delaying:
 
     def held_back(self) -> HeldBack:
         """See Hands."""
-        amount, waits = self._waiting, self.waits
+        oldest_ms, newest_ms = (self._oldest_ms, self._newest_ms) if self.waits else (None, None)
         return HeldBack(
-            amount.messages,
-            amount.records,
-            amount.octets,
-            self._oldest_ms if waits else None,
-            self._newest_ms if waits else None,
-            self._error,
+            **asdict(self._waiting), oldest_at_ms=oldest_ms, newest_at_ms=newest_ms, error=self._error
         )
 
     def _append(self, changes: list[Change], *, is_end: bool = False) -> None:
@@ -321,7 +303,7 @@ class Delaying:
             StorageError: it cannot be read, or the disk refuses it; what was applied is.
         """
         async with self._applying:
-            until_ms = max(until_ms, self.applied_at_ms)
+            until_ms = max(until_ms, self._begun_ms)
             if self._applied_joining is not None and self._joins and self._joins[0].at_ms != _NEVER:
                 until_ms = max(until_ms, self._joins[0].at_ms)
             while self._applied < self._durable and await self._apply_some(until_ms):
@@ -358,7 +340,7 @@ class Delaying:
             self._change(entry)
         self._needs_note = entry.kind in _SETS_ASIDE
         self._applied = offset + 1
-        self.applied_at_ms = max(self.applied_at_ms, at_ms)
+        self.applied_at_ms = self._begun_ms = max(self._begun_ms, at_ms)
         self._waiting.add(entry, -1)
         self._ahead.note_applied(offset, entry)
         if offset == self._joined_at:
@@ -386,7 +368,7 @@ class Delaying:
         self._applier.drop_due()
         joining = self._applied_joining
         encoded = None if joining is None else msgspec.msgpack.encode(joining)
-        self._spool.save(Note(self._applied, self.applied_at_ms, encoded))
+        self._spool.save(Note(self._applied, self._begun_ms, encoded))
         self._needs_note = False
 
     # -- promotion ----------------------------------------------------------------------------
@@ -410,12 +392,14 @@ class Delaying:
             return "what the leader did after that time is applied already"
         return ""
 
-    async def left_after(self, until_ms: int) -> HeldBack:
-        """What would still wait if everything was applied that was cut until a time.
+    async def left_after(self, until_ms: int | None) -> HeldBack:
+        """What would still wait if everything was applied that was cut until a time; None: nothing is applied.
 
         Raises:
             StorageError: the spool cannot be read.
         """
+        if until_ms is None:
+            return self.held_back()
         left, oldest_ms, newest_ms = _Amount(), None, None
         for waiting in self._spool.all_from(self._applied):
             if oldest_ms is not None or self._due_ms(waiting) > until_ms:
@@ -423,7 +407,7 @@ class Delaying:
                 for entry in waiting.entries:
                     left.add(entry)
             await asyncio.sleep(0)
-        return HeldBack(left.messages, left.records, left.octets, oldest_ms, newest_ms)
+        return HeldBack(**asdict(left), oldest_at_ms=oldest_ms, newest_at_ms=newest_ms)
 
     async def apply_only_until(self, until_ms: int) -> None:
         """Apply what was cut until a time, and nothing more by itself.
@@ -438,8 +422,10 @@ class Delaying:
             self.start()
             raise
 
-    async def finish(self, until_ms: int, aside: Callable[[Path], SetAside]) -> Report | None:
+    async def finish(self, until_ms: int, aside: Callable[[Path], SetAside] | None) -> Report | None:
         """Apply what was cut until a time, set the rest aside and have no spool any more; nothing comes meanwhile.
+
+        Without `aside` the rest, which its leader has, is sent by that again.
 
         Returns:
             The report of what was set aside, None if nothing was.
@@ -451,8 +437,9 @@ class Delaying:
         await self._commits.settle()
         await self.apply_until(until_ms)
         report = None
-        if self.waits:
+        if self.waits and aside is not None:
             report = await asyncio.to_thread(self._spool.set_aside, self._applied, aside)
+        self._commits.forget(self._spool.log)
         self._spool.remove()
         return report
 
@@ -504,8 +491,8 @@ async def hands_of(
         spool, applier, commits, apply_delay_ms=apply_delay_ms, has_joined=has_joined, clock_ms=clock_ms
     )
     await asyncio.to_thread(delaying.open)
-    if not apply_delay_ms:
-        await delaying.drain()
-        return applier
     delaying.start()
-    return delaying
+    if apply_delay_ms:
+        return delaying
+    await delaying.finish(ALL_MS, None)
+    return applier

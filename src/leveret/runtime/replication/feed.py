@@ -97,7 +97,9 @@ class Feed:
         """See storage.tree.Changes."""
         if self._live:
             number = self._number(name)
-            self._frame.add(log_change(Kind.APPEND, number, segment), octets, header.records)
+            # What a follower appends, and passes on to its own, is in its link's buffer, which it needs again.
+            kept: list[Octets] = [each if isinstance(each, bytes) else bytes(each) for each in octets]
+            self._frame.add(log_change(Kind.APPEND, number, segment), kept, header.records)
         if self._live < len(self.followers):
             for follower in self.followers:
                 if not follower.is_live:

@@ -10,9 +10,16 @@ from collections.abc import Callable
 from typing import Final
 
 from leveret.config.uris import NodeUri
+from leveret.model.errors import LeveretError
 from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.replication.link_peer import LinkPeer
-from leveret.session.link_handshake import NONCE_BYTES, FollowerHandshake, HandshakeError, Message
+from leveret.session.link_handshake import (
+    NONCE_BYTES,
+    FollowerHandshake,
+    HandshakeError,
+    Leader,
+    Message,
+)
 from leveret.storage.secret_file import Secret
 from leveret.wire.link import Type, message
 
@@ -45,25 +52,29 @@ class Fencer:
         self._tls = tls
         self._told = False
 
-    async def run(self) -> None:
-        """Tell it, again and again: it may come back at any time, from a copy of its disk as well."""
+    async def run(self, heard: Callable[[Leader], None]) -> None:
+        """Tell it, again and again: it may come back at any time, from a copy of its disk as well.
+
+        `heard` is told what it knows.
+        """
         while True:
             try:
                 async with asyncio.timeout(_TIMEOUT_S):
-                    await self.tell()
-            except (OSError, TimeoutError, HandshakeError) as error:
+                    known = await self.tell()
+            except (OSError, TimeoutError, LeveretError) as error:
                 logger.debug("former_leader_not_reached uri=%s error=%s", self._uri, error)
                 self._told = False
             else:
-                if not self._told:
+                heard(known)
+                if not self._told and known.reign <= self._identity.identity.reign:
                     logger.info(
                         "former_leader_fenced uri=%s epoch=%d", self._uri, self._identity.identity.epoch
                     )
                 self._told = True
             await asyncio.sleep(EVERY_S)
 
-    async def tell(self) -> int:
-        """Tell it once; the highest epoch that it knows of.
+    async def tell(self) -> Leader:
+        """Tell it once; who it is, and the latest reign that it knows of.
 
         Raises:
             OSError: it is not there.
@@ -87,6 +98,7 @@ class Fencer:
             node_id=self._identity.identity.node_id,
             name=self._name,
             nonce=os.urandom(NONCE_BYTES),
+            channel=peer.channel,
         )
 
     def prove(self, handshake: FollowerHandshake, hello: Message) -> Message:
@@ -94,7 +106,7 @@ class Fencer:
         identity = self._identity.identity
         return handshake.answer_hello(
             hello,
-            epoch=identity.epoch,
+            reign=identity.reign,
             followed_epoch=identity.followed_epoch,
             led=identity.led,
             uri=self._own_uri(),
@@ -109,11 +121,11 @@ class _Telling:
         self._peer = LinkPeer()
         self._peer.receiver = self
         self._handshake: FollowerHandshake | None = None
-        self._welcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._welcome: asyncio.Future[Leader] = asyncio.get_running_loop().create_future()
         self._proven = False
 
-    async def tell(self) -> int:
-        """The former leader has taken note; the highest epoch that it knows of."""
+    async def tell(self) -> Leader:
+        """The former leader has taken note; what it knows."""
         self._handshake = await self._fencer.connect(self._peer)
         try:
             self._send(self._handshake.hello())
@@ -133,7 +145,7 @@ class _Telling:
             self._send(self._fencer.prove(self._handshake, said))
             self._proven = True
             return
-        self._welcome.set_result(self._handshake.take_welcome(said).epoch)
+        self._welcome.set_result(self._handshake.take_welcome(said))
 
     def ended(self, error: Exception | None) -> None:
         """See link_peer.Receiver."""

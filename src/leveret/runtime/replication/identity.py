@@ -15,6 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 from leveret.model.errors import StorageError
+from leveret.session.link_handshake import Reign
 from leveret.storage.state_file import StateFile
 
 FILE: Final = "replication.json"
@@ -29,7 +30,8 @@ class Identity(msgspec.Struct, kw_only=True):
         node_id: drawn at the first start.
         role: what the node was last.
         epoch: of its data: the epoch of the leader it is, or follows.
-        seen_epoch: the highest it has heard of.
+        leader_id: who leads, or led, in that epoch; empty if that was not noted.
+        seen_epoch, seen_leader_id: the latest reign it has heard of.
         followed_epoch: of the leader that it was last in step with; 0 for none.
         starts: how often this node began to lead in its epoch.
         rewriting: whether logs of this node were being cut or begun anew for a leader, and not all of that is done:
@@ -37,15 +39,17 @@ class Identity(msgspec.Struct, kw_only=True):
         led: whether it was a leader since then, so that it may have what no other node has.
         replaced_by: the URI of the leader with `seen_epoch`, if it said so.
         had_followers: whether one was in step with it since it leads in its epoch: that one may have been promoted.
-        former_leaders: URIs of those that this node took the place of, to be told so.
+        former_leaders: URIs of those that lead or led before this node, the last one first: to be told when it leads.
     """
 
     node_id: str = ""
     role: Literal["", "leader", "follower"] = ""
     epoch: int = 0
+    leader_id: str = ""
     starts: int = 0
     rewriting: bool = False
     seen_epoch: int = 0
+    seen_leader_id: str = ""
     followed_epoch: int = 0
     led: bool = False
     replaced_by: str = ""
@@ -62,9 +66,23 @@ class Identity(msgspec.Struct, kw_only=True):
         return self.epoch << _STARTS_BITS | self.starts
 
     @property
+    def reign(self) -> Reign:
+        """That of its data."""
+        return Reign(self.epoch, self.leader_id)
+
+    @property
+    def seen(self) -> Reign:
+        """The latest that it knows of."""
+        return max(Reign(self.seen_epoch, self.seen_leader_id), self.reign)
+
+    def see(self, reign: Reign) -> None:
+        """It has heard of this one."""
+        self.seen_epoch, self.seen_leader_id = max(self.seen, reign)
+
+    @property
     def is_fenced(self) -> bool:
         """Whether another node was promoted after this one."""
-        return self.seen_epoch > self.epoch
+        return (self.seen_epoch, self.seen_leader_id) > (self.epoch, self.leader_id)
 
     @property
     def is_clean(self) -> bool:

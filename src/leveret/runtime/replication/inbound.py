@@ -172,8 +172,8 @@ class Inbound:
         loop = asyncio.get_running_loop()
         peer = LinkPeer()
         peer.receiver = self
-        context = self._tls() if self.uri.is_tls else None
         try:
+            context = self._tls() if self.uri.is_tls else None
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await loop.create_connection(
                     lambda: peer,
@@ -182,8 +182,10 @@ class Inbound:
                     ssl=context,
                     server_hostname=self.uri.host if context else None,
                 )
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, LeveretError) as error:
             self._note_error(f"cannot connect to {self.uri}: {str(error) or 'no answer'}")
+            return
+        if self._ended.is_set():
             return
         self._peer = peer
         self._handshake = FollowerHandshake(
@@ -192,6 +194,7 @@ class Inbound:
             node_id=self._identity.identity.node_id,
             name=self._name,
             nonce=os.urandom(NONCE_BYTES),
+            channel=peer.channel,
         )
         self._send(self._handshake.hello())
         self._heard_at_s = loop.time()
@@ -244,6 +247,12 @@ class Inbound:
         """Of this follower: that of the link, but `delayed` when all it brings waits here."""
         state = self.progress.state
         return "delayed" if state == "streaming" and self._hands.apply_delay_ms else state
+
+    @property
+    def error(self) -> str:
+        """What is wrong with the link, or with what it brought; empty for nothing."""
+        held = self._hands.held_back()
+        return self.progress.error or (held.error if held is not None else "")
 
     def held_back(self) -> HeldBack | None:
         """What waits here on purpose; None for a node that applies everything at once."""
@@ -331,12 +340,12 @@ class Inbound:
         if handshake is None or peer is None:
             raise LinkError(f"message of type {message_.type} is not due")
         identity, ahead = self._identity.identity, self._hands.leader_ahead
-        epoch = max(identity.epoch, ahead.epoch) if ahead is not None else identity.epoch
+        reign = identity.reign if ahead is None or ahead.epoch < identity.epoch else ahead.reign
         if not peer.is_trusted:
             self._send(
                 handshake.answer_hello(
                     message_,
-                    epoch=epoch,
+                    reign=reign,
                     followed_epoch=ahead.epoch if ahead is not None else identity.followed_epoch,
                     led=identity.led and ahead is None,
                     uri=self._own_uri(),
@@ -346,10 +355,10 @@ class Inbound:
             return
         leader = handshake.take_welcome(message_)
         self._handshake = None
-        if leader.epoch < epoch:
+        if leader.epoch < reign.epoch:
             raise HandshakeRefused(
                 f"the leader {leader.name} at {self.uri} has epoch {leader.epoch}, this node's data have "
-                f"{epoch}: it was replaced; follow the present leader"
+                f"{reign.epoch}: it was replaced; follow the present leader"
             )
         self._followed.leader_epoch(leader)
         self._hands.joining(leader)

@@ -1,14 +1,15 @@
 """The socket of a replication link: whole messages in, pieces out.
 
 Messages are handed on where they were received, without being copied: a frame's chunks go from there to disk. One
-that is too long for the buffer of the link is received into one of its own.
+that is too long for the buffer of the link is received into one of its own. Who has not proven the secret gets a
+small buffer, and can fill no more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
 from leveret.model.errors import LeveretError
@@ -28,6 +29,8 @@ _BUFFER_BYTES: Final = 1024 * 1024
 """Measured on loopback: half the cost of 256 KiB, and more brings nothing."""
 WRITE_BUFFER_BYTES: Final = 1024 * 1024
 """With more waiting for the socket, `drain` waits."""
+CLOSE_TIMEOUT_S: Final = 3.0
+"""A peer that does not take what was written before the end does not keep the socket, and what waits for it."""
 
 
 class Receiver(Protocol):
@@ -50,8 +53,11 @@ class LinkPeer(asyncio.BufferedProtocol):
         is_trusted: the other side has proven the secret, and may send long messages.
     """
 
-    def __init__(self) -> None:
-        """Not connected yet; set `receiver` before octets can come."""
+    def __init__(self, on_connected: Callable[[LinkPeer], None] | None = None) -> None:
+        """Not connected yet; set `receiver` before octets can come, or in `on_connected`.
+
+        That is called when there is a connection, with TLS if that is spoken: not for who tries and fails.
+        """
         self.receiver: Receiver
         self.address = ""
         self.sent_bytes = 0
@@ -59,7 +65,9 @@ class LinkPeer(asyncio.BufferedProtocol):
         self.is_closed = False
         self.is_trusted = False
         self._transport: asyncio.Transport
-        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._on_connected = on_connected
+        self._closing: asyncio.TimerHandle | None = None
+        self._buffer = memoryview(bytearray(LENGTH.size + SMALL_BYTES_MAX))
         self._filled = 0
         self._long: bytearray | None = None
         self._long_filled = 0
@@ -76,12 +84,18 @@ class LinkPeer(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if peer else ""
+        if self._on_connected is not None:
+            self._on_connected(self)
         self._transport.write(GREETING)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next octets go."""
         if self._long is not None:
             return memoryview(self._long)[self._long_filled :]
+        if self.is_trusted and len(self._buffer) < _BUFFER_BYTES:
+            grown = memoryview(bytearray(_BUFFER_BYTES))
+            grown[: self._filled] = self._buffer[: self._filled]
+            self._buffer = grown
         return self._buffer[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -110,6 +124,8 @@ class LinkPeer(asyncio.BufferedProtocol):
         """The link is gone."""
         self.is_closed = True
         self._writable.set()
+        if self._closing is not None:
+            self._closing.cancel()
         self.receiver.ended(self._error or exc)
 
     def pause_writing(self) -> None:
@@ -141,7 +157,7 @@ class LinkPeer(asyncio.BufferedProtocol):
                 raise LinkError(f"a message of {size} octets")
             start = at + LENGTH.size
             if self._filled - start < size:
-                if size > _BUFFER_BYTES - LENGTH.size:
+                if size > len(buffer) - LENGTH.size:
                     self._long, self._long_filled = bytearray(size), self._filled - start
                     self._long[: self._long_filled] = buffer[start : self._filled]
                     self._filled = at
@@ -171,6 +187,15 @@ class LinkPeer(asyncio.BufferedProtocol):
             self._transport.writelines(cast("Sequence[bytes]", pieces))
 
     @property
+    def channel(self) -> bytes:
+        """What this TLS connection has and no other one has, on both sides alike; empty without TLS.
+
+        It is the client's Finished message, which RFC 5929 calls `tls-unique`.
+        """
+        tls = self._transport.get_extra_info("ssl_object")
+        return (tls.get_channel_binding("tls-unique") or b"") if tls is not None else b""
+
+    @property
     def waiting_bytes(self) -> int:
         """Octets that the socket has not taken yet."""
         return 0 if self.is_closed else self._transport.get_write_buffer_size()
@@ -180,11 +205,13 @@ class LinkPeer(asyncio.BufferedProtocol):
         await self._writable.wait()
 
     def close(self, error: Exception | None = None) -> None:
-        """End the link, for a reason; what was written before is still sent."""
+        """End the link, for a reason; what was written before is still sent, if the peer takes it soon."""
         if not self.is_closed:
             self.is_closed = True
             self._error = error
+            self._writable.set()
             self._transport.close()
+            self._closing = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self._transport.abort)
 
     def abort(self, error: Exception | None = None) -> None:
         """End the link at once."""

@@ -10,13 +10,16 @@ from typing import Final
 from leveret.config.kinds import Address
 from leveret.model.errors import LeveretError
 from leveret.runtime.replication.link_peer import LinkPeer
-from leveret.runtime.replication.outbound import Leading, Outbound
+from leveret.runtime.replication.outbound import HANDSHAKE_TIMEOUT_S, Leading, Outbound
+from leveret.wire.link import LinkError
 
 logger = logging.getLogger(__name__)
 
 TICK_S: Final = 0.05
 BEAT_S: Final = 1.0
 _LINKS_MAX: Final = 256
+UNPROVEN_MAX: Final = 64
+"""Links of which it is not known yet whose they are; with more than that the oldest of them goes."""
 
 
 class ReplicationListener:
@@ -48,7 +51,10 @@ class ReplicationListener:
         """
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(self._accept, ip, port, ssl=tls)
+            timeout_s = HANDSHAKE_TIMEOUT_S if tls is not None else None
+            self._server = await loop.create_server(
+                lambda: LinkPeer(self._connected), ip, port, ssl=tls, ssl_handshake_timeout=timeout_s
+            )
         except OSError as error:
             where = f"cannot listen on {ip}:{port} for followers"
             raise LeveretError(f"{where}: {error.strerror or error}; see replication.port") from error
@@ -56,13 +62,37 @@ class ReplicationListener:
         self._ticking = loop.create_task(self._tick())
         logger.info("replication Listening on %s tls=%s", self.address, "yes" if tls else "no")
 
-    def _accept(self) -> LinkPeer:
-        peer = LinkPeer()
-        link = Outbound(self._leading, peer, self._ended)
+    def _connected(self, peer: LinkPeer) -> None:
+        link = Outbound(self._leading, peer, self._proven, self._ended)
         self.links.append(link)
-        if len(self.links) > _LINKS_MAX:
-            asyncio.get_running_loop().call_soon(peer.abort, LeveretError("too many replication links"))
-        return peer
+        unproven = [link for link in self.links if link.follower is None]
+        if len(unproven) > UNPROVEN_MAX:
+            self._send_away(unproven[0], LinkError("too many others connected, and it did not say who it is"))
+        elif len(self.links) > _LINKS_MAX:
+            self._send_away(link, LinkError("too many replication links"))
+
+    def _proven(self, link: Outbound) -> None:
+        """A follower has one link: acks of another one, or of a copy of the node, say nothing of what it has."""
+        for other in [
+            other for other in self.followers if other.node_id == link.node_id and other is not link
+        ]:
+            logger.warning(
+                "follower_connected_anew node_id=%s address=%s before=%s hint=%s",
+                link.node_id,
+                link.peer.address,
+                other.peer.address,
+                "if these are two nodes, one is a copy of the other: remove replication.json from that one",
+            )
+            self._send_away(other, LinkError("a node with the same id has connected since"))
+
+    def send_away_all(self, why: str) -> None:
+        """End the links of all followers, which may come again: this node is not what it was when they came."""
+        for link in self.followers:
+            self._send_away(link, LinkError(f"follow this node anew: {why}"))
+
+    def _send_away(self, link: Outbound, error: LinkError) -> None:
+        link.peer.abort(error)
+        self._ended(link)
 
     def _ended(self, link: Outbound) -> None:
         feed = self._leading.feed
@@ -77,6 +107,14 @@ class ReplicationListener:
         self._leading.noticed()
 
     async def _tick(self) -> None:
+        try:
+            await self._tick_on()
+        except Exception as bug:
+            # Nobody would be dropped for its silence any more, and publishers would wait for ever.
+            logger.critical("replication_failed action=stop", exc_info=True)
+            self._leading.commits.fail(bug)
+
+    async def _tick_on(self) -> None:
         beat_at_s = 0.0
         loop = asyncio.get_running_loop()
         while True:

@@ -13,29 +13,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from leveret.core.join import (
-    Begin,
-    Bounds,
-    Continue,
-    Cut,
-    Delete,
-    DropBefore,
-    Join,
-    Probe,
-    SetAside,
-    Step,
-)
 from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.replication.catching_up import STEP_BYTES, Lacking
+from leveret.runtime.replication.comparing import Comparing
 from leveret.runtime.replication.feed import Feed
-from leveret.runtime.replication.identity import IdentityFile
+from leveret.runtime.replication.identity import Identity, IdentityFile
 from leveret.runtime.replication.link_peer import LinkPeer
 from leveret.runtime.replication.questions import Questions
 from leveret.session.link_handshake import (
@@ -58,8 +47,11 @@ LIVE_BYTES_MAX: Final = 64 * 1024 * 1024
 """A follower that has so much of what it is sent before it goes back to catching up."""
 FINAL_BYTES: Final = 8 * 1024 * 1024
 """With so little missing the rest is sent in one turn of the loop: a few milliseconds."""
+FINAL_LOGS: Final = 256
+"""And with so few logs that have something missing."""
 SILENCE_S: Final = 15.0
-DEFINITIONS: Final = "definitions"
+HANDSHAKE_TIMEOUT_S: Final = 5.0
+"""So long may a link last without its peer having proven who it is."""
 
 _Struct = TypeVar("_Struct", link.Inventory, link.Headers)
 
@@ -103,8 +95,14 @@ class Outbound:
         follower: who it is; None before it has proven itself.
     """
 
-    def __init__(self, leading: Leading, peer: LinkPeer, on_ended: Callable[[Outbound], None]) -> None:
-        """Serve who has just connected."""
+    def __init__(
+        self,
+        leading: Leading,
+        peer: LinkPeer,
+        on_proven: Callable[[Outbound], None],
+        on_ended: Callable[[Outbound], None],
+    ) -> None:
+        """Serve who has just connected; `on_proven` is told once it is known which follower that is."""
         self.state = ""
         self.is_live = False
         self.follower: Follower | None = None
@@ -118,17 +116,19 @@ class Outbound:
         self.bytes_total = 0
         self.raw_bytes = 0
         self._leading = leading
+        self._on_proven = on_proven
         self._on_ended = on_ended
         self._handshake = LeaderHandshake(
             bytes(leading.secret.octets),
             node_id=leading.identity.identity.node_id,
             name=leading.name,
             nonce=os.urandom(NONCE_BYTES),
+            channel=peer.channel,
         )
         self._counts = False
         """Whether it has been seen in sync since it last joined."""
         self._held: list[Held] = []
-        self._join: Join | None = None
+        self._comparing: Comparing | None = None
         self._lacking: Lacking | None = None
         self._task: asyncio.Task[None] | None = None
         self._began_s = asyncio.get_running_loop().time()
@@ -179,25 +179,37 @@ class Outbound:
             self._send(declined.answer)
             raise
         self.peer.is_trusted = True
-        if leading.met(follower):
-            reason = f"this node was replaced by one with epoch {follower.epoch}"
-            if follower.kind == "follow":
-                self._send(refusal(f"{reason}: follow that one"))
-                self.peer.close()
-                return
-        identity = leading.identity.identity
-        self._send(self._handshake.welcome(epoch=max(identity.epoch, identity.seen_epoch), uri=leading.uri()))
+        is_replaced, own = leading.met(follower), leading.identity.identity
+        reason = self._why_not(follower, own, is_replaced=is_replaced)
+        if follower.kind == "follow" and reason:
+            self._send(refusal(reason))
+            self.peer.close()
+            return
+        # Who comes to follow is told of what it will have; who leads, of any later leader.
+        reign = own.reign if follower.kind == "follow" else own.seen
+        self._send(self._handshake.welcome(reign=reign, uri=leading.uri(), former=own.former_leaders))
         if follower.kind == "fence":
             self.peer.close()
             return
         self.follower = follower
         self.state = "joining"
+        self._on_proven(self)
         logger.info(
             "follower_connected name=%s address=%s node_id=%s",
             follower.name,
             self.peer.address,
             follower.node_id,
         )
+
+    def _why_not(self, follower: Follower, own: Identity, *, is_replaced: bool) -> str:
+        """Why nobody, or not this one, can follow this node now; empty if it can."""
+        if is_replaced:
+            return f"this node was replaced by one with epoch {follower.epoch}: follow that one"
+        if own.role == "follower" and (own.rewriting or not own.followed_epoch):
+            return "this node follows another one, and does not have everything yet"
+        if follower.epoch > own.epoch:
+            return f"this node's data have epoch {own.epoch}, and there is one with epoch {follower.epoch}"
+        return ""
 
     def _send(self, said: Message) -> None:
         self.peer.write(message(Type(said.type), said.payload))
@@ -232,37 +244,39 @@ class Outbound:
     # -- joining ------------------------------------------------------------------------------
 
     def _take_inventory(self, inventory: link.Inventory) -> None:
-        if self.state != "joining" or self._join is not None:
+        if self.state != "joining" or self._comparing is not None:
             raise LinkError("an inventory is not due")
         self._held += inventory.logs
         self.apply_delay_ms = inventory.apply_delay_ms
         if inventory.is_last:
-            self._compare(inventory.files)
+            self._begin_comparing(inventory.files)
 
-    def _compare(self, files: list[str]) -> None:
+    def _begin_comparing(self, files: list[str]) -> None:
         leading, follower = self._leading, self.follower
         assert follower is not None
-        is_clean = not follower.led and follower.followed_epoch == leading.identity.identity.epoch
-        self._join = Join(self, is_clean=is_clean)
-        leading.feed.followers.append(self)
-        # From here on what changes is noted, so nothing is missed while probes are under way.
+        own = leading.identity.identity
+        is_same_reign = (follower.followed_epoch, follower.leader_id) == own.reign
         spared = leading.damaged()
+        # From here on what changes is noted, so nothing is missed while this lasts.
         self._lacking = Lacking(leading.tree, {}, spared, leading.unreadable)
         self._share_files(self._lacking, files)
-        for path in spared:
-            self._join.spare(path)
-        for held in sorted(self._held, key=lambda held: held.path != DEFINITIONS):
-            if held.path not in spared:
-                steps = self._join.compare(held)
-                if held.path == DEFINITIONS and any(
-                    not isinstance(step, Continue | DropBefore) for step in steps
-                ):
-                    # That a log is gone is the definitions' word. If the follower's do not lead to this node's, it
-                    # is this node that lost something: it came back from an old copy, or with nothing.
-                    self._join.doubt()
-                self._take_steps(steps)
-        self._take_steps(self._join.rest())
-        self._held.clear()
+        self._comparing = Comparing(
+            leading.tree,
+            self._lacking,
+            self._held,
+            spared,
+            is_clean=not follower.led and is_same_reign,
+            unreadable=leading.unreadable,
+            ask=lambda probe: self.peer.write(pack(Type.PROBE, probe)),
+        )
+        leading.feed.followers.append(self)
+        self._held = []
+        self._task = asyncio.get_running_loop().create_task(
+            self._ended_by_error(self._compare(self._comparing))
+        )
+
+    async def _compare(self, comparing: Comparing) -> None:
+        await comparing.run(lambda: self.peer.is_closed)
         self._begin_if_decided()
 
     def _share_files(self, lacking: Lacking, held: list[str]) -> None:
@@ -273,49 +287,14 @@ class Outbound:
             if name not in own:
                 lacking.file(name, None)
 
-    def paths(self) -> Iterable[str]:
-        """See core.join.Leader."""
-        return list(self._leading.tree.logs)
-
-    def bounds(self, path: str) -> Bounds | None:
-        """See core.join.Leader."""
-        log = self._leading.tree.logs.get(path)
-        return None if log is None else Bounds(log.first_offset, log.next_offset)
-
-    def header_at(self, path: str, chunk_id: int) -> bytes | None:
-        """See core.join.Leader."""
-        for header, octets in self._leading.tree.logs[path].headers_before(chunk_id + 1, 1):
-            return octets if header.chunk_id == chunk_id else None
-        return None
-
     def _take_headers(self, found: link.Headers) -> None:
-        if self._join is None:
+        if self._comparing is None:
             raise LinkError("headers are not due")
-        self._take_steps(self._join.probed(found.path, found.headers))
+        self._comparing.probed(found)
         self._begin_if_decided()
 
-    def _take_steps(self, steps: list[Step]) -> None:
-        lacking = self._lacking
-        assert lacking is not None
-        for step in steps:
-            match step:
-                case Continue(path, at):
-                    lacking.sent[path] = at
-                case Begin(path, at):
-                    lacking.begin(path, at)
-                case Cut(path, at):
-                    lacking.cut(path, at)
-                case DropBefore(path, at):
-                    lacking.drop(path, at)
-                case Delete(path):
-                    lacking.delete(path)
-                case SetAside(path):
-                    lacking.set_aside(path)
-                case Probe(path, before, chunks_max):
-                    self.peer.write(pack(Type.PROBE, link.Probe(path, before, chunks_max)))
-
     def _begin_if_decided(self) -> None:
-        if self._join is not None and not self._join.is_probing and self.state == "joining":
+        if self._comparing is not None and self._comparing.is_over and self.state == "joining":
             self._begin_catching_up()
 
     # -- catching up --------------------------------------------------------------------------
@@ -325,26 +304,38 @@ class Outbound:
         self.state = "catching_up"
         self._lacking.note_all()
         self.bytes_total = self._lacking.bytes_left()
-        self._task = asyncio.get_running_loop().create_task(self._catch_up(self._lacking))
+        self._task = asyncio.get_running_loop().create_task(
+            self._ended_by_error(self._catch_up(self._lacking))
+        )
+
+    async def _ended_by_error(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:
+            # Whatever it is, a link that goes on without this would never be caught up.
+            is_bug = not isinstance(error, LeveretError | OSError)
+            logger.error("follower_not_caught_up name=%s error=%s", self.node_id, error, exc_info=is_bug)
+            self.peer.close(error)
 
     async def _catch_up(self, lacking: Lacking) -> None:
         feed, peer = self._leading.feed, self.peer
-        try:
-            while not peer.is_closed:
-                if lacking.bytes_left() <= FINAL_BYTES and peer.waiting_bytes < STEP_BYTES:
-                    # What was appended and not cut is on disk, and sent from there: no later frame may have it too.
-                    feed.cut()
-                    while not lacking.is_nothing:
-                        self._send_step(lacking)
-                    self._go_live()
-                    return
-                sent = self._send_step(lacking)
-                await peer.drain()
-                limit = self._leading.bandwidth_bytes_s
-                await asyncio.sleep(sent / limit if limit else 0)
-        except LeveretError as error:
-            logger.error("follower_not_caught_up name=%s error=%s", self.node_id, error)
-            peer.close(error)
+        steps = 0
+        while not peer.is_closed:
+            # More are allowed from time to time: where thousands of queues are busy it would never end.
+            logs_max = FINAL_LOGS + steps // FINAL_LOGS
+            is_little = lacking.logs_left <= logs_max and lacking.bytes_left(exactly=True) <= FINAL_BYTES
+            if is_little and peer.waiting_bytes < STEP_BYTES:
+                # What was appended and not cut is on disk, and sent from there: no later frame may have it too.
+                feed.cut()
+                while not lacking.is_nothing:
+                    self._send_step(lacking)
+                self._go_live()
+                return
+            sent = self._send_step(lacking)
+            steps += 1
+            await peer.drain()
+            limit = self._leading.bandwidth_bytes_s
+            await asyncio.sleep(sent / limit if limit else 0)
 
     def _send_step(self, lacking: Lacking) -> int:
         feed = self._leading.feed
@@ -366,7 +357,7 @@ class Outbound:
         position = feed.begin_live()
         self.peer.write(pack_u64(Type.STREAMING, position))
         self.state = "delayed" if self.apply_delay_ms else "streaming"
-        self.is_live, self._lacking, self._join = True, None, None
+        self.is_live, self._lacking, self._comparing = True, None, None
         feed.count_live()
         if not self.apply_delay_ms:
             feed.in_sync.joined(self.node_id, position, self._leading.clock_ms())
@@ -400,12 +391,13 @@ class Outbound:
         logger.warning(
             "follower_falls_behind node_id=%s waiting_bytes=%d", self.node_id, self.peer.waiting_bytes
         )
+        sent = {name: log.next_offset for name, log in tree.logs.items()}
+        self._lacking = Lacking(tree, sent, leading.damaged(), leading.unreadable)
         self.is_live = False
         feed.count_live()
         feed.in_sync.left(self.node_id)
-        leading.commits.keep()
-        sent = {name: log.next_offset for name, log in tree.logs.items()}
-        self._lacking = Lacking(tree, sent, leading.damaged(), leading.unreadable)
+        # Not now: a frame is being handed out, and what a promise changes in the tree belongs into the next one.
+        asyncio.get_running_loop().call_soon(leading.commits.keep)
         self._begin_catching_up()
 
     def _acked(self, position: int, octets: int) -> None:
@@ -429,10 +421,14 @@ class Outbound:
 
     def beat(self) -> None:
         """Say that the leader is there; end the link of one that is not."""
-        silent_s = asyncio.get_running_loop().time() - self._heard_at_s
+        now_s = asyncio.get_running_loop().time()
+        silent_s = now_s - self._heard_at_s
         if silent_s > SILENCE_S:
             self.peer.abort(LinkError(f"nothing was heard of it for {silent_s:.0f} s"))
-        elif self.follower is not None:
+        elif self.follower is None:
+            if now_s - self._began_s > HANDSHAKE_TIMEOUT_S:
+                self.peer.abort(LinkError(f"it did not say who it is within {HANDSHAKE_TIMEOUT_S:.0f} s"))
+        else:
             left = self._lacking.bytes_left() if self._lacking is not None else 0
             live = self._leading.feed.heartbeat()
             self.peer.write(
@@ -454,7 +450,7 @@ class Outbound:
     def noted_delete(self, name: str) -> None:
         """See feed.Follower."""
         # What the follower has of a log that is compared may be divergent: then it is not to be deleted.
-        is_undecided = self._join is not None and self._join.is_undecided(name)
+        is_undecided = self._comparing is not None and self._comparing.is_undecided(name)
         if self._lacking is not None and not is_undecided:
             self._lacking.deleted(name)
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +46,7 @@ from leveret.runtime.stores import log_name
 from leveret.runtime.tls import client_context, server_context
 from leveret.session.link_handshake import Follower, Leader
 from leveret.storage.divergent import SetAside
-from leveret.storage.secret_file import SECRET_FILE, SecretError, make_or_read, read
+from leveret.storage.secret_file import SECRET_FILE, Secret, SecretError, make_or_read, read
 from leveret.storage.tree import Tree
 
 logger = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class Roles:
         self.feed: Feed | None = None
         self._identity = IdentityFile(data_dir)
         self._settings = config.followers
-        self._succession = Succession(self._identity, self._fencer)
+        self._succession = Succession(self._identity, self._fencer, self._replaced)
         self._tasks: set[asyncio.Task[None]] = set()
         self._changing = asyncio.Lock()
         self._unreadable: set[str] = set()
@@ -157,6 +158,7 @@ class Roles:
 
     async def _close(self, *, in_order: bool) -> None:
         """Whatever this node is, it is no more."""
+        self._succession.stop()
         if self.inbound is not None:
             self.inbound.stop()
             self.inbound = None
@@ -197,7 +199,22 @@ class Roles:
                 logger.error("log_not_replicated log=%s error=%s", name, error)
             await self._listen(node, waits=self._settings.confirm == "in_sync", recorded=recorded)
         await node.open()
-        self._succession.tell_former_leaders()
+        if self._elected is None:
+            self._succession.tell_former_leaders(self.own_uri())
+
+    async def _lead_or_end(
+        self, *, raises_epoch: bool, epoch: int = 0, recorded: frozenset[str] = frozenset()
+    ) -> None:
+        """As `_lead`, of a node that is no follower any more: if it cannot lead it is nothing, and ends.
+
+        So its service manager starts it again; until then it does not look like a leader, nor holds a lease.
+        """
+        try:
+            await self._lead(raises_epoch=raises_epoch, epoch=epoch, recorded=recorded)
+        except Exception as error:
+            logger.critical("cannot_lead epoch=%d error=%s action=stop", self.epoch, error)
+            self.failed.set()
+            raise
 
     def _take(self, node: Node, role: str) -> Node:
         self.node, self.role = node, role
@@ -228,7 +245,7 @@ class Roles:
             tree=node.tree,
             feed=self.feed,
             commits=node.commits,
-            secret=make_or_read(self.data_dir) if self.role == "leader" else read(self.data_dir),
+            secret=self._secret(role=self.role),
             identity=self._identity,
             name=self.config.node_name,
             bandwidth_bytes_s=settings.bandwidth_bytes_s,
@@ -262,18 +279,24 @@ class Roles:
         if self.node.broker.refuses_durable:
             self.node.commits.give_up()
 
+    def _secret(self, *, role: str) -> Secret:
+        """A leader makes one if there is none. With etcd nobody knows beforehand who leads first."""
+        makes = role == "leader" or self._elected is not None
+        return make_or_read(self.data_dir) if makes else read(self.data_dir)
+
     def own_uri(self) -> str:
-        """Where other nodes find this one's replication listener; empty if it has none."""
+        """Where other nodes find this one's replication listener; empty if it has none, or nobody says where."""
         if self._settings.advertised_uri is not None:
             return str(self._settings.advertised_uri)
-        if self.listener is None or self.listener.address is None:
+        address = self.listener.address if self.listener is not None else None
+        if address is None or ip_address(address.ip).is_unspecified:
             return ""
-        return str(NodeUri("tls" if self._settings.tls.certfile else "tcp", *self.listener.address))
+        return str(NodeUri("tls" if self._settings.tls.certfile else "tcp", *address))
 
     # -- to follow ----------------------------------------------------------------------------
 
     async def _follow(self, uri: NodeUri) -> None:
-        secret = read(self.data_dir)
+        secret = self._secret(role="follower")
         identity = self._identity.identity
         identity.role = "follower"
         self._identity.save()
@@ -345,6 +368,8 @@ class Roles:
         """Durable before a log is touched: until the join ends this node is no copy of anything that was promised."""
         self._identity.identity.rewriting = True
         self._identity.save()
+        if self.listener is not None:
+            self.listener.send_away_all("it is being brought in line with its leader")
 
     def _replayed(self, name: str, log: Any, chunk: Any) -> None:
         self.node.replayed(name, log, chunk)
@@ -355,9 +380,8 @@ class Roles:
 
     def leader_epoch(self, leader: Leader) -> None:
         """See inbound.Followed: from here on its chunks may come."""
-        identity = self._identity.identity
-        identity.seen_epoch = max(identity.seen_epoch, leader.epoch)
-        self._identity.save()
+        assert self.inbound is not None
+        self._succession.followed(leader, self.inbound.uri)
 
     def _set_aside(self, leader: Leader, logs_dir: Path | None = None) -> SetAside:
         """Keeps what this node has, and the leader has not."""
@@ -390,9 +414,12 @@ class Roles:
                     "divergent_messages_set_aside report=%s see=list_divergent_messages", report.id
                 )
             applier.aside = None
+        is_same_reign = identity.reign == leader.reign
         identity.epoch = identity.followed_epoch = leader.epoch
-        identity.led = identity.rewriting = False
+        identity.leader_id, identity.led, identity.rewriting = leader.leader_id, False, False
         self._identity.save()
+        if self.listener is not None and not is_same_reign:
+            self.listener.send_away_all("its leader is another one now")
         if applier is not None and applier.has_rewritten:
             self._show_anew(applier)
 
@@ -409,6 +436,11 @@ class Roles:
         """A node came to the listener; tell whether it, or whom it knows, has replaced this one."""
         if not self._succession.met(other):
             return False
+        self._replaced(other)
+        return self.role == "leader"
+
+    def _replaced(self, other: Follower | Leader) -> None:
+        """See Succession: what it tells of is on disk."""
         if self.role == "leader":
             logger.error(
                 "replaced epoch=%d by_epoch=%d by=%s uri=%s action=stop_serving",
@@ -418,14 +450,13 @@ class Roles:
                 other.uri or "unknown",
             )
             self._spawn(self.fence())
-        return self.role == "leader"
 
     def _hand_over(self, follower: Follower, epoch: int) -> None:
         """See outbound.Leading: what was received is appended, and goes to the follower with the next cut."""
         if self.role != "leader":
             raise PreconditionFailed("this node does not lead")
         self.node.engine.flush()
-        self._met(replace(follower, epoch=epoch))
+        self._met(replace(follower, epoch=epoch, leader_id=follower.node_id))
 
     def _is_down(self, vhost: str, name: str) -> bool:
         queue = self.node.broker.queues.get((vhost, name))
@@ -469,7 +500,7 @@ class Roles:
         async with self._changing:
             if self.role != "leader":
                 await self._close(in_order=True)
-                await self._lead(raises_epoch=False, epoch=epoch, recorded=recorded)
+                await self._lead_or_end(raises_epoch=False, epoch=epoch, recorded=recorded)
 
     async def follow_leader(self, uri: NodeUri) -> None:
         """See elected.Candidate."""
@@ -482,7 +513,7 @@ class Roles:
     def _fencer(self, uri: NodeUri) -> Fencer:
         return Fencer(
             uri,
-            secret=make_or_read(self.data_dir),
+            secret=self._secret(role="leader"),
             identity=self._identity,
             name=self.config.node_name,
             own_uri=self.own_uri,
@@ -507,8 +538,7 @@ class Roles:
         undecided = self._undecided(apply_until_ms)
         reason = undecided or self._why_not(state, apply_until_ms)
         if self._delaying is not None:
-            left = await self._delaying.left_after(-1 if apply_until_ms is None else apply_until_ms)
-            outcome["held_back"] = held_back(left)
+            outcome["held_back"] = held_back(await self._delaying.left_after(apply_until_ms))
         if dry_run or undecided or (reason and not force):
             return outcome | {"reason": reason or None}
         began_s = time.perf_counter()
@@ -533,9 +563,8 @@ class Roles:
                 str(self.inbound.uri) if self.inbound is not None else self._identity.identity.replaced_by
             )
             await self._close(in_order=True)
-            if former:
-                self._identity.identity.former_leaders = [former]
-            await self._lead(raises_epoch=True)
+            self._succession.took_over_from(former)
+            await self._lead_or_end(raises_epoch=True)
         return outcome | self._promoted(began_s)
 
     async def _end_delay(self, delaying: Delaying, until_ms: int) -> str | None:
@@ -618,7 +647,7 @@ class Roles:
             "node_id": identity.node_id,
             "node": self.config.node_name,
             "state": self.state,
-            "error": self.inbound.progress.error if self.inbound else "",
+            "error": self.inbound.error if self.inbound else "",
             "listener": str(address) if address else None,
             "confirm": settings.confirm,
             "min_in_sync": settings.min_in_sync,

@@ -42,7 +42,7 @@ def follower_status(
         name=leader.name if leader else "",
         epoch=leader.epoch if leader else identity.seen_epoch,
         state=inbound.state,
-        error=progress.error or held.error,
+        error=inbound.error,
         connected_at_ms=progress.connected_at_ms,
         position=progress.position,
         applied_position=None if is_delayed else progress.applied_position,

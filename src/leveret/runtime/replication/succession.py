@@ -15,7 +15,7 @@ from leveret.config.uris import NodeUri, parse_node_uri
 from leveret.model.errors import LeveretError
 from leveret.runtime.replication.fencer import Fencer
 from leveret.runtime.replication.identity import IdentityFile
-from leveret.session.link_handshake import Follower
+from leveret.session.link_handshake import FORMER_LEADERS_MAX, Follower, Leader, Reign
 
 logger = logging.getLogger(__name__)
 
@@ -25,10 +25,19 @@ _ASK_TIMEOUT_S: Final = 1.0
 class Succession:
     """See the module."""
 
-    def __init__(self, identity: IdentityFile, fencer: Callable[[NodeUri], Fencer]) -> None:
-        """`fencer` makes what tells the node at a URI of this one's epoch."""
+    def __init__(
+        self,
+        identity: IdentityFile,
+        fencer: Callable[[NodeUri], Fencer],
+        replaced: Callable[[Leader], None],
+    ) -> None:
+        """`fencer` makes what tells the node at a URI of this one's epoch; it may know of a later one itself.
+
+        Of that `replaced` is told, once it is on disk.
+        """
         self._identity = identity
         self._fencer = fencer
+        self._replaced = replaced
         self._telling: dict[Fencer, asyncio.Task[None]] = {}
 
     # -- to lead ------------------------------------------------------------------------------
@@ -44,7 +53,8 @@ class Succession:
         if raises_epoch or not identity.epoch:
             identity.epoch = max(identity.epoch, identity.seen_epoch) + 1
         identity.epoch = max(identity.epoch, epoch)
-        identity.seen_epoch = max(identity.seen_epoch, identity.epoch)
+        identity.leader_id = identity.node_id
+        identity.see(identity.reign)
         if epoch_before == identity.epoch:
             identity.starts += 1
         else:
@@ -55,14 +65,16 @@ class Succession:
         self._identity.save()
         logger.info("leading epoch=%d node_id=%s", identity.epoch, identity.node_id)
 
-    def tell_former_leaders(self) -> None:
-        """Tell those whose place this node took, for as long as it leads: one may come back at any time."""
+    def tell_former_leaders(self, own_uri: str) -> None:
+        """Tell all that led before this node, for as long as it leads: one may come back at any time."""
         for uri in self._identity.identity.former_leaders:
+            if uri == own_uri:
+                continue
             try:
                 fencer = self._fencer(parse_node_uri(uri))
             except ValueError:
                 continue
-            self._telling[fencer] = asyncio.get_running_loop().create_task(fencer.run())
+            self._telling[fencer] = asyncio.get_running_loop().create_task(fencer.run(self._heard))
 
     def stop(self) -> None:
         """Tell nobody any more."""
@@ -96,7 +108,7 @@ class Succession:
                 )
                 return False
         else:
-            if known > identity.epoch:
+            if known.reign > identity.reign:
                 return False
         logger.warning(
             "leads_on epoch=%d former_leader=%s hint=this node was promoted: take --follow from its command line",
@@ -107,17 +119,49 @@ class Succession:
 
     # -- to be replaced -----------------------------------------------------------------------
 
+    def followed(self, leader: Leader, at: NodeUri) -> None:
+        """This node follows that leader: the one to be told, with those before it, should this one lead one day.
+
+        Raises:
+            StorageError: the disk refuses it.
+        """
+        identity = self._identity.identity
+        identity.see(leader.reign)
+        self._note_former([str(at), *leader.former])
+        self._identity.save()
+
+    def took_over_from(self, uri: str) -> None:
+        """The node at that URI is to be told; not on disk before `take_lead`."""
+        self._note_former([uri, *self._identity.identity.former_leaders])
+
+    def _note_former(self, uris: list[str]) -> None:
+        others = [uri for uri in dict.fromkeys(uris) if uri]
+        self._identity.identity.former_leaders = others[:FORMER_LEADERS_MAX]
+
+    def _heard(self, other: Leader) -> None:
+        """A former leader was told; it may know of a leader that came after this one."""
+        identity = self._identity.identity
+        if other.reign > identity.reign:
+            self._see(other.reign, other.uri if other.leader_id == other.node_id else "")
+            self._replaced(other)
+
+    def _see(self, reign: Reign, uri: str) -> None:
+        identity = self._identity.identity
+        if reign > identity.seen:
+            identity.see(reign)
+            identity.replaced_by = uri
+            # Before anything else happens: nothing is promised from here on, nor after a restart.
+            self._identity.save()
+
     def met(self, other: Follower) -> bool:
         """Another node has come, of which this one knows now; tell whether that, or whom it follows, replaces this.
 
         Raises:
             StorageError: the disk refuses it.
         """
-        identity = self._identity.identity
-        if other.epoch <= identity.epoch:
-            return False
-        if other.epoch > identity.seen_epoch:
-            identity.seen_epoch, identity.replaced_by = other.epoch, other.uri
-            # Before anything else happens: nothing is promised from here on, nor after a restart.
-            self._identity.save()
-        return True
+        own = self._identity.identity.reign
+        # Who comes to follow in the same epoch does not lead any more, whoever it was or followed.
+        is_later = other.reign > own if other.kind == "fence" else other.epoch > own.epoch
+        if is_later:
+            self._see(other.reign, other.uri)
+        return is_later

@@ -226,7 +226,7 @@ def test_a_dry_run_tells_what_would_be_lost(ctl: Ctl, replication: FakeReplicati
         "State: streaming\nEpoch: 3\n",
         "",
     )
-    assert replication.told == [("promote", True, False)]
+    assert replication.told == [("promote", True, False, None)]
 
 
 @pytest.mark.parametrize(
@@ -262,6 +262,62 @@ def test_a_follower_is_promoted(ctl: Ctl, replication: FakeReplication) -> None:
         "Promoted: in 42 ms\nLost: 12 messages, 3456 bytes, 0.8 s\nState: leader\nEpoch: 4\n",
         "",
     )
+
+
+HELD = {
+    "messages": 7,
+    "records": 9,
+    "bytes": 1234,
+    "oldest_at_ms": 1_700_000_000_000,
+    "newest_at_ms": 1_700_000_060_000,
+}
+
+
+def test_a_delayed_follower_shows_what_it_holds_back(ctl: Ctl, replication: FakeReplication) -> None:
+    replication.follow("delayed", apply_delay_s=1800.0, held_back=HELD)
+    shown = lines(ctl("-q", "replication_status")[1])
+    assert "Apply delay: 1800 s" in shown
+    assert (
+        "Held back: 7 messages, 9 records, 1.2 kB; done by the leader from 2023-11-14 22:13:20+00:00 to "
+        "2023-11-14 22:14:20+00:00"
+    ) in shown
+
+
+@pytest.mark.parametrize(
+    ("option", "until_ms"),
+    [
+        (("--apply-until", "2023-11-14T22:13:20"), 1_700_000_000_000),
+        (("--apply-until", "2023-11-14T23:13:20.250+01:00"), 1_700_000_000_250),
+        (("--apply-delayed",), (1 << 62) - 1),
+    ],
+)
+def test_what_a_delayed_follower_applies_first_is_the_operator_s_choice(
+    ctl: Ctl, replication: FakeReplication, option: tuple[str, ...], until_ms: int
+) -> None:
+    replication.follow("delayed", held_back=HELD)
+    replication.held_back = {**HELD, "oldest_at_ms": None, "newest_at_ms": None}
+    shown = lines(ctl("-q", "promote_follower", *option)[1])
+    assert replication.told == [("promote", False, False, until_ms)]
+    assert "Not applied: 7 messages, 9 records, 1.2 kB" in shown
+    assert "Set aside as: r1" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--apply-until", "noon"), "'noon' is no time such as 2026-11-21T14:30:00"),
+        (
+            ("--apply-until", "2023-11-14T22:13:20", "--apply-delayed"),
+            "--apply-delayed applies all, --apply-until a part: give one of the two",
+        ),
+    ],
+)
+def test_a_choice_that_is_none_is_refused(
+    ctl: Ctl, replication: FakeReplication, options: tuple[str, ...], error: str
+) -> None:
+    replication.follow("delayed")
+    assert ctl("-q", "promote_follower", *options) == (64, "", f"leveretctl: {error}\n")
+    assert replication.told == []
 
 
 def test_a_follower_that_has_not_all_is_promoted_by_force_only(

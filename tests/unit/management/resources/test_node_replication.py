@@ -38,9 +38,25 @@ def test_a_follower_is_promoted(admin: Client, node: FakeNode) -> None:
         "epoch": 4,
         "promoted": True,
         "took_ms": 42,
+        "held_back": None,
+        "set_aside": None,
         "reason": None,
     }
-    assert node.replication.told == [("promote", False, False)]
+    assert node.replication.told == [("promote", False, False, None)]
+
+
+def test_of_a_delayed_follower_it_is_said_what_it_applies_first(admin: Client, node: FakeNode) -> None:
+    node.replication.follow("delayed")
+    assert (
+        admin.post(f"{REPLICATION}/promote", dry_run=True, apply_until_ms=1_700_000_000_000).status_code
+        == 200
+    )
+    assert admin.post(f"{REPLICATION}/promote", dry_run=True, apply_delayed=True).status_code == 200
+    told = [until_ms for *_, until_ms in node.replication.told]
+    assert (told[0], told[1] > 1 << 60) == (1_700_000_000_000, True)
+    both = admin.post(f"{REPLICATION}/promote", apply_delayed=True, apply_until_ms=1)
+    assert (both.status_code, len(node.replication.told)) == (400, 2)
+    assert admin.post(f"{REPLICATION}/promote", apply_until_ms=-1).status_code == 400
 
 
 def test_a_dry_run_promotes_nothing_and_is_no_failure(admin: Client, node: FakeNode) -> None:

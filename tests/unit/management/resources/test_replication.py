@@ -7,6 +7,7 @@ import pytest
 
 from leveret.model.definitions import Put, Vhost
 from leveret.model.errors import LeveretError
+from leveret.runtime.standby_recovery import Target, Wanted
 
 if TYPE_CHECKING:
     from ..conftest import Client, FakeNode
@@ -47,6 +48,16 @@ def test_the_schema_mode_and_user_are_set(admin: Client, node: FakeNode) -> None
     assert node.schema_sync.told == [("u", "p")]
 
 
+def test_a_schema_sync_is_asked_for_and_looked_at(admin: Client, node: FakeNode) -> None:
+    path = "/api/replication/schema"
+    assert admin.post(f"{path}/sync").json()["deletes"] == 2
+    assert admin.post(f"{path}/sync", force=True).status_code == 200
+    assert node.schema_sync.told == [("sync", False), ("sync", True)]
+    assert admin.post(f"{path}/sync", force=7).status_code == 400
+    assert [row["action"] for row in admin.get(f"{path}/diff").json()] == ["change"]
+    assert [row["stamp"] for row in admin.get(f"{path}/history").json()] == [7]
+
+
 def test_the_status_of_a_downstream_has_a_row_a_vhost(admin: Client) -> None:
     for path in ("/api/tanzu/osr/standby/status", "/api/replication/status"):
         [row] = admin.get(path).json()
@@ -69,10 +80,27 @@ def test_the_standby_is_connected_disconnected_and_emptied(admin: Client, node: 
 
 
 @pytest.mark.parametrize(
-    "path", ["available", "summary", "disk-usage", "data", "upstream-metrics", "downstream-metrics"]
+    "path",
+    [
+        "available",
+        "summary",
+        "disk-usage",
+        "data",
+        "upstream-metrics",
+        "downstream-metrics",
+        "downstreams",
+    ],
 )
 def test_what_is_there_to_recover_is_shown(admin: Client, path: str) -> None:
     assert len(admin.get(f"{STANDBY}/{path}").json()) == 1
+
+
+def test_what_is_kept_for_the_standby_is_deleted_and_told(admin: Client, node: FakeNode) -> None:
+    assert admin.post(f"{STANDBY}/delete-outgoing").json() == [{"vhost": "v", "bytes": 7}]
+    assert admin.post(f"{STANDBY}/delete-orphaned").json() == [{"vhost": "gone", "bytes": 5}]
+    assert admin.delete(f"{STANDBY}/downstreams/eu.2").status_code == 204
+    reply = admin.delete(f"{STANDBY}/downstreams/eu.3")
+    assert (reply.status_code, "eu.3" in reply.json()["reason"]) == (404, True)
 
 
 def test_a_promotion_tells_how_it_goes_and_ends_with_its_summary(admin: Client, node: FakeNode) -> None:
@@ -82,7 +110,7 @@ def test_a_promotion_tells_how_it_goes_and_ends_with_its_summary(admin: Client, 
     *progress, last = lines(reply.text)
     assert progress == [{"progress": news} for news in node.standby.news]
     assert last == {"summary": node.standby.promotion_summary()}
-    assert node.standby.told == [(False, True, ["w"])]
+    assert node.standby.told == [Wanted(all_available=True, exclude=["w"])]
 
 
 def test_a_promotion_of_an_upstream_is_refused(admin: Client, node: FakeNode) -> None:
@@ -103,3 +131,75 @@ def test_a_bug_in_a_promotion_is_answered_too(admin: Client, node: FakeNode) -> 
     assert admin.post(f"{STANDBY}/promote").status_code == 500
     node.standby.news = [{"event": "started"}]
     assert lines(admin.post(f"{STANDBY}/promote").text)[-1]["error"] == "ZeroDivisionError"
+
+
+def test_a_promotion_can_be_of_some_queues_and_of_a_moment(admin: Client, node: FakeNode) -> None:
+    reply = admin.post(f"{STANDBY}/promote", queues=["b", "a"], as_of="2023-11-14 22:13:20")
+    assert reply.status_code == 200
+    assert node.standby.told == [Wanted(queues=["a", "b"], as_of_ms=1_700_000_000_000)]
+
+
+@pytest.mark.parametrize(("as_of", "text"), [("yesterday", "the form is"), ("2999-01-01", "in the future")])
+def test_a_moment_that_is_none_or_not_past_is_refused(admin: Client, as_of: str, text: str) -> None:
+    reply = admin.post(f"{STANDBY}/promote", as_of=as_of)
+    assert (reply.status_code, text in reply.json()["reason"]) == (400, True)
+
+
+def test_with_a_target_nothing_is_promoted(admin: Client, node: FakeNode) -> None:
+    to = {"uri": "amqps://r%40x@rabbit.example:5999/eu%2F1?cacertfile=/ca.pem", "password": "s3kRe7"}
+    reply = admin.post(f"{STANDBY}/promote", to=to)
+    assert lines(reply.text) == [{"summary": node.standby.promotion_summary()}]
+    [(wanted, target)] = node.standby.told
+    assert wanted == Wanted()
+    assert target == Target(
+        host="rabbit.example",
+        port=5999,
+        username="r@x",
+        password="s3kRe7",
+        vhost="eu/1",
+        tls=True,
+        cacertfile="/ca.pem",
+    )
+    assert "s3kRe7" not in repr(target)
+
+
+@pytest.mark.parametrize(
+    ("uri", "text"),
+    [
+        ("http://host", "amqp:// or amqps://"),
+        ("amqp://", "amqp:// or amqps://"),
+        ("amqp://[host", "is no URI"),
+        ("amqp://host:port", "is no URI"),
+        ("amqp://user:s3kRe7@host", "has a password in it"),
+        ("amqp://user@host?verify=maybe", "verify_peer, verify_none"),
+        ("amqp://user@host?heartbeat=1", "'heartbeat' is none of"),
+    ],
+)
+def test_a_target_that_cannot_be_is_refused_without_repeating_what_may_be_secret(
+    admin: Client, node: FakeNode, uri: str, text: str
+) -> None:
+    for path in ("promote", "dry-run"):
+        reply = admin.post(f"{STANDBY}/{path}", to={"uri": uri, "password": "s3kRe7"})
+        assert reply.status_code == 400
+        assert text in reply.json()["reason"]
+        assert "s3kRe7" not in reply.text
+    assert node.standby.told == []
+
+
+def test_a_dry_run_and_a_rehearsal_tell_how_they_go(admin: Client, node: FakeNode) -> None:
+    node.standby.news = [{"event": "started"}]
+    for path in ("dry-run", "rehearse"):
+        progress, last = lines(admin.post(f"{STANDBY}/{path}", queues=["q"]).text)
+        assert progress == {"progress": {"event": "started"}}
+        assert last["summary"]["queues"] == []
+    wanted = Wanted(queues=["q"])
+    assert node.standby.told == [(wanted, None), wanted]
+
+
+def test_a_rehearsal_has_no_target(admin: Client, node: FakeNode) -> None:
+    assert admin.post(f"{STANDBY}/rehearse", to={"uri": "amqp://host"}).status_code == 400
+    assert node.standby.told == []
+
+
+def test_an_upstream_that_lost_its_place_comes_back(admin: Client) -> None:
+    assert admin.post(f"{STANDBY}/rejoin").json()["messages"] == 2

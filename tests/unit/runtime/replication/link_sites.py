@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from isal.isal_zlib import crc32
 
 from leveret.config.uris import NodeUri
 from leveret.core.in_sync import InSync
-from leveret.model.errors import StorageError
+from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.node import clock_ms
 from leveret.runtime.replication.applier import Applier, Hands
@@ -59,6 +60,7 @@ class LeaderSite:
         self.commits = GroupCommit(fsync=True, on_failure=fail)
         self.identity = IdentityFile(directory)
         self.identity.identity.epoch = epoch
+        self.identity.identity.leader_id = self.identity.identity.node_id
         self.feed = Feed(
             self.tree,
             InSync(ack_timeout_ms=60_000, min_in_sync=0),
@@ -140,7 +142,14 @@ class LeaderSite:
 class FollowerSite:
     """A follower's tree and link; also its own inbound.Followed."""
 
-    def __init__(self, directory: Path, uri: NodeUri) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        uri: NodeUri,
+        *,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+        on_hopeless: Callable[[LeveretError], None] = fail,
+    ) -> None:
         directory.mkdir(exist_ok=True)
         self.directory = directory
         self.tree = Tree(directory)
@@ -149,7 +158,7 @@ class FollowerSite:
         self.identity = IdentityFile(directory)
         self.seen: dict[str, list[int]] = {}
         self.applier = Applier(
-            self.tree, self.commits, self._replayed, on_joining=self._joining, on_joined=self._joined
+            self.tree, self.commits, self._replayed, self._rewriting, self._joining, self._joined
         )
         self.inbound = Inbound(
             uri,
@@ -161,9 +170,9 @@ class FollowerSite:
             commits=self.commits,
             followed=self,
             clock_ms=clock_ms,
-            tls=lambda: None,
+            tls=tls,
             answer=unheard,
-            on_hopeless=fail,
+            on_hopeless=on_hopeless,
         )
         self.running = asyncio.create_task(self.inbound.run())
 
@@ -174,6 +183,9 @@ class FollowerSite:
     def _replayed(self, name: str, log: Log, chunk: Chunk) -> None:
         assert crc32(chunk.data) == chunk.header.crc
         self.seen.setdefault(name, []).append(chunk.header.chunk_id)
+
+    def _rewriting(self) -> None:
+        self.identity.identity.rewriting = True
 
     def files(self) -> list[str]:
         return [name for name, _ in self.tree.files()]
@@ -197,7 +209,8 @@ class FollowerSite:
         assert isinstance(self.applier.aside, SetAside)
         self.applier.aside.finish()
         self.identity.identity.followed_epoch = self.identity.identity.epoch = leader.epoch
-        self.identity.identity.led = False
+        self.identity.identity.leader_id = leader.leader_id
+        self.identity.identity.led = self.identity.identity.rewriting = False
         self.identity.save()
 
     async def stop(self) -> None:

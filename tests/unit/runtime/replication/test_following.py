@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 
 from leveret.runtime.replication import outbound
 from leveret.testing.compare import compare
+from leveret.wire.link import Octets
 from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, in_sync, until
 
 
@@ -130,5 +132,99 @@ def test_a_leader_that_comes_back_with_nothing_has_nothing_deleted(tmp_path: Pat
             for path in (again.directory / "divergent").rglob("*.segment")
         }
         assert aside == held
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_only_another_leader_of_the_same_epoch_had_is_not_deleted(
+    tmp_path: Path, is_known: bool
+) -> None:
+    """Two followers were promoted beside each other: a node that followed the one comes to the other."""
+
+    async def scenario() -> None:
+        dice = random.Random(1)
+        one, other = (LeaderSite(tmp_path / name, dice) for name in ("one", "other"))
+        one.append("definitions")
+        one.commits.begin()
+        await one.commits.settle()
+        shutil.copytree(one.directory / "definitions", other.directory / "definitions")
+        other.tree.open_all()
+        one.append("queues/0000000000000001")
+        other.append("queues/0000000000000002")
+        if is_known:
+            other.append("queues/0000000000000001")
+        for leader in (one, other):
+            leader.commits.begin()
+        follower = FollowerSite(tmp_path / "follower", await one.start())
+        await until(lambda: in_sync(one), "in sync with the one")
+        await follower.stop()
+        held = {path.read_bytes() for path in (tmp_path / "follower/queues").rglob("*.segment")}
+        again = FollowerSite(tmp_path / "follower", await other.start())
+        await until(lambda: in_sync(other), "in sync with the other")
+        await again.stop()
+        for leader in (one, other):
+            await leader.stop()
+        assert compare(other.directory, again.directory).is_identical
+        aside = {path.read_bytes() for path in (again.directory / "divergent").rglob("*.segment")}
+        assert held == aside
+
+    asyncio.run(scenario())
+
+
+def test_a_copy_is_none_until_all_of_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes log by log: a settlement of one queue may be there before what it made of the other is."""
+    monkeypatch.setattr(outbound, "FINAL_BYTES", 0)
+    monkeypatch.setattr(outbound, "STEP_BYTES", 500)
+
+    async def scenario() -> None:
+        leader = LeaderSite(tmp_path / "leader", random.Random(1))
+        for _ in range(200):
+            leader.change()
+        follower = FollowerSite(tmp_path / "follower", await leader.start())
+        identity = follower.identity.identity
+        await until(lambda: follower.tree.logs, "begun")
+        assert identity.rewriting
+        await until(lambda: in_sync(leader), "in sync")
+        assert not identity.rewriting
+        for link in leader.listener.links:
+            link.peer.abort()
+        await until(lambda: not leader.listener.links, "away")
+        await until(lambda: in_sync(leader), "in sync again, having missed nothing")
+        assert not identity.rewriting
+        await follower.stop()
+        await leader.stop()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_passed_on_is_what_was_received_though_the_buffer_it_came_in_is_used_again(
+    tmp_path: Path,
+) -> None:
+    """A follower's follower."""
+    sent: list[bytes] = []
+
+    class Last:
+        is_live = True
+        node_id = "last"
+
+        def send_frame(self, pieces: list[Octets], octets: int) -> None:
+            sent.append(b"".join(pieces))
+
+    async def scenario() -> None:
+        made = LeaderSite(tmp_path / "made", random.Random(1))
+        relay = LeaderSite(tmp_path / "relay", random.Random(1))
+        made.append("queues/0000000000000001")
+        [(segment, header, octets)] = made.log("queues/0000000000000001").read_segments(0, 1)
+        relay.feed.compresses = False
+        relay.feed.followers.append(Last())  # type: ignore[arg-type]
+        relay.feed.count_live()
+        buffer = bytearray(octets)
+        relay.log("queues/0000000000000001").append_raw(header, memoryview(buffer), segment)
+        buffer[:] = bytes(len(buffer))
+        relay.feed.cut()
+        assert octets in sent[0]
+        for site in (made, relay):
+            await site.stop()
 
     asyncio.run(scenario())

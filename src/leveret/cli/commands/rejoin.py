@@ -1,0 +1,26 @@
+"""The way back of an upstream that lost its place."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leveret.cli.command import Session, command
+from leveret.cli.values import Report, Table
+
+_QUEUES: Final = ("virtual_host", "queue", "messages", "settlements_lost")
+
+
+@command("Coming back as a downstream ...", "rejoin_as_downstream")
+def rejoin_as_downstream(ctl: Session) -> Report:
+    """Follow the node that took this one's place, keep apart what it never saw, and tell what that is."""
+    found = ctl.api.post_slowly("replication", "standby", "rejoin", body={})
+    lines = [("Following", ", ".join(found["upstream_endpoints"]))]
+    if found["report"]:
+        lines += [
+            ("Never seen there", f"{found['messages']} messages, kept here"),
+            ("Consumed here only", f"{found['settlements_lost']} messages, which are there again"),
+            ("See them with", f"list_divergent_messages --report {found['report']}"),
+        ]
+    else:
+        lines += [("Never seen there", "nothing")]
+    return Report(lines, found, Table.of(_QUEUES, found["queues"], unknown=None))

@@ -1,0 +1,242 @@
+"""Recovering what a downstream has transferred: a promotion, a look before it, a rehearsal, another broker."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+from typer import Option
+
+from leveret.cli import exits
+from leveret.cli.api import CtlError
+from leveret.cli.command import Session, command
+from leveret.cli.secrets import password_of
+from leveret.cli.values import Report, Table
+
+TO_PASSWORD: Final = "LEVERETCTL_TO_PASSWORD"
+_SUMMARY: Final = ("first_timestamp", "last_timestamp", "message_count", "virtual_host")
+_QUEUES: Final = ("virtual_host", "queue", "message_count", "first_timestamp", "last_timestamp")
+_PROMOTION: Final = "the promotion; promote again, it goes on from there"
+_LOOK: Final = "that; nothing was changed"
+
+FromScratch = Annotated[
+    bool,
+    Option("--start-from-scratch", help="Recover consumed messages too, whatever was recovered before."),
+]
+AllAvailable = Annotated[
+    bool, Option("--all-available", help="Recover all there is where nothing tells what was consumed.")
+]
+ExcludeVirtualHosts = Annotated[
+    str, Option("--exclude-virtual-hosts", help="Virtual hosts to leave out, separated by commas.")
+]
+Queues = Annotated[str, Option("--queues", help="The only queues to recover, separated by commas.")]
+AsOf = Annotated[
+    str,
+    Option(
+        "--as-of",
+        help="Recover the queues as they stood at that time: 2026-11-21T14:00:00Z; UTC without an offset.",
+    ),
+]
+
+
+@command("", "promote_standby_replication_downstream --exclude-virtual-hosts tmp")
+def promote_standby_replication_downstream(
+    ctl: Session,
+    start_from_scratch: FromScratch = False,
+    all_available: AllAvailable = False,
+    exclude_virtual_hosts: ExcludeVirtualHosts = "",
+    queues: Queues = "",
+    as_of: AsOf = "",
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Only tell what would come back, by queue, and what would be lost.")
+    ] = False,
+    to: Annotated[
+        str,
+        Option(
+            "--to",
+            help="Recover into this AMQP broker and leave this node as it is: amqp://USER@HOST:PORT/VHOST. The "
+            f"password is typed, piped in or in {TO_PASSWORD}, never in the URI.",
+        ),
+    ] = "",
+) -> Table | Report:
+    """End the links and put every message that was not consumed back into its queue."""
+    body = _body(start_from_scratch, all_available, exclude_virtual_hosts, queues, as_of)
+    if to:
+        body["to"] = {"uri": _without_password(to), "password": _password()}
+    if dry_run:
+        ctl.announce("Finding out what a promotion would bring back ...")
+        found = _done(ctl, "dry-run", body, _LOOK)
+        return Report(_losses(found), found, Table.of(_QUEUES, found["queues"], unknown=None))
+    if to:
+        ctl.announce(f"Recovering into {urlsplit(to).hostname} ...")
+        rows = _done(ctl, "promote", body, "that; do it again, it goes on from there")
+        return Table.of((*_SUMMARY, "in_doubt"), rows, unknown=None)
+    ctl.announce("Will promote cluster to upstream...")
+    return Table.of(_SUMMARY, _done(ctl, "promote", body, _PROMOTION), unknown=None)
+
+
+@command("Rehearsing a promotion in scratch virtual hosts ...", "rehearse_promotion")
+def rehearse_promotion(
+    ctl: Session,
+    all_available: AllAvailable = False,
+    exclude_virtual_hosts: ExcludeVirtualHosts = "",
+    queues: Queues = "",
+    as_of: AsOf = "",
+) -> Report:
+    """Recover into scratch virtual hosts, compare every message, remove them; tell how long that took."""
+    body = _body(False, all_available, exclude_virtual_hosts, queues, as_of)
+    found = _done(ctl, "rehearse", body, "the rehearsal; its virtual hosts go when the node starts")
+    lines = [
+        ("Recovered", f"{found['compared']} messages in {found['recovered_s']:.1f} s"),
+        ("Compared", f"all of them, each as it was transferred, in {found['compared_s']:.1f} s"),
+        *_losses(found),
+    ]
+    return Report(lines, found, Table.of(_QUEUES, found["queues"], unknown=None))
+
+
+@command("Displaying standby promotion summary ...", "display_standby_promotion_summary")
+def display_standby_promotion_summary(ctl: Session) -> Table:
+    """Show what promotions recovered."""
+    return Table.of(_SUMMARY, ctl.api.get("replication", "standby", "summary"), unknown=None)
+
+
+def _body(
+    start_from_scratch: bool, all_available: bool, exclude_virtual_hosts: str, queues: str, as_of: str
+) -> dict[str, Any]:
+    return {
+        "start_from_scratch": start_from_scratch,
+        "all_available": all_available,
+        "exclude_virtual_hosts": _names(exclude_virtual_hosts),
+        "queues": _names(queues),
+        "as_of": as_of or None,
+    }
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def _without_password(uri: str) -> str:
+    """The URI, which must have no password: it stands in the process list."""
+    try:
+        has_password = urlsplit(uri).password is not None
+    except ValueError:
+        has_password = False
+    if has_password:
+        raise CtlError(
+            exits.USAGE,
+            "the URI of --to has a password in it, which the process list shows to everybody: change that "
+            f"password, and give it by a terminal, a pipe or {TO_PASSWORD}",
+        )
+    return uri
+
+
+def _password() -> str:
+    return os.environ.get(TO_PASSWORD) or password_of(None)
+
+
+def _losses(found: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(f"Would be lost of {row['virtual_host']}", _loss(row)) for row in found["vhosts"]]
+
+
+def _loss(row: dict[str, Any]) -> str:
+    """What a disaster now would cost, in words."""
+    records = row["lag_records"]
+    text = f"{records} records that the upstream has and this node not yet"
+    if row["state"] != "connected":
+        text = (
+            f"{records} records that the upstream had when it was last heard, and what it took since"
+            if row["last_timestamp"] is not None
+            else "not known: the upstream was not heard since this node started"
+        )
+    elif not records:
+        text = "nothing"
+    missing = row.get("missing_records")
+    return text + (f"; and {missing} records that its retention was too short for" if missing else "")
+
+
+def _done(ctl: Session, what: str, body: dict[str, Any], left: str) -> Any:
+    """Have it done; what it ends with. On a terminal a bar shows how far it is."""
+    steps = ctl.api.stream("replication", "standby", what, body=body)
+    return follow(steps, shows=sys.stderr.isatty() and not ctl.quiet, left=left)
+
+
+def follow(steps: Iterator[dict[str, Any]], *, shows: bool, left: str) -> Any:
+    """Wait for the end.
+
+    Raises:
+        CtlError: it failed, or the node went away; then `left` says what that means.
+    """
+    with Bar(shows) as bar:
+        for step in steps:
+            if "summary" in step:
+                return step["summary"]
+            if "error" in step:
+                raise CtlError(exits.SOFTWARE, step["reason"])
+            bar.advance(step["progress"])
+    raise CtlError(exits.UNAVAILABLE, f"the node went away during {left}")
+
+
+class Bar:
+    """A progress bar on a terminal, nothing in a pipe."""
+
+    def __init__(self, shows: bool) -> None:
+        self._progress: Any = None
+        self._total = 0
+        self._queues = 0
+        if shows:
+            from rich.console import Console
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeElapsedColumn,
+                TimeRemainingColumn,
+            )
+
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("messages,"),
+                TimeElapsedColumn(),
+                TextColumn("gone,"),
+                TimeRemainingColumn(),
+                TextColumn("left"),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._progress.add_task("starting Spark", total=None)
+
+    def __enter__(self) -> Bar:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def advance(self, news: dict[str, Any]) -> None:
+        """Take what the recovery said: `planned` raises the total, `published` and `compared` are done."""
+        if self._progress is None:
+            return
+        match news.get("event"):
+            case "started":
+                self._progress.update(self._task, description="looking for what was not consumed")
+            case "planned":
+                self._total += sum(news["queues"].values())
+                self._queues += len(news["queues"])
+                what = f"recovering {self._queues} queues"
+                self._progress.update(self._task, total=self._total, description=what)
+            case "published":
+                self._progress.advance(self._task, news["messages"])
+            case "comparing":
+                what = f"comparing {self._queues} queues"
+                self._progress.reset(self._task, total=self._total, description=what)
+            case "compared":
+                self._progress.advance(self._task, news["messages"])

@@ -1,0 +1,190 @@
+"""Compaction: files that are beyond the retention become one, without the messages that were settled by then.
+
+What a downstream keeps beyond what is unsettled is history: queues can be recovered as they stood at any moment of
+it. The retention's limits say how much of it. Compaction takes the oldest files of a vhost, removes from them every
+message that a settlement among them names, and puts what is left - unsettled messages, and all settlements,
+merged - into one file in their place. So a recovery's time follows what is unsettled and what came since.
+
+No unsettled message is ever removed, whatever the limits. A file that came from a compaction says up to when
+history was given up (`history_from_ms`). Files are deleted some time after the manifest let go of them: whoever
+reads by the manifest of a moment ago finds them still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leveret.model.errors import StorageError
+from leveret.pipeline.decode import MESSAGE, RECORDS, SETTLEMENTS
+from leveret.pipeline.files import sync_directory, sync_file, written_beside
+from leveret.pipeline.job import EXPORTS, PLANS, SCRATCH
+from leveret.pipeline.manifest import Manifest, QueuePart, StoredFile
+from leveret.pipeline.settled import NOTHING, Mask, QueueLife, Ranges, rows_by_life
+from leveret.pipeline.store import (
+    ROW_GROUP_ROWS,
+    SETTLED,
+    read_settlements,
+    records_writer,
+    store_settlements,
+)
+
+FILES_MIN: Final = 32
+FILES_MANY: Final = 1000
+BYTES_MIN: Final = 64_000_000
+"""Fewer files, or octets, are not worth the work; many files are, whatever is in them."""
+COMPACTED: Final = ".compacted.parquet"
+
+Masks = dict[QueueLife, Mask]
+
+
+def due(
+    manifest: Manifest, vhost: str, now_ms: int, *, bytes_max: int | None, retain_ms: int | None
+) -> list[StoredFile]:
+    """The oldest files of a vhost that are beyond the limits, none if compacting them is not worth it."""
+    files = [file for file in manifest.files() if file.vhost == vhost]
+    over = 0 if bytes_max is None else sum(file.bytes for file in files) - bytes_max
+    older_ms = -1 if retain_ms is None else now_ms - retain_ms
+
+    def is_beyond(file: StoredFile) -> bool:
+        nonlocal over
+        beyond = over > 0 or file.max_ms < older_ms
+        over -= file.bytes
+        return beyond
+
+    beyond = list(takewhile(is_beyond, files))
+    return beyond if _is_worth_it(beyond) else []
+
+
+def _is_worth_it(beyond: list[StoredFile]) -> bool:
+    """What was compacted before is written again: only for as much that is new, or settles as much of it."""
+    fresh = [file for file in beyond if not file.history_from_ms]
+    before = [file for file in beyond if file.history_from_ms]
+    size = sum(file.bytes for file in fresh)
+    settled = sum(part.settled for file in fresh for part in file.queues)
+    is_as_much = 2 * size >= sum(file.bytes for file in before)
+    settles_as_much = 2 * settled >= sum(file.records for file in before)
+    is_some = len(fresh) >= FILES_MIN or size >= BYTES_MIN
+    return len(fresh) >= FILES_MANY or (is_some and (is_as_much or settles_as_much))
+
+
+def is_pinned(data_dir: Path) -> bool:
+    """Whether a plan that is not carried out yet names files."""
+    return any(
+        not (plan.parent / "DONE").exists()
+        for name in (PLANS, EXPORTS, SCRATCH)
+        for plan in (data_dir / name).rglob("plan.json")
+    )
+
+
+def compact(data_dir: Path, files: list[StoredFile]) -> StoredFile:
+    """Write what takes the place of these files, the oldest of a vhost; on disk when this returns.
+
+    Only the manifest makes it count.
+
+    Raises:
+        StorageError: a file cannot be read, or the disk declines.
+    """
+    vhost = files[0].vhost
+    try:
+        masks, settled = _settled(data_dir, files)
+        directory = (data_dir / files[0].path).parent
+        parts = _parts(files)
+        path = directory / f"{files[0].first:020}-{files[-1].next:020}{COMPACTED}"
+        records = 0
+        with written_beside(directory) as beside:
+            with records_writer(beside) as writer:
+                for batch in _kept(data_dir, files, masks):
+                    writer.write_table(batch, row_group_size=ROW_GROUP_ROWS)
+                    records += batch.num_rows
+                    for life, rows in rows_by_life(vhost, batch):
+                        parts[life.queue, life.epoch].messages += len(rows)
+            size = sync_file(beside)
+            beside.rename(path)
+        sidecar = path.with_suffix(SETTLED) if settled.num_rows else None
+        if sidecar:
+            size += store_settlements(sidecar, settled)
+        sync_directory(directory)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StorageError(f"{data_dir}: vhost '{vhost}' is not compacted: {error}") from error
+    return StoredFile(
+        vhost=vhost,
+        path=str(path.relative_to(data_dir)),
+        settlements=str(sidecar.relative_to(data_dir)) if sidecar else "",
+        first=files[0].first,
+        next=files[-1].next,
+        records=records,
+        bytes=size,
+        min_ms=min(file.min_ms for file in files),
+        max_ms=max(file.max_ms for file in files),
+        queues=[part for part in parts.values() if part.messages],
+        history_from_ms=max(file.max_ms for file in files),
+    )
+
+
+def _settled(data_dir: Path, files: list[StoredFile]) -> tuple[Masks, pa.Table]:
+    """What the files settle: to ask, and as a sidecar, ranges that touch joined."""
+    ranges = Ranges()
+    for file in files:
+        if file.settlements:
+            ranges.add_settlements(file.vhost, read_settlements(data_dir / file.settlements))
+    masks: Masks = {}
+    rows: list[dict[str, object]] = []
+    for life, starts, ends in ranges.merged():
+        masks[life] = Mask(starts, ends - starts)
+        rows += [
+            {
+                "queue": life.queue,
+                "queue_epoch": life.epoch,
+                "first": first,
+                "count": end - first,
+                "reason": 0,
+            }
+            for first, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
+    return masks, pa.Table.from_pylist(rows, schema=SETTLEMENTS)
+
+
+def _parts(files: list[StoredFile]) -> dict[tuple[str, int], QueuePart]:
+    """By queue and epoch, all that was ever seen of it, and no messages yet."""
+    parts: dict[tuple[str, int], QueuePart] = {}
+    for part in (part for file in files for part in file.queues):
+        known = parts.get((part.queue, part.epoch))
+        if known is None:
+            parts[part.queue, part.epoch] = QueuePart(
+                part.queue, part.epoch, ranges=list(part.ranges), min_ms=part.min_ms, max_ms=part.max_ms
+            )
+            continue
+        known.min_ms, known.max_ms = min(known.min_ms, part.min_ms), max(known.max_ms, part.max_ms)
+        for first, count in part.ranges:
+            if known.ranges and sum(known.ranges[-1]) == first:
+                known.ranges[-1] = (known.ranges[-1][0], known.ranges[-1][1] + count)
+            else:
+                known.ranges.append((first, count))
+    return parts
+
+
+def _kept(data_dir: Path, files: list[StoredFile], masks: Masks) -> Iterator[pa.Table]:
+    """The unsettled messages, a row group at a time; files and groups without any are not read whole."""
+    for file in files:
+        path = data_dir / file.path
+        with pq.ParquetFile(path, memory_map=True, read_dictionary=["vhost", "queue"]) as parquet:
+            for group in range(parquet.num_row_groups):
+                keys = parquet.read_row_group(group, columns=["queue", "queue_epoch", "queue_offset", "kind"])
+                rows = _unsettled(file.vhost, keys, masks)
+                if len(rows):
+                    yield parquet.read_row_group(group).take(pa.array(rows)).cast(RECORDS)
+
+
+def _unsettled(vhost: str, keys: pa.Table, masks: Masks) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    offsets = keys.column("queue_offset").to_numpy()
+    is_kept = keys.column("kind").to_numpy() == MESSAGE
+    for life, rows in rows_by_life(vhost, keys):
+        is_kept[rows] &= ~masks.get(life, NOTHING).contains(offsets[rows])
+    return np.flatnonzero(is_kept)

@@ -1,0 +1,166 @@
+"""What a follower has beside what the leader has, log by log: decided in core.join, with headers from disk.
+
+A header takes a read of its log's file, so it is done in slices, and all else goes on in between: what is decided
+of a log holds for the moment in which it is, and what happens to it later is noted (see catching_up).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from leveret.core.join import (
+    Begin,
+    Bounds,
+    Continue,
+    Cut,
+    Delete,
+    DropBefore,
+    Join,
+    Probe,
+    SetAside,
+    Step,
+)
+from leveret.model.errors import StorageError
+from leveret.runtime.replication.catching_up import Lacking
+from leveret.storage.tree import Tree
+from leveret.wire import link
+from leveret.wire.link import Held, LinkError
+
+DEFINITIONS: Final = "definitions"
+SLICE_S: Final = 0.01
+
+
+class Comparing:
+    """One follower's logs; also core.join.Leader, for what is here."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        lacking: Lacking,
+        held: Sequence[Held],
+        spared: set[str],
+        *,
+        is_clean: bool,
+        unreadable: Callable[[str, StorageError], None],
+        ask: Callable[[link.Probe], None],
+    ) -> None:
+        """Of a follower that has `held`; `lacking` is told what to do.
+
+        Args:
+            tree: the leader's.
+            lacking: notes what the follower lacks, from now on.
+            held: the follower's logs.
+            spared: logs that the leader cannot read.
+            is_clean: see core.join.
+            unreadable: told of another one that the leader cannot read, which is spared then, unless that raises.
+            ask: sends a question to the follower, whose answer is for `probed`.
+
+        Raises:
+            LinkError: a log comes twice.
+        """
+        self._tree = tree
+        self._lacking = lacking
+        self._unreadable = unreadable
+        self._ask = ask
+        self._join = Join(self, is_clean=is_clean)
+        self._is_compared = False
+        for path in spared:
+            self._join.spare(path)
+        # Definitions go first: taken from the end.
+        ordered = sorted(held, key=lambda each: each.path == DEFINITIONS)
+        self._due = {each.path: each for each in ordered}
+        if len(self._due) < len(held):
+            raise LinkError("a log comes twice in an inventory")
+        for path in spared:
+            self._due.pop(path, None)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all is decided."""
+        return self._is_compared and not self._join.is_probing
+
+    def is_undecided(self, path: str) -> bool:
+        """Whether what the follower has of a log may be divergent, for all that is known: it is not to be deleted."""
+        return path in self._due or self._join.is_undecided(path)
+
+    async def run(self, is_closed: Callable[[], bool]) -> None:
+        """Compare all logs, for as long as the link is not closed.
+
+        Raises:
+            LeveretError: the follower told what cannot be, or the leader is nothing without a log it cannot read.
+        """
+        while self._due and not is_closed():
+            until_s = time.perf_counter() + SLICE_S
+            while self._due and time.perf_counter() < until_s:
+                path, held = self._due.popitem()
+                with self._sparing(path):
+                    self._compare(held)
+            await asyncio.sleep(0)
+        if not is_closed():
+            self._take(self._join.rest())
+            self._is_compared = True
+
+    def _compare(self, held: Held) -> None:
+        steps = self._join.compare(held)
+        if held.path == DEFINITIONS and any(not isinstance(step, Continue | DropBefore) for step in steps):
+            # That a log is gone is the definitions' word. If the follower's do not lead to this node's, it
+            # is this node that lost something: it came back from an old copy, or with nothing.
+            self._join.doubt()
+        self._take(steps)
+
+    def probed(self, found: link.Headers) -> None:
+        """The follower's answer.
+
+        Raises:
+            PeerError: it is none.
+        """
+        with self._sparing(found.path):
+            self._take(self._join.probed(found.path, found.headers))
+
+    @contextmanager
+    def _sparing(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except StorageError as error:
+            self._unreadable(path, error)
+            self._lacking.spare(path)
+
+    def _take(self, steps: list[Step]) -> None:
+        lacking = self._lacking
+        for step in steps:
+            match step:
+                case Continue(path, at):
+                    lacking.sent[path] = at
+                case Begin(path, at):
+                    lacking.begin(path, at)
+                case Cut(path, at):
+                    lacking.cut(path, at)
+                case DropBefore(path, at):
+                    lacking.drop(path, at)
+                case Delete(path):
+                    lacking.delete(path)
+                case SetAside(path):
+                    lacking.set_aside(path)
+                case Probe(path, before, chunks_max):
+                    self._ask(link.Probe(path, before, chunks_max))
+
+    # -- what is here: core.join.Leader -------------------------------------------------------
+
+    def paths(self) -> Iterable[str]:
+        """See core.join.Leader."""
+        return list(self._tree.logs)
+
+    def bounds(self, path: str) -> Bounds | None:
+        """See core.join.Leader."""
+        log = self._tree.logs.get(path)
+        return None if log is None else Bounds(log.first_offset, log.next_offset)
+
+    def header_at(self, path: str, chunk_id: int) -> bytes | None:
+        """See core.join.Leader. Raises StorageError."""
+        for header, octets in self._tree.logs[path].headers_before(chunk_id + 1, 1):
+            return octets if header.chunk_id == chunk_id else None
+        return None

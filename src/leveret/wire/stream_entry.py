@@ -1,0 +1,71 @@
+"""A stream's entry as a stored message, so that it travels like one and comes back octet for octet.
+
+A stream keeps what its publishers sent: messages of AMQP 1.0, batches of them, compressed or not, or anything
+else. None of that is a stored message (`wire.record`). So an entry is packed into one: no exchange, no routing
+key, a content type that says so, and as its body the entry as it stands in the stream's chunk.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+
+from leveret.wire.chunk import ChunkError
+from leveret.wire.record import content_header, message_head
+
+CONTENT_TYPE: Final = b"application/x-leveret-stream-entry"
+PROPERTIES: Final = b"\x80\x00" + bytes((len(CONTENT_TYPE),)) + CONTENT_TYPE
+"""Property flags and list of a packed entry."""
+_LENGTH: Final = struct.Struct(">I")
+_SUB_BATCH: Final = struct.Struct(">BHII")
+
+
+def pack_entries(data: bytes) -> tuple[bytes, int]:
+    """The data of a stream's chunk as that of a queue's: each entry packed; and how many there are.
+
+    Raises:
+        ChunkError: an entry is cut short.
+    """
+    parts: list[bytes] = []
+    for entry in entries_of(data):
+        parts += (_before(len(entry)), entry)
+    return b"".join(parts), len(parts) // 2
+
+
+def unpack_entry(stored: bytes) -> bytes | None:
+    """The stream's entry in a stored message, None if it is not a packed one."""
+    before = _before(len(stored) - _HEAD_BYTES)[_LENGTH.size :] if len(stored) >= _HEAD_BYTES else b""
+    return stored[_HEAD_BYTES:] if before and stored.startswith(before) else None
+
+
+def entries_of(data: bytes) -> Iterator[bytes]:
+    """The entries of a stream's chunk as they stand there, lengths included.
+
+    Raises:
+        ChunkError: one is cut short.
+    """
+    position, end = 0, len(data)
+    while position < end:
+        try:
+            if data[position] & 0x80:
+                size = _SUB_BATCH.size + _SUB_BATCH.unpack_from(data, position)[3]
+            else:
+                size = _LENGTH.size + _LENGTH.unpack_from(data, position)[0]
+        except struct.error:
+            size = end + 1
+        if position + size > end:
+            raise ChunkError(f"entry at byte {position} of a stream's chunk is cut short")
+        yield data[position : position + size]
+        position += size
+
+
+@lru_cache(maxsize=1024)
+def _before(body_bytes: int) -> bytes:
+    """What stands before the body of that many octets, the length of the whole included."""
+    head = message_head(b"", b"", content_header(PROPERTIES, body_bytes))
+    return _LENGTH.pack(len(head) + body_bytes) + head
+
+
+_HEAD_BYTES: Final = len(_before(0)) - _LENGTH.size

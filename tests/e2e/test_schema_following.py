@@ -1,0 +1,478 @@
+"""Following a schema over real sockets: notices, force, what would change, history, several downstreams, TLS, HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from leveret.config.tls import TlsOptions
+from leveret.core.schema import SCHEMA_VHOST
+from leveret.model.definitions import (
+    Delete,
+    GlobalParameter,
+    Queue,
+    User,
+    Vhost,
+)
+from leveret.model.errors import (
+    AuthenticationFailed,
+    InvalidCommand,
+    NotAllowed,
+    PreconditionFailed,
+    ResourceLocked,
+)
+from leveret.runtime.schema_apply import CHANGES_KEPT_MAX, HISTORY_MAX
+from leveret.storage.state_file import StateFile
+from leveret.testing.certificates import CertificateAuthority, available
+from tests.e2e.schema_pair import SOME, Node, endpoints, listening, on_a_loop, pair, until
+
+NEVER_MS = 3_600_000
+
+
+# -- when the upstream changes --------------------------------------------------------------------
+
+
+@on_a_loop
+async def test_a_change_arrives_although_the_next_sync_is_far_off(tmp_path: Path) -> None:
+    async with pair(tmp_path, minimum_sync_interval_ms=NEVER_MS) as link:
+        link.upstream.notices_every_s = 0.02
+        await link.follow()
+        await until(lambda: link.status["syncs"], "a first sync")
+        for number in range(3):
+            link.upstream.put(Queue(vhost="/", name=f"q{number}"))
+            key = ("/", f"q{number}")
+            await until(lambda key=key: key in link.downstream.broker.queues, "a change without asking")  # type: ignore[misc]
+        assert link.status["notices"] != 0
+        assert link.status["sync_interval_ms"] == NEVER_MS
+
+
+@on_a_loop
+async def test_what_does_not_travel_is_no_reason_for_a_notice(tmp_path: Path) -> None:
+    async with pair(tmp_path, minimum_sync_interval_ms=NEVER_MS) as link:
+        link.upstream.notices_every_s = 0.02
+        await link.follow()
+        await until(lambda: link.status["syncs"], "a first sync")
+        link.upstream.put(Queue(vhost="/", name="passing", durable=False), Vhost(name=SCHEMA_VHOST))
+        link.upstream.put(GlobalParameter(name="internal_cluster_id", value="x"))
+        await asyncio.sleep(0.1)
+        link.upstream.put(Queue(vhost="/", name="staying"))
+        await until(lambda: ("/", "staying") in link.downstream.broker.queues, "what does travel")
+        assert link.status["notices"] == 1
+
+
+@on_a_loop
+async def test_several_downstreams_follow_one_upstream_each_at_its_own_pace(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link:
+        other = Node(tmp_path, "other", operating_mode="downstream")
+        link.upstream.put(*SOME)
+        await link.follow()
+        await until(lambda: link.status["syncs"], "the first downstream")
+        link.upstream.put(Queue(vhost="/", name="later"))
+        await other.schema_sync.set_endpoints(endpoints(link.port))
+        await other.schema_sync.start()
+        try:
+            await until(lambda: other.schema() == link.upstream.schema(), "the second downstream")
+            assert ("/", "later") not in link.downstream.broker.queues
+            await link.synced()
+            assert link.downstream.schema() == link.upstream.schema()
+            rows = link.upstream.schema_sync.status()["downstreams"]
+            assert {row["cluster"] for row in rows} == {"cluster.down", "cluster.other"}
+            assert all(row["user"] == "replicator" and row["requests"] >= 2 for row in rows)
+            await link.synced()
+            rows = link.upstream.schema_sync.status()["downstreams"]
+            assert {row["cluster"]: row["in_sync"] for row in rows}["cluster.down"] is True
+        finally:
+            await other.schema_sync.stop()
+
+
+@on_a_loop
+async def test_what_is_changed_on_the_downstream_is_put_right(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link:
+        link.upstream.put(*SOME)
+        await link.follow()
+        await until(lambda: link.status["syncs"], "a first sync")
+        link.downstream.broker.apply(Delete("queues", ("orders", "eu")))
+        link.downstream.put(Queue(vhost="orders", name="stray"), User(name="app", password_hash="other"))
+        await link.synced()
+        assert link.downstream.schema() == link.upstream.schema()
+
+
+@on_a_loop
+async def test_no_two_queues_get_the_same_epoch_although_both_sides_count_alike(tmp_path: Path) -> None:
+    async with pair(tmp_path, locals_={"queues": "^mine"}) as link:
+        link.downstream.put(*(Queue(vhost="/", name=f"mine{number}") for number in range(3)))
+        link.upstream.put(*(Queue(vhost="/", name=f"q{number}") for number in range(3)))
+        await link.follow()
+        await until(lambda: link.status["syncs"], "a first sync")
+        link.downstream.broker.apply(Delete("queues", ("/", "q1")))
+        await link.synced()
+        held = link.downstream.broker.queues
+        assert ("/", "q1") in held
+        assert sorted(queue.epoch for queue in held.values()) == [1, 2, 3, 4, 6, 7]
+
+
+# -- conflicts ------------------------------------------------------------------------------------
+
+
+def _hold_messages(node: Node, name: str) -> None:
+    node.broker.queue("/", name).backlog.next_offset = 3
+
+
+@on_a_loop
+async def test_a_queue_with_messages_is_replaced_when_the_operator_says_so_and_not_before(
+    tmp_path: Path,
+) -> None:
+    async with pair(tmp_path) as link:
+        names = [f"q{number}" for number in range(25)]
+        link.upstream.put(*(Queue(vhost="/", name=name, arguments={"x": 1}) for name in names))
+        link.downstream.put(*(Queue(vhost="/", name=name) for name in names))
+        for name in names:
+            _hold_messages(link.downstream, name)
+        await link.follow()
+        await until(lambda: link.status["syncs"], "a first sync")
+        done = await link.downstream.schema_sync.sync(force=False)
+        assert (done["puts"], len(done["conflicts"])) == (0, 25)
+        status = link.downstream.schema_sync.status()
+        assert (status["conflict_count"], len(status["conflicts"])) == (25, 20)
+
+        done = await link.downstream.schema_sync.sync(force=True)
+        assert (done["puts"], done["deletes"], done["conflicts"]) == (25, 25, [])
+        assert link.downstream.schema_sync.status()["conflict_count"] == 0
+        assert link.downstream.schema() == link.upstream.schema()
+
+        link.upstream.broker.apply(Delete("queues", ("/", "q0")))
+        link.upstream.put(Queue(vhost="/", name="q0", arguments={"x": 2}))
+        _hold_messages(link.downstream, "q0")
+        await link.synced()
+        status = link.downstream.schema_sync.status()
+        assert status["conflict_count"] == 1, "once forced is not for ever forced"
+
+
+@on_a_loop
+async def test_a_sync_that_cannot_be_had_says_why(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link:
+        with pytest.raises(NotAllowed, match="follows no upstream now"):
+            await link.downstream.schema_sync.sync(force=True)
+        await link.downstream.schema_sync.start()
+        await link.failed("use set_schema_replication_upstream_endpoints")
+        with pytest.raises(ResourceLocked, match="no link to an upstream: no upstream endpoints"):
+            await link.downstream.schema_sync.sync(force=True)
+        await link.follow()
+        await until(lambda: link.status["syncs"], "a first sync")
+        await link.upstream.schema_sync.disable()
+        with pytest.raises(NotAllowed, match="disabled on this node"):
+            await link.downstream.schema_sync.sync(force=False)
+
+
+# -- what would change, what was changed ----------------------------------------------------------
+
+
+@on_a_loop
+async def test_what_would_change_is_told_and_nothing_is_changed(tmp_path: Path) -> None:
+    async with pair(tmp_path, locals_={"queues": "^mine$"}) as link:
+        link.upstream.put(
+            *SOME,
+            Queue(vhost="/", name="other", arguments={"x": 1}),
+            Queue(vhost="/", name="full", arguments={"x": 1}),
+        )
+        link.downstream.put(
+            Queue(vhost="/", name="mine"),
+            Queue(vhost="/", name="other"),
+            Queue(vhost="/", name="full"),
+            Queue(vhost="/", name="stray"),
+            User(name="app", password_hash="own-hash", tags=("monitoring",)),
+        )
+        _hold_messages(link.downstream, "full")
+        with pytest.raises(PreconditionFailed, match="no upstream endpoints"):
+            await link.downstream.schema_sync.diff()
+        await link.downstream.schema_sync.set_endpoints(endpoints(link.port))
+        before = link.downstream.schema()
+        rows = await link.downstream.schema_sync.diff()
+
+        found = {(row["kind"], row["entity"]): row for row in rows}
+        assert {key: row["action"] for key, row in found.items() if key[1].startswith("/")} == {
+            ("queues", "//other"): "replace",
+            ("queues", "//full"): "keep",
+            ("queues", "//stray"): "delete",
+        }
+        assert found["queues", "//other"]["fields"] == ["arguments"]
+        assert found["users", "app"]["action"] == "change"
+        assert found["users", "app"]["fields"] == ["password_hash"]
+        assert found["vhosts", "orders"]["action"] == "create"
+        assert found["users", "replicator"]["upstream"]["password_hash"] == "..."
+        assert b"own-hash" not in msgspec.json.encode(rows)
+        assert link.downstream.schema() == before
+
+        await link.follow()
+        await until(lambda: link.status["syncs"], "a first sync")
+        assert [row["action"] for row in await link.downstream.schema_sync.diff()] == ["keep"]
+
+
+@on_a_loop
+async def test_an_upstream_that_cannot_be_asked_what_would_change_is_told_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    async with pair(tmp_path) as link:
+        await link.downstream.schema_sync.set_endpoints(endpoints(1))
+        with pytest.raises(PreconditionFailed, match=r"127\.0\.0\.1:1"):
+            await link.downstream.schema_sync.diff()
+        await link.downstream.schema_sync.set_endpoints(endpoints(link.port, password="wrong"))
+        with pytest.raises(AuthenticationFailed):
+            await link.downstream.schema_sync.diff()
+
+
+@on_a_loop
+async def test_what_was_changed_is_kept_newest_first_over_a_restart_and_not_without_end(
+    tmp_path: Path,
+) -> None:
+    async with pair(tmp_path) as link:
+        link.upstream.put(*(Queue(vhost="/", name=f"q{number}") for number in range(CHANGES_KEPT_MAX + 9)))
+        await link.follow()
+        await until(lambda: link.status["syncs"], "a first sync")
+        for number in range(HISTORY_MAX):
+            link.upstream.put(Vhost(name=f"v{number}"))
+            await link.downstream.schema_sync.sync(force=False)
+        again = Node(tmp_path, "down", operating_mode="downstream")
+        rows = again.schema_sync.history()
+        assert rows == link.downstream.schema_sync.history()
+        assert len(rows) == HISTORY_MAX
+        newest = rows[0]
+        assert newest["changes"] == [f"put vhosts v{HISTORY_MAX - 1}"]
+        assert (newest["puts"], newest["deletes"], newest["refused"]) == (1, 0, 0)
+        assert newest["upstream"] == f"127.0.0.1:{link.port}"
+        assert newest["upstream_cluster"] == "cluster.up"
+        assert newest["received_bytes"] > 0
+        await link.synced()
+        assert link.downstream.schema_sync.history() == rows, "a sync without a change is no entry"
+
+
+@on_a_loop
+async def test_a_history_that_is_none_stops_the_start_with_its_name(tmp_path: Path) -> None:
+    StateFile(tmp_path / "down-history.json").save({"applied": [{"stamp": "yesterday"}]})
+    with pytest.raises(InvalidCommand, match=r"down-history\.json"):
+        Node(tmp_path, "down", operating_mode="downstream")
+
+
+@on_a_loop
+async def test_the_status_says_where_the_mode_is_from(tmp_path: Path) -> None:
+    node = Node(tmp_path, "down", operating_mode="downstream")
+    assert node.schema_sync.status()["operating_mode_source"] == "configuration"
+    await node.schema_sync.set_mode("upstream")
+    status = Node(tmp_path, "down", operating_mode="downstream").schema_sync.status()
+    assert (status["operating_mode"], status["operating_mode_source"]) == ("upstream", "run time")
+    assert status["configured_operating_mode"] == "downstream"
+
+
+# -- TLS ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    if (reason := available()) is not None:
+        pytest.skip(reason)
+    return CertificateAuthority(tmp_path_factory.mktemp("authority"))
+
+
+def _server(authority: CertificateAuthority, name: str, names: str) -> ssl.SSLContext:
+    issued = authority.issue(name, names=names)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(issued.certfile, issued.keyfile)
+    return context
+
+
+@on_a_loop
+async def test_a_link_over_tls_trusts_the_configured_authority_only(
+    tmp_path: Path, authority: CertificateAuthority
+) -> None:
+    good = _server(authority, "good", "IP:127.0.0.1")
+    elsewhere = _server(authority, "elsewhere", "DNS:elsewhere.example")
+    tls = TlsOptions(cacertfile=authority.cacertfile, verify="verify_peer")
+    async with (
+        pair(tmp_path, tls=tls) as link,
+        listening(link.upstream.serve, good) as port,
+        listening(link.upstream.serve, elsewhere) as impostor,
+    ):
+        await link.follow(endpoints(impostor))
+        await link.failed("certificate is not valid for '127.0.0.1'")
+        assert link.upstream.sessions == 0
+        # Without a scheme, what `ssl_options` are set for is TLS.
+        await link.downstream.schema_sync.set_endpoints(endpoints(port))
+        await until(lambda: link.status["state"] == "syncing", "a sync over TLS")
+
+    async with pair(tmp_path) as link, listening(link.upstream.serve, good) as port:
+        text = endpoints(port).replace("127.0.0.1", "amqps://127.0.0.1")
+        await link.follow(text)
+        await until(lambda: link.status["state"] == "syncing", "a sync with a scheme of its own")
+        assert link.status["upstream_endpoint"] == f"amqps://127.0.0.1:{port}"
+
+
+@on_a_loop
+async def test_an_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    tls = TlsOptions(cacertfile=tmp_path / "none.pem", verify="verify_peer")
+    async with pair(tmp_path, tls=tls) as link:
+        await link.follow()
+        await link.failed("schema_definition_sync.downstream.ssl_options.cacertfile")
+
+
+# -- a management API as upstream -----------------------------------------------------------------
+
+
+@dataclass
+class Api:
+    """What a management API answers: `/api/whoami` and `/api/definitions`."""
+
+    document: bytes = b"{}"
+    etag: str = ""
+    vhosts: bytes = b"[]"
+    status: bytes = b"200 OK"
+    asked: list[bytes] = field(default_factory=list)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await _head(reader):
+            self.asked.append(head)
+            is_known = self.etag and f"if-none-match: {self.etag}".encode() in head.lower()
+            body = b"{}" if b"/whoami" in head else b"" if is_known else self.document
+            body = self.vhosts if b"/vhosts" in head else body
+            status = b"304 Not Modified" if is_known else self.status
+            etag = f"ETag: {self.etag}\r\n".encode() if self.etag and b"/definitions" in head else b""
+            writer.write(b"HTTP/1.1 %b\r\n%bContent-Length: %d\r\n\r\n%b" % (status, etag, len(body), body))
+            await writer.drain()
+
+
+async def _head(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError:
+        return b""
+
+
+@asynccontextmanager
+async def following_http(home: Path, api: Api) -> AsyncIterator[tuple[Node, Callable[[], dict[str, Any]]]]:
+    node = Node(home, "down", operating_mode="downstream", minimum_sync_interval_ms=NEVER_MS)
+    async with listening(api.serve) as port:
+        text = endpoints(port, username="monitor").replace("127.0.0.1", "http://127.0.0.1")
+        await node.schema_sync.set_endpoints(text)
+        await node.schema_sync.start()
+        try:
+            yield node, node.schema_sync.status
+        finally:
+            await node.schema_sync.stop()
+
+
+def _document(**sections: list[dict[str, Any]]) -> bytes:
+    return msgspec.json.encode(sections)
+
+
+DOCUMENT: dict[str, list[dict[str, Any]]] = {
+    "vhosts": [{"name": "/", "tags": []}, {"name": "shop", "metadata": {"description": "d", "tags": ["t"]}}],
+    "global_parameters": [
+        {"name": "cluster_name", "value": "rabbits"},
+        {"name": "internal_cluster_id", "value": "rabbitmq-cluster-id-x"},
+        {"name": "owner", "value": 1},
+    ],
+    "queues": [{"name": "q", "vhost": "shop", "durable": True, "auto_delete": False, "arguments": {}}],
+    "exchanges": [
+        {"name": "x", "vhost": "shop", "type": "topic", "durable": True, "auto_delete": False, "arguments": {}}
+    ],
+    "bindings": [
+        {"source": "x", "vhost": "shop", "destination": "q", "destination_type": "queue", "routing_key": "k",
+         "arguments": {}},
+        {"source": "x", "vhost": "shop", "destination": "exclusive", "destination_type": "queue",
+         "routing_key": "k", "arguments": {}},
+    ],
+}  # fmt: skip
+
+
+@on_a_loop
+async def test_definitions_over_http_are_followed_and_asked_for_by_their_etag(tmp_path: Path) -> None:
+    api = Api(_document(**DOCUMENT), etag='"one"')
+    async with following_http(tmp_path, api) as (node, status):
+        node.put(Vhost(name="old"))
+        await until(lambda: status()["syncs"], "a first sync")
+        held = node.broker.definitions
+        assert list(held.by_kind["vhosts"]) == [("/",), ("shop",)]
+        assert [key[:4] for key in held.by_kind["bindings"]] == [("shop", "x", "queue", "q")]
+        assert ("internal_cluster_id",) not in held.by_kind["global_parameters"]
+        assert ("cluster_name",) not in held.by_kind["global_parameters"]
+        assert status()["upstream_cluster"] == "rabbits"
+        assert b"if-none-match" not in api.asked[-1].lower()
+
+        await node.schema_sync.sync(force=False)
+        assert b'if-none-match: "one"' in api.asked[-1].lower()
+        assert status()["syncs_unchanged"] == 1
+        api.etag, api.document = '"two"', _document(**DOCUMENT | {"queues": [], "bindings": []})
+        await node.schema_sync.sync(force=False)
+        assert node.broker.queues == {}
+        node.put(Queue(vhost="shop", name="stray"))
+        await node.schema_sync.sync(force=False)
+        assert node.broker.queues == {}, "what is changed here is put right although nothing changed there"
+
+
+@on_a_loop
+async def test_an_api_without_etags_is_followed_too(tmp_path: Path) -> None:
+    api = Api(_document(**DOCUMENT))
+    async with following_http(tmp_path, api) as (node, status):
+        await until(lambda: status()["syncs"], "a first sync")
+        await node.schema_sync.sync(force=False)
+        assert status()["syncs_unchanged"] == 1
+        api.document = _document(**DOCUMENT | {"bindings": []})
+        await node.schema_sync.sync(force=False)
+        assert node.broker.definitions.by_kind["bindings"] == {}
+
+
+@on_a_loop
+async def test_what_definitions_leave_out_of_vhosts_is_asked_for(tmp_path: Path) -> None:
+    api = Api(_document(vhosts=[{"name": "/"}, {"name": "shop"}]), etag='"one"')
+    api.vhosts = b'[{"name":"shop","description":"a","tags":["t"]},{"name":"/","tags":[]}]'
+    async with following_http(tmp_path, api) as (node, status):
+        await until(lambda: status()["syncs"], "a first sync")
+        vhosts = node.broker.definitions.by_kind["vhosts"]
+        assert vhosts["shop",] == Vhost(name="shop", description="a", tags=("t",))
+        api.vhosts = b'[{"name":"shop","metadata":{"description":"b","tags":[]}},{"name":"/","tags":[]}]'
+        await node.schema_sync.sync(force=False)
+        assert vhosts["shop",] == Vhost(name="shop", description="b")
+
+
+@on_a_loop
+async def test_an_entity_that_cannot_be_read_is_named_and_stops_no_other(tmp_path: Path) -> None:
+    user = {"name": "odd", "password_hash": "x", "hashing_algorithm": "bcrypt", "tags": ""}
+    api = Api(_document(users=[user], vhosts=[{"name": "shop", "tags": []}, {"tags": []}]))
+    async with following_http(tmp_path, api) as (node, status):
+        await until(lambda: status()["syncs"], "a first sync")
+        assert ("shop",) in node.broker.definitions.by_kind["vhosts"]
+        assert status()["refused_count"] == 2
+        first, second = status()["refused"]
+        assert first.startswith("users 'odd': cannot be read: ")
+        assert "hashing_algorithm 'bcrypt'" in first
+        assert second.startswith("vhosts '': cannot be read: ")
+        assert status()["last_error"] == first
+
+
+@pytest.mark.parametrize(
+    ("status", "document", "named", "state"),
+    [
+        (b"401 Unauthorized", b"{}", "refuses user 'monitor' or its password", "recover"),
+        (b"403 Forbidden", b"{}", "needs the tag administrator", "recover"),
+        (b"404 Not Found", b"{}", "answered with status 404", "connecting"),
+        (b"200 OK", b"[]", "its definitions cannot be read: ", "disconnected"),
+        (b"200 OK", b'{"queues": 7}', "queues is no list of objects", "disconnected"),
+        (b"200 OK", b'{"queues": [7]}', "queues is no list of objects", "disconnected"),
+    ],
+)  # fmt: skip
+@on_a_loop
+async def test_an_api_that_is_of_no_use_is_told_with_the_reason_and_changes_nothing(
+    tmp_path: Path, status: bytes, document: bytes, named: str, state: str
+) -> None:
+    async with following_http(tmp_path, Api(document, status=status)) as (node, shown):
+        node.put(Vhost(name="kept"))
+        await until(lambda: named in str(shown()["last_error"]), named)
+        assert shown()["state"] in (state, "connecting")
+        assert ("kept",) in node.broker.definitions.by_kind["vhosts"]

@@ -1,0 +1,51 @@
+"""What was transferred, counted by Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from leveret.model.errors import StorageError
+from leveret.pipeline.inspect import count_messages
+from leveret.pipeline.manifest import Manifest
+from leveret.testing.standby_archive import transfer
+from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    upstream = StandbyUpstream(["/", "b"])
+    for turn in range(3):
+        upstream.publish("/", "q", [stored_message(b"x", b"ex", b"k%d" % (turn % 2))] * 5)
+        upstream.settle("/", "q", [(turn, 1)])
+    upstream.publish("b", "p", [stored_message(b"y", b"", b"\xff"), stored_message(b"y", b"", b"\xfe")])
+    return transfer(upstream, tmp_path, chunks_per_file=2)
+
+
+def test_messages_are_counted_by_vhost_exchange_and_routing_key(
+    spark: SparkSession, manifest: Manifest
+) -> None:
+    rows = [tuple(row.values()) for row in count_messages(spark, manifest)]
+    assert rows == [("/", "ex", "k0", 10), ("/", "ex", "k1", 5), ("b", "", "\ufffd", 2)]
+
+
+def test_a_damaged_file_is_named(spark: SparkSession, manifest: Manifest) -> None:
+    path = manifest.data_dir / manifest.files()[1].path
+    path.write_bytes(b"PAR1 torn PAR1")
+    with pytest.raises(StorageError, match=re.escape(str(path))):
+        count_messages(spark, manifest)
+
+
+def test_without_data_spark_is_not_started(
+    start_pipeline: Callable[[str, dict[str, Any]], Any], tmp_path: Path
+) -> None:
+    child = start_pipeline("inspect", {"data_dir": str(tmp_path), "spark": {"master": "nowhere"}})
+    assert child.wait() == 0
+    assert child.events == [{"event": "done", "rows": []}]

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
+from typing import Any, cast
+
+import pytest
+
+from leveret.cli.api import Api, CtlError
+from leveret.cli.command import Session
+from leveret.cli.commands import rejoin
+from leveret.cli.commands import standby_promotion as commands
+from leveret.cli.commands.standby_promotion import TO_PASSWORD, follow
+
+ROW = {"first_timestamp": "a", "last_timestamp": "b", "message_count": 3, "virtual_host": "v"}
+LEFT = "the promotion; promote again"
+NEWS: list[dict[str, Any]] = [
+    {"progress": {"event": "started"}},
+    {"progress": {"event": "planned", "queues": {"q": 2, "r": 1}}},
+    {"progress": {"event": "published", "messages": 3}},
+    {"progress": {"event": "comparing"}},
+    {"progress": {"event": "compared", "messages": 3}},
+]
+
+
+def steps(*last: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from NEWS
+    yield from last
+
+
+class FakeApi:
+    """Answers each request with one last step."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, Any]] = []
+
+    def post_slowly(self, *path: str, body: Any) -> Any:
+        self.asked.append((path[-1], body))
+        return self.answer
+
+    def stream(self, *path: str, body: Any) -> Iterator[dict[str, Any]]:
+        self.asked.append((path[-1], body))
+        return steps({"summary": self.answer})
+
+
+def session(api: FakeApi) -> Session:
+    return Session(lambda: nullcontext(cast(Api, api)), ExitStack(), quiet=True)
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_a_promotion_is_followed_to_its_summary(shows: bool) -> None:
+    assert follow(steps({"summary": [ROW]}), shows=shows, left=LEFT) == [ROW]
+
+
+def test_a_promotion_that_fails_ends_the_command_with_its_reason() -> None:
+    with pytest.raises(CtlError, match="the disk is full") as caught:
+        follow(steps({"error": "PipelineFailed", "reason": "the disk is full"}), shows=False, left=LEFT)
+    assert caught.value.status == 70
+
+
+def test_a_node_that_goes_away_half_way_is_told_from_one_that_finished() -> None:
+    with pytest.raises(CtlError, match="promote again") as caught:
+        follow(steps(), shows=False, left=LEFT)
+    assert caught.value.status == 69
+
+
+def test_nothing_is_drawn_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    follow(steps({"summary": []}), shows=False, left=LEFT)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_on_a_terminal_queues_messages_and_the_time_left_are_drawn(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "140")
+    seen: list[str] = []
+
+    def watched() -> Iterator[dict[str, Any]]:
+        for number, step in enumerate(NEWS):
+            yield step
+            if number == 2:
+                seen.append("published")
+        yield {"summary": []}
+
+    follow(watched(), shows=True, left=LEFT)
+    drawn = capsys.readouterr()
+    assert drawn.out == ""
+    assert "queues" in drawn.err
+    assert "left" in drawn.err
+    assert seen == ["published"]
+
+
+def test_the_password_of_a_target_is_not_taken_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = FakeApi([{**ROW, "in_doubt": 0}])
+    monkeypatch.setenv(TO_PASSWORD, "s3kRe7")
+    with pytest.raises(CtlError, match="process list") as caught:
+        promote(api, to="amqp://user:open@host")
+    assert "open" not in str(caught.value)
+    assert api.asked == []
+    promote(api, to="amqp://user@host")
+    [(path, body)] = api.asked
+    assert (path, body["to"]) == ("promote", {"uri": "amqp://user@host", "password": "s3kRe7"})
+
+
+def test_a_dry_run_has_a_row_a_queue_and_says_what_would_be_lost() -> None:
+    row = {
+        "virtual_host": "v",
+        "queue": "q",
+        "message_count": 3,
+        "first_timestamp": "a",
+        "last_timestamp": "b",
+    }
+    api = FakeApi({"queues": [row], "vhosts": [loss(lag_records=7, missing_records=2)]})
+    report = promote(api, dry_run=True, queues="q,r", as_of="2026-11-21")
+    assert report.table.rows == [["v", "q", 3, "a", "b"]]
+    assert report.lines == [
+        (
+            "Would be lost of v",
+            "7 records that the upstream has and this node not yet; and 2 records that its retention was too short for",
+        )
+    ]
+    [(path, body)] = api.asked
+    assert (path, body["queues"], body["as_of"]) == ("dry-run", ["q", "r"], "2026-11-21")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, "nothing"),
+        ({"state": "connecting", "last_timestamp": 5, "lag_records": 4}, "4 records .* last heard"),
+        ({"state": "disconnected", "last_timestamp": None}, "not known"),
+    ],
+)
+def test_the_loss_is_told_as_far_as_it_is_known(fields: dict[str, Any], text: str) -> None:
+    [(_, said)] = promote(FakeApi({"queues": [], "vhosts": [loss(**fields)]}), dry_run=True).lines
+    assert re.search(text, said)
+
+
+def test_a_rehearsal_says_how_long_it_took_and_that_all_was_compared() -> None:
+    found = {"queues": [], "vhosts": [loss()], "compared": 12, "recovered_s": 3.25, "compared_s": 1.5}
+    report = commands.rehearse_promotion.action(session(FakeApi(found)))
+    assert [text for _, text in report.lines] == [
+        "12 messages in 3.2 s",
+        "all of them, each as it was transferred, in 1.5 s",
+        "nothing",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (
+            "r1",
+            [
+                "b:5552",
+                "2 messages, kept here",
+                "1 messages, which are there again",
+                "list_divergent_messages --report r1",
+            ],
+        ),
+        ("", ["b:5552", "nothing"]),
+    ],
+)
+def test_coming_back_says_what_was_kept_and_how_to_see_it(report: str, said: list[str]) -> None:
+    queue = {"virtual_host": "v", "queue": "q", "messages": 2, "settlements_lost": 1}
+    answer = {"upstream_endpoints": ["b:5552"], "report": report, "messages": 2, "settlements_lost": 1}
+    api = FakeApi({**answer, "queues": [queue] if report else []})
+    found = rejoin.rejoin_as_downstream.action(session(api))
+    assert [text for _, text in found.lines] == said
+    assert found.table.rows == ([["v", "q", 2, 1]] if report else [])
+
+
+def loss(**fields: Any) -> dict[str, Any]:
+    row = {"virtual_host": "v", "state": "connected", "lag_records": 0, "lag_ms": 0, "missing_records": 0}
+    return row | {"last_timestamp": 5} | fields
+
+
+def promote(api: FakeApi, **options: Any) -> Any:
+    return commands.promote_standby_replication_downstream.action(session(api), **options)

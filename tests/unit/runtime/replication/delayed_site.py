@@ -1,0 +1,142 @@
+"""A delayed follower's side of a link, and leaders for it to follow: real sockets and files, no broker.
+
+The follower's clock is the test's, so a delay of an hour takes no time.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+from leveret.runtime.node import clock_ms
+from leveret.runtime.replication.delaying import Delaying
+from leveret.storage.divergent import SetAside
+from leveret.storage.spool import Spool
+from leveret.testing.compare import compare
+from leveret.wire.chunk import ChunkType, encode_entry
+from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, until
+
+DELAY_MS = 3_600_000
+SEGMENT_BYTES = 8192
+
+
+class DelayedSite(FollowerSite):
+    """A follower's tree, spool and link.
+
+    Attributes:
+        at_ms: its clock, if that stands still.
+    """
+
+    at_ms: int | None = None
+
+    def hands(self) -> Delaying:
+        self.delaying = Delaying(
+            Spool(self.directory, segment_bytes_max=SEGMENT_BYTES),
+            self.applier,
+            self.commits,
+            apply_delay_ms=DELAY_MS,
+            has_joined=self.identity.identity.followed_epoch > 0,
+            clock_ms=lambda: self.at_ms or clock_ms(),
+        )
+        self.delaying.open()
+        self.delaying.start()
+        return self.delaying
+
+    async def apply_until(self, at_ms: int) -> None:
+        """Have it apply what its leader had done by then, when that is due."""
+        self.at_ms = at_ms + DELAY_MS
+        await self.delaying.apply_until(at_ms)
+
+    def keeper(self, logs_dir: Path) -> SetAside:
+        return SetAside(
+            self.directory,
+            at_ms=clock_ms(),
+            from_epoch=1,
+            to_epoch=3,
+            node_id="f" * 24,
+            leader_id="f" * 24,
+            leader_uri="",
+            name_of=lambda name: None,
+            logs_dir=logs_dir,
+        )
+
+    async def stop(self) -> None:
+        self.inbound.stop()
+        await self.delaying.stop()
+        await super().stop()
+
+    async def kill(self) -> None:
+        """Nothing is finished or noted any more."""
+        self.inbound.stop()
+        self.running.cancel()
+        await self.delaying.stop()
+        self.commits._dirty.clear()
+        self.commits.close()
+        self.tree.close()
+
+
+def has_received(leader: LeaderSite) -> bool:
+    """Whether the one follower has everything, on disk."""
+    leader.feed.cut()
+    return [(link.state, link.acked_position) for link in leader.listener.followers] == [
+        ("delayed", leader.feed.position)
+    ]
+
+
+async def moment(leader: LeaderSite, to: Path) -> int:
+    """Keep what the leader has, once the follower has received it; the time, behind which nothing was done yet."""
+    await until(lambda: has_received(leader), "received")
+    shutil.copytree(leader.directory, to)
+    at_ms = clock_ms()
+    await until(lambda: clock_ms() > at_ms, "later")
+    return at_ms
+
+
+def assert_is(follower: Path, leader: Path) -> None:
+    found = compare(leader, follower)
+    assert found.is_identical, found
+
+
+def append(leader: LeaderSite, name: str, body: bytes) -> None:
+    log = leader.log(name)
+    log.append(ChunkType.USER, 1, 1, encode_entry(body), clock_ms())
+    leader.commits.appended(log)
+    leader.commits.begin()
+
+
+async def replaced(
+    tmp_path: Path, dice: random.Random
+) -> tuple[DelayedSite, LeaderSite, list[tuple[int, Path]]]:
+    """A delayed follower in whose spool there is the tail of a leader that was replaced, and what replaced it.
+
+    Returns:
+        The follower, its present leader, and what the leaders had at some times.
+    """
+    old = LeaderSite(tmp_path / "old", dice)
+    follower = DelayedSite(tmp_path / "follower", await old.start())
+    for _ in range(60):
+        old.change()
+    moments = [(await moment(old, tmp_path / "0"), tmp_path / "0")]
+    for name in sorted(old.tree.logs)[:3]:
+        old.append(name)
+        old.commits.begin()
+    moments.append((await moment(old, tmp_path / "1"), tmp_path / "1"))
+    for name in sorted(old.tree.logs):
+        old.append(name)
+    old.append("queues/00000000000000ff")
+    old.commits.begin()
+    moments.append((await moment(old, tmp_path / "2"), tmp_path / "2"))
+    await old.stop()
+    # It was promoted when it had what the old one had at the second time.
+    shutil.copytree(tmp_path / "1", tmp_path / "new")
+    new = LeaderSite(tmp_path / "new", dice, epoch=2)
+    for _ in range(30):
+        new.change()
+    await follower.stop()
+    follower = DelayedSite(tmp_path / "follower", await new.start())
+    moments.append((await moment(new, tmp_path / "3"), tmp_path / "3"))
+    for _ in range(30):
+        new.change()
+    moments.append((await moment(new, tmp_path / "4"), tmp_path / "4"))
+    return follower, new, moments

@@ -1,0 +1,207 @@
+"""Who knocks at a leader's listener without being a follower does it no harm, and keeps no follower out."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from leveret.config.tls import TlsOptions
+from leveret.config.uris import NodeUri
+from leveret.runtime.replication import link_peer, listener, outbound
+from leveret.runtime.tls import client_context, server_context
+from leveret.testing.certificates import CertificateAuthority
+from leveret.testing.compare import compare
+from leveret.wire.link import GREETING, LENGTH
+from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, in_sync, until
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """With the event loop that nodes have."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())
+
+
+@asynccontextmanager
+async def leading(
+    directory: Path, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[LeaderSite, NodeUri]]:
+    """A leader that listens."""
+    leader = LeaderSite(directory / "leader", random.Random(1))
+    try:
+        yield leader, await leader.start(tls)
+    finally:
+        await leader.stop()
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    issued = CertificateAuthority(tmp_path_factory.mktemp("certificates")).issue("leader")
+    options = TlsOptions(certfile=issued.certfile, keyfile=issued.keyfile)
+    return server_context(options, "replication.ssl_options")
+
+
+async def connect(uri: NodeUri, octets: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection(uri.host, uri.port)
+    writer.write(octets)
+    return reader, writer
+
+
+async def end_of(reader: asyncio.StreamReader) -> None:
+    """The other side hangs up."""
+    async with asyncio.timeout(10):
+        while await reader.read(1000):
+            pass
+
+
+def test_who_speaks_no_tls_leaves_nothing_behind(tmp_path: Path, tls: ssl.SSLContext) -> None:
+    """A health check that connects and goes must not use up the links that the listener takes."""
+
+    async def scenario() -> None:
+        async with leading(tmp_path, tls) as (leader, uri):
+            for octets in (b"", GREETING, b"\x16\x03\x01\x00\x05hello"):
+                reader, writer = await connect(uri, octets)
+                writer.write_eof()
+                await end_of(reader)
+                writer.close()
+            assert leader.listener.links == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("speaks_tls", [True, False])
+@pytest.mark.parametrize("octets", [b"", GREETING + LENGTH.pack(100)])
+def test_who_does_not_say_who_it_is_is_sent_away_and_all_goes_on(
+    tmp_path: Path,
+    tls: ssl.SSLContext,
+    octets: bytes,
+    speaks_tls: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener, "BEAT_S", 0.05)
+    for room in (listener, outbound):
+        monkeypatch.setattr(room, "HANDSHAKE_TIMEOUT_S", 0.2)
+
+    async def scenario() -> None:
+        async with leading(tmp_path, tls if speaks_tls else None) as (leader, uri):
+            reader, writer = await connect(uri, octets)
+            await end_of(reader)
+            writer.close()
+            assert leader.listener.links == []
+            # It still drops those that are silent: nobody waits for them for ever.
+            leader.feed.in_sync.joined("silent", leader.feed.position, 0)
+            leader.feed.in_sync.acked("silent", leader.feed.position, 0)
+            leader.append("queues/0000000000000001")
+            leader.feed.in_sync.shipped(leader.feed.position + 1, 0)
+            await until(lambda: not leader.feed.in_sync.members, "dropped")
+
+    run(scenario)
+
+
+def test_who_ends_tls_between_two_nodes_is_found_out_whatever_is_verified(
+    tmp_path: Path, tls: ssl.SSLContext
+) -> None:
+    """It needs no secret to pass the handshake on, and could change what it likes behind it."""
+    told: list[str] = []
+
+    async def scenario() -> None:
+        async with leading(tmp_path, tls) as (leader, uri):
+            between = await asyncio.start_server(
+                lambda reader, writer: pass_on(uri, reader, writer), "127.0.0.1", 0, ssl=tls
+            )
+            host, port = between.sockets[0].getsockname()
+            direct = FollowerSite(tmp_path / "direct", uri, tls=lambda: client_context(TlsOptions(), "x"))
+            await until(lambda: in_sync(leader), "in sync")
+            deceived = FollowerSite(
+                tmp_path / "deceived",
+                NodeUri("tls", host, port),
+                tls=lambda: client_context(TlsOptions(), "x"),
+                on_hopeless=lambda error: told.append(str(error)),
+            )
+            await until(lambda: told, "found out")
+            assert [link.node_id for link in leader.listener.followers] == [direct.identity.identity.node_id]
+            between.close()
+            for follower in (direct, deceived):
+                await follower.stop()
+        assert "the secrets differ" in told[0]
+        assert "something between the two ends it" in told[0]
+
+    run(scenario)
+
+
+async def pass_on(uri: NodeUri, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Stand between: TLS with both, everything passed on."""
+    context = client_context(TlsOptions(), "x")
+    there_reader, there_writer = await asyncio.open_connection(uri.host, uri.port, ssl=context)
+
+    async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while octets := await source.read(65536):
+                target.write(octets)
+        target.close()
+
+    await asyncio.gather(pump(reader, there_writer), pump(there_reader, writer))
+
+
+def test_many_who_do_not_say_who_they_are_keep_no_follower_out(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with leading(tmp_path) as (leader, uri):
+            strangers = [await connect(uri, GREETING) for _ in range(listener._LINKS_MAX + 20)]
+            follower = FollowerSite(tmp_path / "follower", uri)
+            await until(lambda: in_sync(leader), "in sync")
+            assert len(leader.listener.links) <= listener.UNPROVEN_MAX + 1
+            await follower.stop()
+            for _, writer in strangers:
+                writer.close()
+
+    run(scenario)
+
+
+def test_acks_of_one_of_two_with_the_same_id_say_nothing_of_the_other(tmp_path: Path) -> None:
+    """A node and a copy of it: the one that came last counts, and promises wait for what that one has."""
+
+    async def scenario() -> None:
+        async with leading(tmp_path) as (leader, uri):
+            first = FollowerSite(tmp_path / "first", uri)
+            await until(lambda: in_sync(leader), "in sync")
+            second = FollowerSite(tmp_path / "second", uri)
+            second.identity.identity.node_id = first.identity.identity.node_id
+            for _ in range(20):
+                leader.change()
+                await asyncio.sleep(0.01)
+                ids = [link.node_id for link in leader.listener.followers]
+                assert len(ids) == len(set(ids))
+            await first.stop()
+            await until(lambda: in_sync(leader), "in sync with the copy")
+            await second.stop()
+            assert compare(leader.directory, second.directory).is_identical
+
+    run(scenario)
+
+
+def test_a_link_that_takes_nothing_is_gone_soon_after_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for its socket, and who waits for that, does not stay until the peer's system gives up."""
+    monkeypatch.setattr(link_peer, "CLOSE_TIMEOUT_S", 0.1)
+
+    async def scenario() -> None:
+        async with leading(tmp_path) as (leader, uri):
+            _, writer = await connect(uri, GREETING)
+            await until(lambda: len(leader.listener.links) == 1, "connected")
+            [link] = leader.listener.links
+            link.peer.write(bytes(64 * 1024 * 1024))
+            waiting = asyncio.create_task(link.peer.drain())
+            link.peer.close()
+            await asyncio.wait_for(waiting, 10)
+            await until(lambda: not leader.listener.links, "gone")
+            writer.close()
+
+    run(scenario)

@@ -1,0 +1,180 @@
+"""runtime.outgoing: who transfers an outgoing log, what is kept for them, and beginning anew."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from leveret.model import definitions as d
+from leveret.runtime.outgoing_log import DOWNSTREAMS_MAX, OutgoingLog
+from tests.unit.runtime.site import POLICY, TAGGED, Site, scratch, until
+
+
+async def collecting(directory: Path, messages: int) -> tuple[Site, OutgoingLog]:
+    """A site with that many collected and committed messages of q, in segments of a few."""
+    site = Site(directory)
+    await site.start()
+    await site.apply(d.Put(TAGGED), d.Put(d.Queue(name="q", vhost="v")), d.Put(POLICY))
+    for _ in range(messages // 4):
+        await site.publish(4)
+    log = site.node.collector.logs["v"]
+    await until(lambda: log.committed_offset == log.log.next_offset)
+    return site, log
+
+
+def play(scenario: Callable[[Path], Awaitable[None]]) -> None:
+    with scratch() as directory:
+        asyncio.run(scenario(directory))  # type: ignore[arg-type]  # it is a coroutine
+
+
+def told(site: Site, name: str, offset: int) -> None:
+    site.node.stream_door.store_offset("v", name, offset)
+
+
+def test_how_far_downstreams_are_survives_a_restart() -> None:
+    async def scenario(directory: Path) -> None:
+        site, log = await collecting(directory, 40)
+        told(site, "eu.2", 12)
+        told(site, "eu.3", 40)
+        told(site, "eu.4", log.committed_offset + 1)
+        site.node.collector.retain()
+        told(site, "eu.2", 16)
+        await site.restart()
+        rows = {row["downstream"]: row for row in site.node.downstream_rows()}
+        # What was told since the last time they were kept is told again by the downstream.
+        assert {name: row["transferred"] for name, row in rows.items()} == {"eu.2": 12, "eu.3": 40}
+        assert (rows["eu.2"]["lag_records"], rows["eu.2"]["missing_records"]) == (28, 0)
+        assert site.node.stream_door.query_offset("v", "eu.2") == 12
+        assert site.node.stream_door.query_offset("v", "eu.4") is None, "more than there is"
+        assert site.node.forget_downstream("eu.2")
+        assert not site.node.forget_downstream("eu.2")
+        await site.restart()
+        assert [row["downstream"] for row in site.node.downstream_rows()] == ["eu.3"]
+        await site.kill()
+
+    play(scenario)
+
+
+def test_what_all_known_downstreams_have_is_dropped_where_the_operator_chose_that() -> None:
+    async def scenario(directory: Path) -> None:
+        site, log = await collecting(directory, 80)
+        collector = site.node.collector
+        told(site, "eu.2", 60)
+        told(site, "eu.3", 30)
+        collector.retain()
+        assert log.first_offset == 0, "by default only the limits count"
+        collector._truncates = True
+        collector.retain()
+        assert 0 < log.first_offset <= 30, "the slower one still needs the rest"
+        assert collector.downstream_rows()[1]["missing_records"] == 0
+        told(site, "eu.3", 70)
+        collector.retain()
+        assert 30 < log.first_offset <= 60
+        site.node.forget_downstream("eu.2")
+        collector.retain()
+        assert 60 < log.first_offset <= 70
+        site.node.forget_downstream("eu.3")
+        first = log.first_offset
+        collector.retain()
+        assert log.first_offset == first, "whoever comes next may still want it"
+        await site.kill()
+
+    play(scenario)
+
+
+def test_a_downstream_that_retention_overtook_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(directory: Path) -> None:
+        site, log = await collecting(directory, 80)
+        told(site, "eu.2", 4)
+        site.node.collector._retain_bytes_max = 800
+        with caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                site.node.collector.retain()
+        missing = log.first_offset - 4
+        assert missing > 0
+        assert site.node.downstream_rows()[0]["missing_records"] == missing
+        [line] = [each.getMessage() for each in caplog.records if "overtook" in each.getMessage()]
+        assert "vhost=v downstream=eu.2 first_missing=4" in line
+        await site.kill()
+
+    play(scenario)
+
+
+def test_nobody_can_make_up_any_number_of_downstreams() -> None:
+    async def scenario(directory: Path) -> None:
+        site, log = await collecting(directory, 4)
+        for number in range(DOWNSTREAMS_MAX + 5):
+            told(site, f"d{number}", 1)
+        assert len(log.downstreams) == DOWNSTREAMS_MAX
+        await site.kill()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_internal_streams_that_are_deleted_begin_anew_with_what_the_queues_hold(crash: bool) -> None:
+    async def scenario(directory: Path) -> None:
+        site, log = await collecting(directory, 40)
+        await site.ack(15)
+        old = (directory / "outgoing" / "untagged-since").resolve()
+        old.mkdir()
+        (old / "00000000000000000000.segment").write_bytes(b"damaged")
+        end, log_id = log.log.next_offset, log.log_id
+        rows = site.node.delete_outgoing_logs()
+        assert [row["vhost"] for row in rows] == ["v", "untagged-since"]
+        assert all(row["bytes"] for row in rows)
+        assert not old.exists()
+        if crash:
+            await site.restart()
+        else:
+            await site.settle()
+        log = site.node.collector.logs["v"]
+        assert log.first_offset == end, "who has it all misses nothing, who has not is told what is missing"
+        assert log.log_id == log_id
+        assert site.replicated() == {"q": site.contents()}
+        assert len(site.contents()) == 25
+        await site.publish(3)
+        await site.ack(2)
+        assert site.replicated() == {"q": site.contents()}
+        await until(lambda: log.committed_offset == log.log.next_offset)
+        assert log.read(end, 1 << 20), "it is served"
+        await site.kill()
+
+    play(scenario)
+
+
+def test_a_log_that_takes_the_place_of_another_one_is_called_otherwise() -> None:
+    async def scenario(directory: Path) -> None:
+        site, log = await collecting(directory, 8)
+        first = log.log_id
+        await site.restart()
+        assert site.node.collector.logs["v"].log_id == first
+        await site.apply(d.Delete("vhosts", ("v",)))
+        assert "v" not in site.node.collector.logs
+        await site.apply(d.Put(TAGGED))
+        assert site.node.collector.logs["v"].log_id != first
+        await site.kill()
+
+    play(scenario)
+
+
+def test_a_damaged_log_can_be_deleted_and_is_collected_anew() -> None:
+    async def scenario(directory: Path) -> None:
+        site, _ = await collecting(directory, 40)
+        await site.kill()
+        segment = min((directory / "outgoing" / "v").glob("*.segment"))
+        segment.write_bytes(b"x" * segment.stat().st_size)
+        for path in (directory / "outgoing" / "v").glob("*.summary"):
+            path.unlink()
+        await site.start()
+        assert "v" not in site.node.collector.logs, "it stays down until an operator removes it"
+        site.node.delete_outgoing_logs()
+        await site.settle()
+        assert site.replicated() == {"q": site.contents()}
+        await site.kill()
+
+    play(scenario)
