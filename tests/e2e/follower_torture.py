@@ -276,7 +276,7 @@ class Story:
         chosen = self._chance.choice(self._wait_in_sync(but=stalled))
         since = len(old.node.log_text())
         for each in self.site.followers:
-            if each is chosen or self._chance.random() < 0.5:
+            if each is chosen or self._chance.random() < 0.25:
                 each.link.stall(Direction.BACK)
         # Nothing more reaches the one that takes over: so nothing more may be confirmed.
         self._pause(0.0, 0.4 * ACK_TIMEOUT_S)

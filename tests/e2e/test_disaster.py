@@ -23,7 +23,7 @@ from leveret.testing.ports import wait_until
 from leveret.testing.standby_pair import BEACON, PROMOTE_TIMEOUT_S, StandbyPair, get
 from tests.e2e.site import PATIENCE_S, Site, background, drain_all
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 VHOST: Final = "orders"
 ELSEWHERE: Final = "elsewhere"
@@ -298,7 +298,7 @@ def test_the_summary_has_what_was_recovered_and_when_it_was_published(aftermath:
         datetime.strptime(row[name], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
         for name in ("first_timestamp", "last_timestamp")
     )
-    assert aftermath.killed_s - 420 < first <= last <= aftermath.killed_s
+    assert aftermath.killed_s - 600 < first <= last <= aftermath.killed_s
 
 
 def test_a_second_promotion_recovers_nothing_again(aftermath: Aftermath) -> None:
@@ -353,4 +353,7 @@ def test_an_upstream_that_comes_back_keeps_what_the_promoted_one_never_saw(after
 
 
 def test_an_upstream_that_comes_back_follows_without_old_messages(aftermath: Aftermath) -> None:
-    assert aftermath.after_rejoin == dict.fromkeys([*LEFT, BEACON], 0)
+    not_replicated = {"once", "local"}
+    assert aftermath.after_rejoin.keys() == {*LEFT, BEACON}
+    left = {queue for queue, messages in aftermath.after_rejoin.items() if messages}
+    assert left <= not_replicated, "what is not replicated is nobody else's: it stays"

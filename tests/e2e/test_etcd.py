@@ -22,6 +22,7 @@ import pytest
 from leveret.config.followers import Followers
 from leveret.config.uris import Endpoint, Endpoints
 from leveret.core.election import Leader, UnreadableState
+from leveret.runtime.replication.elected import etcd_context
 from leveret.runtime.replication.election import Deposed, Election, Lost, Won
 from leveret.runtime.replication.etcd import EtcdAway, EtcdRefused
 from leveret.testing import certificates, etcd
@@ -508,9 +509,10 @@ def test_etcd_may_ask_for_a_user_and_forget_logins(own: EtcdCluster) -> None:
 def test_etcd_may_speak_tls_and_has_to_prove_who_it_is(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path)
     issued = authority.issue("etcd", names=f"IP:{LOOPBACK}")
+    trusted = etcd_context(Followers(etcd_cacertfile=authority.cacertfile))
 
     async def scene(cluster: EtcdCluster) -> None:
-        async with node("a", cluster.setting, "tls", SHORT_MS, tls=issued.client_context()) as a:
+        async with node("a", cluster.setting, "tls", SHORT_MS, tls=trusted) as a:
             epoch = (await a.win()).epoch
             cluster.members[0].pause()
             await until(lambda: a.deposed)

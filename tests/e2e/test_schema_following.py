@@ -1,21 +1,19 @@
-"""Following a schema over real sockets: notices, force, what would change, history, several downstreams, TLS, HTTP."""
+"""Following a schema over real sockets: notices, force, what would change, history, several downstreams, TLS."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from leveret.config.tls import TlsOptions
-from leveret.core.schema import SCHEMA_VHOST
+from leveret.core import schema_digests
+from leveret.core.schema import SCHEMA_VHOST, Key
 from leveret.model.definitions import (
+    AnyEntity,
     Delete,
     GlobalParameter,
     Queue,
@@ -117,6 +115,32 @@ async def test_no_two_queues_get_the_same_epoch_although_both_sides_count_alike(
         held = link.downstream.broker.queues
         assert ("/", "q1") in held
         assert sorted(queue.epoch for queue in held.values()) == [1, 2, 3, 4, 6, 7]
+
+
+@on_a_loop
+async def test_what_did_not_change_is_not_digested_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digested: list[Key] = []
+    entry_of = schema_digests._entry
+
+    def counting(key: Key, entity: AnyEntity) -> schema_digests.Entry:
+        digested.append(key)
+        return entry_of(key, entity)
+
+    monkeypatch.setattr(schema_digests, "_entry", counting)
+    async with pair(tmp_path) as link:
+        link.upstream.put(*(Queue(vhost="/", name=f"q{number}") for number in range(50)))
+        await link.follow()
+        await until(lambda: link.status["syncs"], "a first sync")
+        await link.synced()
+        assert len(digested) >= 100
+        digested.clear()
+        await link.synced()
+        assert digested == []
+        link.upstream.put(Queue(vhost="/", name="new"))
+        await link.synced()
+        assert set(digested) == {("/", "new")}
 
 
 # -- conflicts ------------------------------------------------------------------------------------
@@ -320,159 +344,5 @@ async def test_an_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None
     async with pair(tmp_path, tls=tls) as link:
         await link.follow()
         await link.failed("schema_definition_sync.downstream.ssl_options.cacertfile")
-
-
-# -- a management API as upstream -----------------------------------------------------------------
-
-
-@dataclass
-class Api:
-    """What a management API answers: `/api/whoami` and `/api/definitions`."""
-
-    document: bytes = b"{}"
-    etag: str = ""
-    vhosts: bytes = b"[]"
-    status: bytes = b"200 OK"
-    asked: list[bytes] = field(default_factory=list)
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while head := await _head(reader):
-            self.asked.append(head)
-            is_known = self.etag and f"if-none-match: {self.etag}".encode() in head.lower()
-            body = b"{}" if b"/whoami" in head else b"" if is_known else self.document
-            body = self.vhosts if b"/vhosts" in head else body
-            status = b"304 Not Modified" if is_known else self.status
-            etag = f"ETag: {self.etag}\r\n".encode() if self.etag and b"/definitions" in head else b""
-            writer.write(b"HTTP/1.1 %b\r\n%bContent-Length: %d\r\n\r\n%b" % (status, etag, len(body), body))
-            await writer.drain()
-
-
-async def _head(reader: asyncio.StreamReader) -> bytes:
-    try:
-        return await reader.readuntil(b"\r\n\r\n")
-    except asyncio.IncompleteReadError:
-        return b""
-
-
-@asynccontextmanager
-async def following_http(home: Path, api: Api) -> AsyncIterator[tuple[Node, Callable[[], dict[str, Any]]]]:
-    node = Node(home, "down", operating_mode="downstream", minimum_sync_interval_ms=NEVER_MS)
-    async with listening(api.serve) as port:
-        text = endpoints(port, username="monitor").replace("127.0.0.1", "http://127.0.0.1")
-        await node.schema_sync.set_endpoints(text)
-        await node.schema_sync.start()
-        try:
-            yield node, node.schema_sync.status
-        finally:
-            await node.schema_sync.stop()
-
-
-def _document(**sections: list[dict[str, Any]]) -> bytes:
-    return msgspec.json.encode(sections)
-
-
-DOCUMENT: dict[str, list[dict[str, Any]]] = {
-    "vhosts": [{"name": "/", "tags": []}, {"name": "shop", "metadata": {"description": "d", "tags": ["t"]}}],
-    "global_parameters": [
-        {"name": "cluster_name", "value": "rabbits"},
-        {"name": "internal_cluster_id", "value": "rabbitmq-cluster-id-x"},
-        {"name": "owner", "value": 1},
-    ],
-    "queues": [{"name": "q", "vhost": "shop", "durable": True, "auto_delete": False, "arguments": {}}],
-    "exchanges": [
-        {"name": "x", "vhost": "shop", "type": "topic", "durable": True, "auto_delete": False, "arguments": {}}
-    ],
-    "bindings": [
-        {"source": "x", "vhost": "shop", "destination": "q", "destination_type": "queue", "routing_key": "k",
-         "arguments": {}},
-        {"source": "x", "vhost": "shop", "destination": "exclusive", "destination_type": "queue",
-         "routing_key": "k", "arguments": {}},
-    ],
-}  # fmt: skip
-
-
-@on_a_loop
-async def test_definitions_over_http_are_followed_and_asked_for_by_their_etag(tmp_path: Path) -> None:
-    api = Api(_document(**DOCUMENT), etag='"one"')
-    async with following_http(tmp_path, api) as (node, status):
-        node.put(Vhost(name="old"))
-        await until(lambda: status()["syncs"], "a first sync")
-        held = node.broker.definitions
-        assert list(held.by_kind["vhosts"]) == [("/",), ("shop",)]
-        assert [key[:4] for key in held.by_kind["bindings"]] == [("shop", "x", "queue", "q")]
-        assert ("internal_cluster_id",) not in held.by_kind["global_parameters"]
-        assert ("cluster_name",) not in held.by_kind["global_parameters"]
-        assert status()["upstream_cluster"] == "rabbits"
-        assert b"if-none-match" not in api.asked[-1].lower()
-
-        await node.schema_sync.sync(force=False)
-        assert b'if-none-match: "one"' in api.asked[-1].lower()
-        assert status()["syncs_unchanged"] == 1
-        api.etag, api.document = '"two"', _document(**DOCUMENT | {"queues": [], "bindings": []})
-        await node.schema_sync.sync(force=False)
-        assert node.broker.queues == {}
-        node.put(Queue(vhost="shop", name="stray"))
-        await node.schema_sync.sync(force=False)
-        assert node.broker.queues == {}, "what is changed here is put right although nothing changed there"
-
-
-@on_a_loop
-async def test_an_api_without_etags_is_followed_too(tmp_path: Path) -> None:
-    api = Api(_document(**DOCUMENT))
-    async with following_http(tmp_path, api) as (node, status):
-        await until(lambda: status()["syncs"], "a first sync")
-        await node.schema_sync.sync(force=False)
-        assert status()["syncs_unchanged"] == 1
-        api.document = _document(**DOCUMENT | {"bindings": []})
-        await node.schema_sync.sync(force=False)
-        assert node.broker.definitions.by_kind["bindings"] == {}
-
-
-@on_a_loop
-async def test_what_definitions_leave_out_of_vhosts_is_asked_for(tmp_path: Path) -> None:
-    api = Api(_document(vhosts=[{"name": "/"}, {"name": "shop"}]), etag='"one"')
-    api.vhosts = b'[{"name":"shop","description":"a","tags":["t"]},{"name":"/","tags":[]}]'
-    async with following_http(tmp_path, api) as (node, status):
-        await until(lambda: status()["syncs"], "a first sync")
-        vhosts = node.broker.definitions.by_kind["vhosts"]
-        assert vhosts["shop",] == Vhost(name="shop", description="a", tags=("t",))
-        api.vhosts = b'[{"name":"shop","metadata":{"description":"b","tags":[]}},{"name":"/","tags":[]}]'
-        await node.schema_sync.sync(force=False)
-        assert vhosts["shop",] == Vhost(name="shop", description="b")
-
-
-@on_a_loop
-async def test_an_entity_that_cannot_be_read_is_named_and_stops_no_other(tmp_path: Path) -> None:
-    user = {"name": "odd", "password_hash": "x", "hashing_algorithm": "bcrypt", "tags": ""}
-    api = Api(_document(users=[user], vhosts=[{"name": "shop", "tags": []}, {"tags": []}]))
-    async with following_http(tmp_path, api) as (node, status):
-        await until(lambda: status()["syncs"], "a first sync")
-        assert ("shop",) in node.broker.definitions.by_kind["vhosts"]
-        assert status()["refused_count"] == 2
-        first, second = status()["refused"]
-        assert first.startswith("users 'odd': cannot be read: ")
-        assert "hashing_algorithm 'bcrypt'" in first
-        assert second.startswith("vhosts '': cannot be read: ")
-        assert status()["last_error"] == first
-
-
-@pytest.mark.parametrize(
-    ("status", "document", "named", "state"),
-    [
-        (b"401 Unauthorized", b"{}", "refuses user 'monitor' or its password", "recover"),
-        (b"403 Forbidden", b"{}", "needs the tag administrator", "recover"),
-        (b"404 Not Found", b"{}", "answered with status 404", "connecting"),
-        (b"200 OK", b"[]", "its definitions cannot be read: ", "disconnected"),
-        (b"200 OK", b'{"queues": 7}', "queues is no list of objects", "disconnected"),
-        (b"200 OK", b'{"queues": [7]}', "queues is no list of objects", "disconnected"),
-    ],
-)  # fmt: skip
-@on_a_loop
-async def test_an_api_that_is_of_no_use_is_told_with_the_reason_and_changes_nothing(
-    tmp_path: Path, status: bytes, document: bytes, named: str, state: str
-) -> None:
-    async with following_http(tmp_path, Api(document, status=status)) as (node, shown):
-        node.put(Vhost(name="kept"))
-        await until(lambda: named in str(shown()["last_error"]), named)
-        assert shown()["state"] in (state, "connecting")
-        assert ("kept",) in node.broker.definitions.by_kind["vhosts"]
+        with pytest.raises(PreconditionFailed, match=r"ssl_options\.cacertfile"):
+            await link.downstream.schema_sync.diff()

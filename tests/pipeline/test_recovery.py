@@ -70,6 +70,8 @@ def test_killed_at_every_stage_and_run_again_nothing_is_lost_doubled_or_out_of_o
         assert_recovered_once_in_order(upstream, node)
 
 
+@pytest.mark.torture  # Three JVMs take half a minute of two cores.
+@pytest.mark.timeout(300)
 def test_on_a_cluster_the_same_job_does_the_same(
     start_pipeline: Start, recover_job: Job, tmp_path: Path
 ) -> None:

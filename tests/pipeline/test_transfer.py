@@ -115,6 +115,14 @@ def assert_all_is_there_once(data_dir: Path, upstream: StandbyUpstream, vhost: s
     )
 
 
+def _on_disk(data_dir: Path) -> set[str]:
+    return {str(path.relative_to(data_dir)) for path in data_dir.glob("data/*/*")}
+
+
+def _known(manifest: Manifest) -> set[str]:
+    return {name for file in manifest.files() for name in (file.path, file.settlements) if name}
+
+
 def test_messages_and_settlements_of_all_vhosts_arrive(
     spark: SparkSession, transfer_job: Job, tmp_path: Path
 ) -> None:
@@ -351,9 +359,7 @@ def test_exactly_once_across_kill_9_of_the_driver(
         assert child.wait() == 0
         assert child.events[-1] == {"event": "drained", "complete": True}
     assert_all_is_there_once(data_dir, upstream)
-    on_disk = {str(path.relative_to(data_dir)) for path in data_dir.glob("data/*/*")}
-    known = {name for file in Manifest(data_dir).files() for name in (file.path, file.settlements) if name}
-    assert on_disk == known, "nothing is left over"
+    assert _on_disk(data_dir) == _known(Manifest(data_dir)), "nothing is left over"
     holding = [path for path in data_dir.rglob("*") if path.is_file() and b"secret" in path.read_bytes()]
     assert holding == [], "a password was written down"
 
@@ -365,3 +371,39 @@ def test_it_ends_with_its_parent(start_pipeline: Callable[..., Any], transfer_jo
     child.process.stdin.close()
     assert child.wait() == 0
     assert time.monotonic() - began_s < 5
+
+
+def test_what_is_beyond_the_retention_is_compacted_while_more_comes(
+    spark: SparkSession, transfer_job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leveret.pipeline.compact.FILES_MIN", 2)
+    data_dir = tmp_path / "standby"
+    upstream = StandbyUpstream()
+    job = transfer_job(0, retain_ms_max=1, compact_interval_s=0.2)
+    with upstream.serving() as port, transferring(spark, job | {"endpoints": [f"127.0.0.1:{port}"]}) as said:
+        for turn in range(4):
+            upstream.publish("/", "a", [stored_message(b"%d" % turn)] * 50)
+            upstream.settle("/", "a", [(turn * 51, 45)])
+            end = upstream.logs["/"].committed_offset
+            wait_until(lambda end=end: said.last("stored").get("next") == end, "all", TIMEOUT_S)  # type: ignore[misc]
+        wait_until(lambda: bool(said.last("compacted")), "a compaction", TIMEOUT_S)
+        first = said.last("compacted")
+        assert (first["vhost"], first["files"] >= 2, first["records"] % 5) == ("/", True, 0)
+        upstream.publish("/", "a", [stored_message(b"last")])
+        end = upstream.logs["/"].committed_offset
+        wait_until(lambda: said.last("stored").get("next") == end, "what came since", TIMEOUT_S)
+        wait_until(
+            lambda: _on_disk(data_dir) == _known(Manifest(data_dir)), "what was replaced to go", TIMEOUT_S
+        )
+    manifest = Manifest(data_dir)
+    assert manifest.next_by_vhost == {"/": end}
+    kept = [
+        row["body"]
+        for file in manifest.files()
+        for row in pq.read_table(data_dir / file.path, partitioning=None).to_pylist()
+        if row["kind"] == 0
+    ]
+    assert kept[-1] == b"last"
+    assert len(kept) < 4 * 50
+    for turn in range(4):
+        assert kept.count(b"%d" % turn) >= 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from leveret.config.kinds import (
@@ -11,6 +12,7 @@ from leveret.config.kinds import (
     Choice,
     Duration,
     Integer,
+    LocalPath,
     OptionalBytes,
     OptionalDuration,
     OptionalIp,
@@ -129,6 +131,13 @@ class Followers:
         "leveret",
         "What all keys in etcd begin with; nodes of one replication have the same.",
     )
+    etcd_cacertfile: Path | None = setting(
+        "cluster.etcd.ssl_options.cacertfile",
+        LocalPath(),
+        "none",
+        "Authorities one of which has to have signed the certificates of `https` endpoints of etcd, PEM; none for "
+        "those that the system trusts.",
+    )
     etcd_lease_ttl_ms: int = setting(
         "cluster.etcd.lease_ttl",
         Duration(_SECOND_MS),
@@ -169,6 +178,13 @@ def check_together(followers: Followers, given: Mapping[str, Given]) -> None:
         )
     if not followers.etcd_endpoints:
         return
+    if followers.confirm == "local":
+        raise _contradiction(
+            given,
+            "replication.confirm",
+            "= local waits for no follower, and cluster.etcd.endpoints lets one lead that has all that was "
+            "confirmed: none would ever be known to have it. Take one of the two out",
+        )
     if followers.bind is None:
         raise _contradiction(
             given,

@@ -33,6 +33,7 @@ from leveret.pipeline.amqp_connection import AmqpConnection, AmqpConnectionLost,
 from leveret.pipeline.files import make_directory, write_durably
 from leveret.pipeline.job import AmqpTarget
 from leveret.wire.record import RECOVERY_STREAM_PREFIX, decode_message
+from leveret.wire.stream_entry import unpack_entry
 
 WINDOW: Final = 1000
 """Messages of a queue whose confirms are not waited for; also how often progress is made durable."""
@@ -41,7 +42,7 @@ _NAME_CHARS_MAX: Final = 120
 
 
 class Declined(LeveretError):
-    """The broker confirms that it did not take a message."""
+    """The broker confirms that it did not take a message, or it is none for such a broker."""
 
 
 class Progress(msgspec.Struct, kw_only=True):
@@ -163,6 +164,11 @@ class AmqpPublisher:
             if len(self._sent) >= WINDOW:
                 self._wait(lambda: len(self._sent) > WINDOW // 2)
                 self._progress.confirmed(self._up_to())
+            if unpack_entry(entry) is not None:
+                raise Declined(
+                    f"queue '{self._queue}' is a stream, whose entries AMQP 0-9-1 does not carry as they are: leave it "
+                    "out, by naming the others with --queues"
+                )
             message = decode_message(entry)
             self._tag += 1
             self._sent.append((self._tag, publishing_id))

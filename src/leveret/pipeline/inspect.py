@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has none
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -21,7 +22,7 @@ from leveret.pipeline.files import make_directory
 from leveret.pipeline.job import InspectJob
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.session import start_session
-from leveret.pipeline.spark_error import cause_of
+from leveret.pipeline.spark_error import SparkFailed, cause_of
 
 
 def run_inspection(job: InspectJob) -> list[dict[str, Any]]:
@@ -40,15 +41,21 @@ def count_messages(spark: SparkSession, manifest: Manifest) -> list[dict[str, An
 
     Raises:
         StorageError: a file cannot be read.
+        SparkFailed: anything else.
     """
-    paths = [(manifest.data_dir / file.path).absolute().as_uri() for file in manifest.files()]
+    # No URI in the strict sense: Spark takes a percent sign as it stands.
+    paths = [f"file://{path.absolute()}" for path in _paths_of(manifest)]
     names = ["vhost", "exchange", "routing_key"]
     try:
         messages = spark.read.parquet(*paths).where(F.col("kind") == MESSAGE)
         found = messages.groupBy(*names).count().collect()
-    except PySparkException as error:
-        damaged = next((path for path in _paths_of(manifest) if path.name in str(error)), manifest.data_dir)
-        raise StorageError(f"{damaged}: {cause_of(error)}; restore the file from a copy") from error
+    except (PySparkException, Py4JJavaError) as error:
+        damaged = next((path for path in _paths_of(manifest) if path.name in str(error)), None)
+        if damaged is None:
+            raise SparkFailed(cause_of(error)) from error
+        raise StorageError(
+            f"{damaged}: it is damaged or gone; restore the file from a copy (Spark's own words are in its log)"
+        ) from error
     counts: Counter[tuple[str, str, str]] = Counter()
     for vhost, exchange, routing_key, count in found:
         # Names that differ only in octets that are no UTF-8 look the same.

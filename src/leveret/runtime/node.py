@@ -53,6 +53,7 @@ from leveret.wire.chunk import Chunk
 logger = logging.getLogger(__name__)
 
 _RETAIN_EVERY_S: Final = 5.0
+_RECOVERED_AT_ONCE: Final = 100
 _SETTLE_TIMEOUT_S: Final = 2.0
 SWITCH_INTERVAL_S: Final = 0.0005
 """A thread that comes back from fdatasync waits as long for the event loop's thread to let it go on. Python's
@@ -267,8 +268,11 @@ class Node:
         self._restore_definitions()
         queues = list(broker.queues.values())
         self._stores.remove_orphans(set(epochs))
-        for queue in queues:
+        for count, queue in enumerate(queues):
             self._stores.recover(queue)
+            if count % _RECOVERED_AT_ONCE == 0:
+                # A lease that was won is kept alive meanwhile: of thousands of queues it would end before this does.
+                await asyncio.sleep(0)
         await self._restore_outgoing(queues)
         # Times to live, and of queues, go on.
         broker.dirty |= {queue: None for queue in queues if queue.damage is None}

@@ -13,6 +13,10 @@ Should its fdatasync fail, it serves nothing more, and what it had not served is
 and copied again. Damage in what was served is another matter: a downstream counts by offsets that would
 come to mean something else. Such a log stays down until an operator removes it.
 
+What streams hold is collected as well; what their own retention takes is settled here. Downstreams tell how far
+they are (`outgoing_log`): what all of them have may go, if the operator chose so, and whom retention overtook is
+told of.
+
 What downstreams see as a queue's epoch is a **life**: the epoch, and above LIFE_BITS how often its policy
 was taken away. So a queue that is replicated again comes whole, under an identity that is not settled.
 """

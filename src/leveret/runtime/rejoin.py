@@ -27,7 +27,7 @@ from leveret.core.broker import Broker
 from leveret.core.queue import Queue
 from leveret.core.schema import UPSTREAM_PARAMETER as SCHEMA_PARAMETER
 from leveret.model.definitions import Delete
-from leveret.model.errors import PreconditionFailed
+from leveret.model.errors import PreconditionFailed, Refusal
 from leveret.runtime.maintenance import Maintenance
 from leveret.runtime.outgoing import Collector
 from leveret.runtime.outgoing_log import Key, OutgoingLog
@@ -61,6 +61,9 @@ class Door(Protocol):
 
 class Schema(Protocol):
     """What is needed of schema replication."""
+
+    async def diff(self) -> list[dict[str, Any]]:
+        """What a sync would change; a Refusal if the upstream cannot be asked."""
 
     async def set_mode(self, mode: str) -> None:
         """Change sides; kept over restarts."""
@@ -141,6 +144,7 @@ class Rejoin:
         async with self._lock:
             upstream = self._check()
             positions = await self._ask_positions(upstream)
+            await self._check_definitions()
             self._node.maintenance.drain()
             try:
                 report = await self._set_aside(positions, upstream)
@@ -171,6 +175,16 @@ class Rejoin:
                 "set_schema_replication_upstream_endpoints first"
             )
         return upstream
+
+    async def _check_definitions(self) -> None:
+        """See that the schema sync will bring the queues back."""
+        try:
+            await self._node.schema_sync.diff()
+        except Refusal as error:
+            raise PreconditionFailed(
+                f"the new upstream does not serve its definitions: {error}; nothing was changed. An upstream is set up "
+                "with add_schema_replication_user, a promoted one too"
+            ) from error
 
     async def _ask_positions(self, upstream: Upstream) -> dict[str, int]:
         """By vhost, up to which offset of our outgoing log the new upstream has it."""

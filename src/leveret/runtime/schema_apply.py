@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
 from leveret.core.broker import Broker
-from leveret.core.schema import Conflict, Delta, Key, canonical
+from leveret.core.schema import Delta, Key, canonical
 from leveret.model.definitions import Change, Definitions, Delete, Put
 from leveret.model.errors import InvalidCommand, Refusal
 from leveret.storage.state_file import StateFile
@@ -126,8 +127,11 @@ def share(own: Definitions, theirs: Definitions, changes: list[Change]) -> None:
                 theirs.apply(Put(held))
 
 
-def rows_of(found: Delta, own: Definitions) -> list[dict[str, Any]]:
-    """A delta for an operator: what would be put, replaced, deleted or kept, in the order of doing it."""
+def rows_of(found: Delta, own: Definitions, unreadable: Iterable[str]) -> list[dict[str, Any]]:
+    """A delta for an operator: what would be put, replaced, deleted or kept, in the order of doing it.
+
+    `unreadable` is what the upstream has and cannot be had here: kind, name and reason in a sentence.
+    """
     replaced = {(change.kind, change.key) for change in found.changes if isinstance(change, Delete)} & {
         place_of(change) for change in found.changes if isinstance(change, Put)
     }
@@ -142,7 +146,8 @@ def rows_of(found: Delta, own: Definitions) -> list[dict[str, Any]]:
             wanted = msgspec.to_builtins(change.entity)
             action = "replace" if (kind, key) in replaced else "change" if held is not None else "create"
             rows.append(_row(action, kind, key, held, wanted))
-    return rows + [_kept(conflict) for conflict in found.conflicts]
+    rows += [_left("keep", conflict.kind, conflict.key, conflict.reason) for conflict in found.conflicts]
+    return rows + [_left("refuse", text.partition(" ")[0], (), text) for text in unreadable]
 
 
 def _row(
@@ -163,16 +168,9 @@ def _row(
     return {**row, "fields": named, "own": was, "upstream": wanted, "reason": ""}
 
 
-def _kept(conflict: Conflict) -> dict[str, Any]:
-    row = {"action": "keep", "kind": conflict.kind, "entity": "/".join(conflict.key)}
-    return {
-        **row,
-        "key": list(conflict.key),
-        "fields": [],
-        "own": None,
-        "upstream": None,
-        "reason": conflict.reason,
-    }
+def _left(action: str, kind: str, key: Key, reason: str) -> dict[str, Any]:
+    row = {"action": action, "kind": kind, "entity": "/".join(key), "key": list(key)}
+    return {**row, "fields": [], "own": None, "upstream": None, "reason": reason}
 
 
 def place_of(change: Change) -> tuple[str, Key]:

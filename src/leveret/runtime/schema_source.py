@@ -98,6 +98,7 @@ class AmqpSource:
         self._link = link
         self._cluster = cluster
         self._reply_timeout_s = reply_timeout_s
+        self._following: Following | None = None
 
     @property
     def sent_bytes(self) -> int:
@@ -116,7 +117,10 @@ class AmqpSource:
 
     async def fetch(self, theirs: Definitions) -> str:
         """See Source."""
-        following = Following(theirs, self._cluster)
+        # Kept, and so are its digests: an entity is digested once as long as the link is open.
+        if self._following is None or self._following.theirs is not theirs:
+            self._following = Following(theirs, self._cluster)
+        following = self._following
         request: SyncRequest | None = following.begin()
         while request is not None:
             body = await self._link.request(encode_request(request), self._reply_timeout_s)

@@ -21,7 +21,14 @@ from leveret.core.access import SALT_BYTES, hash_password, is_allowed, permissio
 from leveret.core.schema import SCHEMA_VHOST, UPSTREAM_PARAMETER, Locals, delta
 from leveret.core.schema_digests import Digests
 from leveret.model.definitions import GlobalParameter, Permission, Put, User, Vhost
-from leveret.model.errors import AccessRefused, InvalidCommand, NotAllowed, PeerError, PreconditionFailed
+from leveret.model.errors import (
+    AccessRefused,
+    ConfigError,
+    InvalidCommand,
+    NotAllowed,
+    PeerError,
+    PreconditionFailed,
+)
 from leveret.runtime.schema_apply import History, Holding, rows_of
 from leveret.runtime.schema_downstream import (
     Progress,
@@ -258,11 +265,11 @@ class SchemaSync:
                 await source.fetch(theirs)
             finally:
                 source.close()
-        except PeerError as error:
+        except (PeerError, ConfigError) as error:
             raise PreconditionFailed(str(error)) from None
         locals_ = Locals(node.config.schema_sync.locals_)
         found = delta(definitions, theirs.by_kind, locals_, Holding(node.broker))
-        return rows_of(found, definitions)
+        return rows_of(found, definitions, source.unreadable)
 
     def history(self) -> list[dict[str, Any]]:
         """The last deltas that were applied here, newest first."""

@@ -92,6 +92,11 @@ class Segment:
             self._fd = os.open(self.path, os.O_RDWR | create | os.O_CLOEXEC, 0o600)
         return self._fd
 
+    @property
+    def has_fd(self) -> bool:
+        """Whether a descriptor is held."""
+        return self._fd >= 0
+
     def second_fd(self) -> int:
         """Another descriptor of the file, the caller's to close."""
         return os.open(self.path, os.O_RDWR | os.O_CLOEXEC) if self._fd < 0 else os.dup(self._fd)

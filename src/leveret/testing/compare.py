@@ -4,9 +4,9 @@
     assert found.is_identical, found
 
 Segments are told by the offset they begin with; what else is in their names is each node's own business. Not compared
-is what is one node's alone: summaries, logs of queues that end with the node, what was set aside as divergent or waits to
-be applied, secret, lock, socket, its place in the replication, its own log. Both nodes must be down, or at least
-quiet.
+is what is one node's alone: summaries, logs of queues that end with the node, what was set aside as divergent or
+waits to be applied, secret, lock, socket, its place in the replication, its own log. Both nodes must be down, or at
+least quiet.
 """
 
 from __future__ import annotations

@@ -118,6 +118,7 @@ class StandbyPair:
         From here on `upstream` and `downstream` are the other way round. Returns what it reports.
         """
         self.upstream, self.downstream = self.downstream, self.upstream
+        self.upstream.ctl("add_schema_replication_user", _SCHEMA_USER, "-", input_text=self._password)
         self._point_downstream()
         command = ["rejoin_as_downstream", "--formatter", "json"]
         report: dict[str, Any] = json.loads(self.downstream.ctl(*command, timeout_s=PROMOTE_TIMEOUT_S).stdout)

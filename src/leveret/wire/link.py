@@ -11,7 +11,7 @@ are one frame, so a follower that has applied whole frames is at a prefix of the
     u64 position behind the frame | u64 records so far | i64 time of the cut in ms | u8 flags | u32 check | changes
 
     kind      then
-    0 NAME    u32 number | u16 length | name      from now on the log of this name goes by the number
+    0 NAME    u32 number | u16 length | name      from now on the log of this name goes by the number, until it is gone
     1 APPEND  u32 number | u64 segment | chunk    the chunk is the next of the log, in the segment of this offset
     2 DROP    u32 number | u64 offset             the log begins here now
     3 DELETE  u32 number                          the log is gone
@@ -359,7 +359,8 @@ def _change(octets: memoryview, at: int, names: dict[int, str]) -> tuple[Change 
     if kind in (Kind.DELETE, Kind.ASIDE):
         _, number = _WHOLE.unpack_from(octets, at)
         end = at + _WHOLE.size
-        return Change(kind, names[number]), end, end
+        # Queues come and go by the million, and their logs' names never come back.
+        return Change(kind, names.pop(number)), end, end
     _, number, offset = _CHANGE.unpack_from(octets, at)
     end = at + _CHANGE.size
     if kind is not Kind.APPEND:

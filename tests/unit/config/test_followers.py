@@ -128,6 +128,16 @@ def test_followers_that_must_be_in_sync_are_waited_for() -> None:
     assert followers(replication__min_in_sync="0", replication__confirm="local").confirm == "local"
 
 
+def test_a_follower_that_may_be_elected_is_waited_for() -> None:
+    """Only one that has all that was confirmed may, and with `local` nobody knows of any."""
+    elected = {"cluster__etcd__endpoints": "http://127.0.0.1:2379", "replication__bind": "127.0.0.1"}
+    with pytest.raises(
+        ConfigError, match=r"^--set: replication\.confirm = local .* cluster\.etcd\.endpoints"
+    ):
+        followers(**elected, replication__confirm="local")
+    assert followers(**elected).confirm == "in_sync"
+
+
 def test_etcd_may_make_a_node_the_leader_so_others_must_find_it(tmp_path: Path) -> None:
     path = conf(tmp_path, "cluster.etcd.endpoints = http://root:s3cret@10.0.0.8\n")
     with pytest.raises(

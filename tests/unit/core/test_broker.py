@@ -453,7 +453,7 @@ def test_transient_exclusive_and_unmatched_queues_are_not_replicated() -> None:
     assert not one.declare_queue(queue("q1", durable=False)).replicated
     assert not one.declare_queue(queue("q2"), object()).replicated
     assert not one.declare_queue(queue("other")).replicated
-    assert not one.declare_queue(queue("q3", arguments={"x-queue-type": "stream"})).replicated
+    assert one.declare_queue(queue("q3", arguments={"x-queue-type": "stream"})).replicated, "a stream is"
     assert one.queue("v", "q").policy == "p"
     assert one.queue("v", "other").policy is None
 

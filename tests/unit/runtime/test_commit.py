@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leveret.model.errors import StorageError
 from leveret.runtime import commit as commit_module
 from leveret.runtime.commit import GroupCommit
 from leveret.storage.log import Log, sync_descriptors
@@ -391,3 +392,28 @@ def test_whatever_the_order_promises_are_kept_in_order_and_never_before_their_sy
             commit.close()
 
         run(scenario)
+
+
+def test_what_is_under_way_when_it_is_closed_changes_nothing_any_more(disk: Disk) -> None:
+    """The files are another Log's then, as when a leader becomes a follower: it knows them by their names of now."""
+
+    async def scenario() -> None:
+        commit, kept, failed = disk.commit(), list[str](), list[dict[str, object]]()
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context))
+        disk.append(commit)
+        disk.log.roll()
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("a"))
+        commit.begin()
+        await until(lambda: disk.syncing == 2)
+        disk.let_go(2)
+        commit.close()
+        names = sorted(path.name for path in disk.log.directory.iterdir())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert sorted(path.name for path in disk.log.directory.iterdir()) == names
+        assert (kept, failed) == ([], [])
+        with pytest.raises(StorageError, match="does not lead any more"):
+            await commit.settle()
+
+    run(scenario)

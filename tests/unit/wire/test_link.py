@@ -78,6 +78,7 @@ def framed(changes: list[tuple[object, ...]]) -> tuple[Frame, list[Change]]:
                 expected.append(Change(Kind.REMOVE, name))
             case (Kind() as kind, int(number)):
                 frame.add(whole_change(kind, number))
+                frame.add(name_change(number, NAMES[number]))
                 expected.append(Change(kind, NAMES[number]))
     return frame, expected
 
@@ -110,6 +111,18 @@ def test_a_frame_is_decoded_to_what_was_put_in(changes: list[tuple[object, ...]]
     assert [plain(change) for change in found()] == [plain(change) for change in expected]
     assert names == NAMES
     assert frame.records == sum(change.chunk.header.records for change in expected if change.chunk)
+
+
+@pytest.mark.parametrize("kind", [Kind.DELETE, Kind.ASIDE])
+def test_what_a_log_that_is_gone_was_called_by_is_forgotten(kind: Kind) -> None:
+    """Else a follower would remember every queue there ever was."""
+    frame = Frame()
+    frame.add(name_change(9, "queues/1"))
+    frame.add(whole_change(kind, 9))
+    names = dict(NAMES)
+    _, found = decode_frame(memoryview(payload_of(frame, compress=False)), names)
+    assert [change.name for change in found()] == ["queues/1"]
+    assert names == NAMES
 
 
 @given(st.lists(CHANGES, min_size=1, max_size=4), st.booleans(), st.data())

@@ -6,6 +6,7 @@ step reads a megabyte or so, and the next one waits until the socket has taken i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from itertools import islice
 from typing import Final
@@ -16,8 +17,10 @@ from leveret.storage.tree import Tree
 from leveret.wire.link import Frame, Kind, file_change, log_change, name_change, whole_change
 
 STEP_BYTES: Final = 1024 * 1024
-STEP_LOGS: Final = 128
-"""Read in one step at most: to open the file of a log takes as long as to read tens of kilobytes of it."""
+STEP_LOGS: Final = 64
+"""In one step at most: to open a log's file takes as long as to read tens of kilobytes of it, to make it longer."""
+_STEP_CHANGES: Final = 2 * STEP_LOGS
+_NOTED_AT_ONCE: Final = 1000
 _FIRST_NUMBER: Final = 1 << 31
 """Numbers of logs below this one are the feed's."""
 
@@ -48,6 +51,8 @@ class Lacking:
         # Octets that each of them lacked when that was looked at last: to ask all of them again takes too long.
         self._behind: dict[str, int] = {}
         self._left_bytes = 0
+        # Those of them whose files nobody had open: they are closed again, for there may be thousands.
+        self._idle: set[str] = set()
         self._changes: list[bytes] = []
         self._numbers: dict[str, int] = {}
         self._last_number = _FIRST_NUMBER
@@ -59,8 +64,8 @@ class Lacking:
 
     @property
     def logs_left(self) -> int:
-        """How many logs have more than the follower was sent."""
-        return len(self._behind)
+        """How many logs have more than the follower was sent, about."""
+        return len(self._behind) + len(self._changes) // 2
 
     def bytes_left(self, *, exactly: bool = False) -> int:
         """Octets that are to be read yet: about, and without what is new in logs that were known to have more."""
@@ -76,6 +81,11 @@ class Lacking:
 
     def _done(self, name: str) -> None:
         self._left_bytes -= self._behind.pop(name, 0)
+        if name in self._idle:
+            self._idle.discard(name)
+            log = self._tree.logs.get(name)
+            if log is not None:
+                log.close()
 
     def _left(self, name: str) -> int:
         log = self._tree.logs.get(name)
@@ -85,10 +95,13 @@ class Lacking:
 
     # -- what happens meanwhile ---------------------------------------------------------------
 
-    def note_all(self) -> None:
-        """Look at every log; definitions first, for they say what the logs of queues are."""
-        for name in sorted(self._tree.logs, key=lambda name: (name != "definitions", name)):
-            self.noted(name)
+    async def note_all(self) -> None:
+        """Look at every log, with a rest now and then; definitions first, for they say what the logs of queues are."""
+        for count, name in enumerate(sorted(self._tree.logs, key=lambda name: (name != "definitions", name))):
+            if name in self._tree.logs:
+                self.noted(name)
+            if count % _NOTED_AT_ONCE == _NOTED_AT_ONCE - 1:
+                await asyncio.sleep(0)
 
     def spare(self, name: str) -> None:
         """The leader cannot read this log: nothing of it is sent."""
@@ -112,8 +125,6 @@ class Lacking:
         self._done(name)
         self.sent.pop(name, None)
         self.delete(name)
-        # Should there be another one of that name, it gets another number.
-        self._numbers.pop(name, None)
 
     # -- what the follower is to do -----------------------------------------------------------
 
@@ -124,10 +135,21 @@ class Lacking:
     def delete(self, name: str) -> None:
         """The follower is to delete the log."""
         self._changes.append(whole_change(Kind.DELETE, self._number(name)))
+        # Should there be another one of that name, it gets another number: the follower forgets this one.
+        del self._numbers[name]
 
     def file(self, name: str, octets: bytes | None) -> None:
         """A state file holds this now."""
         self._changes.append(file_change(name, octets))
+
+    def all_files(self, held: list[str]) -> None:
+        """All state files hold what they do here, and of those that the follower has the others are gone."""
+        own = dict(self._tree.files())
+        for name, octets in own.items():
+            self.file(name, octets)
+        for name in held:
+            if name not in own:
+                self.file(name, None)
 
     def begin(self, name: str, offset: int) -> None:
         """The follower is to forget what it has of the log."""
@@ -142,6 +164,7 @@ class Lacking:
     def set_aside(self, name: str) -> None:
         """The follower is to set the whole log aside."""
         self._changes.append(whole_change(Kind.ASIDE, self._number(name)))
+        del self._numbers[name]
 
     def _number(self, name: str) -> int:
         number = self._numbers.get(name)
@@ -156,6 +179,11 @@ class Lacking:
     def step(self, bytes_max: int) -> Frame:
         """The next part of what is missing, about so many octets."""
         frame = Frame()
+        if len(self._changes) > _STEP_CHANGES:
+            for change in self._changes[:_STEP_CHANGES]:
+                frame.add(change)
+            del self._changes[:_STEP_CHANGES]
+            return frame
         for name in tuple(islice(self._behind, STEP_LOGS)):
             if frame.octets >= bytes_max:
                 break
@@ -163,6 +191,8 @@ class Lacking:
             if log is None:
                 self._done(name)
                 continue
+            if not log.has_descriptors:
+                self._idle.add(name)
             try:
                 self._read(frame, name, log, bytes_max)
             except StorageError as error:

@@ -93,13 +93,14 @@ class Comparing:
         Raises:
             LeveretError: the follower told what cannot be, or the leader is nothing without a log it cannot read.
         """
+        until_s = time.perf_counter() + SLICE_S
         while self._due and not is_closed():
-            until_s = time.perf_counter() + SLICE_S
-            while self._due and time.perf_counter() < until_s:
-                path, held = self._due.popitem()
-                with self._sparing(path):
-                    self._compare(held)
-            await asyncio.sleep(0)
+            path, held = self._due.popitem()
+            with self._sparing(path):
+                self._compare(held)
+            if time.perf_counter() >= until_s:
+                await asyncio.sleep(0)
+                until_s = time.perf_counter() + SLICE_S
         if not is_closed():
             self._take(self._join.rest())
             self._is_compared = True
@@ -161,6 +162,13 @@ class Comparing:
 
     def header_at(self, path: str, chunk_id: int) -> bytes | None:
         """See core.join.Leader. Raises StorageError."""
-        for header, octets in self._tree.logs[path].headers_before(chunk_id + 1, 1):
-            return octets if header.chunk_id == chunk_id else None
-        return None
+        log = self._tree.logs[path]
+        is_idle = not log.has_descriptors
+        try:
+            for header, octets in log.headers_before(chunk_id + 1, 1):
+                return octets if header.chunk_id == chunk_id else None
+            return None
+        finally:
+            if is_idle:
+                # There may be thousands.
+                log.close()

@@ -358,7 +358,8 @@ class Delaying:
         chunk = decode_chunk(entry.octets, check=False) if kind is Kind.APPEND else None
         change = Change(kind, entry.name, entry.offset, chunk, entry.octets)
         if not self._applier.has_made(change):
-            self._applier.apply(change)
+            position = int(self._applied_joining is None)
+            self._applier.take(FrameHead(position, 0, 0, 0, 0), [change])
 
     async def _save_note(self) -> None:
         """Write down how far is applied, once that is durable."""

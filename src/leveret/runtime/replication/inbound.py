@@ -54,6 +54,7 @@ CONNECT_TIMEOUT_S: Final = 5.0
 SILENCE_S: Final = 10.0
 """A leader says something every second; one that is silent for so long is gone."""
 TAKE_OVER_TIMEOUT_S: Final = 3.0
+_TAKE_OVER_ROUNDS_MAX: Final = 10
 _RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _HELD_AT_ONCE: Final = 4096
 
@@ -237,7 +238,14 @@ class Inbound:
             return False
         self._peer.write(pack_u64(Type.TAKE_OVER, epoch))
         waits = [asyncio.create_task(event.wait()) for event in (self._handed_over, self._ended)]
-        await asyncio.wait(waits, timeout=TAKE_OVER_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        for _ in range(_TAKE_OVER_ROUNDS_MAX):
+            position = self.progress.position
+            done, _ = await asyncio.wait(
+                waits, timeout=TAKE_OVER_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            # As long as what it had sent before still comes in, the answer is on its way.
+            if done or self.progress.position == position:
+                break
         for wait in waits:
             wait.cancel()
         return self._handed_over.is_set()

@@ -259,7 +259,7 @@ class Outbound:
         spared = leading.damaged()
         # From here on what changes is noted, so nothing is missed while this lasts.
         self._lacking = Lacking(leading.tree, {}, spared, leading.unreadable)
-        self._share_files(self._lacking, files)
+        self._lacking.all_files(files)
         self._comparing = Comparing(
             leading.tree,
             self._lacking,
@@ -279,14 +279,6 @@ class Outbound:
         await comparing.run(lambda: self.peer.is_closed)
         self._begin_if_decided()
 
-    def _share_files(self, lacking: Lacking, held: list[str]) -> None:
-        own = dict(self._leading.tree.files())
-        for name, octets in own.items():
-            lacking.file(name, octets)
-        for name in held:
-            if name not in own:
-                lacking.file(name, None)
-
     def _take_headers(self, found: link.Headers) -> None:
         if self._comparing is None:
             raise LinkError("headers are not due")
@@ -302,8 +294,6 @@ class Outbound:
     def _begin_catching_up(self) -> None:
         assert self._lacking is not None
         self.state = "catching_up"
-        self._lacking.note_all()
-        self.bytes_total = self._lacking.bytes_left()
         self._task = asyncio.get_running_loop().create_task(
             self._ended_by_error(self._catch_up(self._lacking))
         )
@@ -320,6 +310,8 @@ class Outbound:
     async def _catch_up(self, lacking: Lacking) -> None:
         feed, peer = self._leading.feed, self.peer
         steps = 0
+        await lacking.note_all()
+        self.bytes_total = lacking.bytes_left()
         while not peer.is_closed:
             # More are allowed from time to time: where thousands of queues are busy it would never end.
             logs_max = FINAL_LOGS + steps // FINAL_LOGS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -11,6 +12,8 @@ import msgspec
 from leveret.model.errors import LeveretError
 from leveret.runtime.replication.link_peer import LinkPeer
 from leveret.wire.link import Answer, LinkError, Question, Type, pack
+
+logger = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S: Final = 60.0
 
@@ -77,6 +80,10 @@ class Questions:
             answer = Answer(question.number, "", found)
         except LeveretError as error:
             answer = Answer(question.number, str(error) or type(error).__name__, {})
+        except Exception as bug:
+            # Who asked must not wait for it in vain.
+            logger.exception("question_failed what=%s", question.what)
+            answer = Answer(question.number, f"it failed there: {type(bug).__name__}", {})
         peer.write(pack(Type.ANSWER, answer))
 
     def ended(self) -> None:

@@ -18,7 +18,7 @@ from leveret.runtime.replication.delaying import ALL_MS
 from leveret.storage.divergent_report import reports
 from leveret.storage.log import Log
 from leveret.testing.compare import compare
-from leveret.wire.link import Change
+from leveret.wire.link import Change, Kind
 from tests.unit.runtime.replication.delayed_site import (
     DELAY_MS,
     DelayedSite,
@@ -159,6 +159,7 @@ def test_killed_at_any_change_it_goes_on(tmp_path: Path, seed: int, monkeypatch:
         uri = follower.inbound.uri
         copies: list[Path] = []
         made = 0
+        marked: set[tuple[bool, bool]] = set()
         apply: Callable[[Applier, Change], None] = Applier.apply
 
         def keep(directory: Path) -> None:
@@ -168,6 +169,9 @@ def test_killed_at_any_change_it_goes_on(tmp_path: Path, seed: int, monkeypatch:
         def watched(applier: Applier, change: Change) -> None:
             nonlocal made
             made += 1
+            if change.kind is Kind.APPEND:
+                is_in_join = follower.delaying._applied_joining is not None
+                marked.add((is_in_join, follower.identity.identity.rewriting))
             is_kept = made % 20 == seed or change.kind in delaying._SETS_ASIDE
             if is_kept:
                 keep(follower.directory)
@@ -180,6 +184,8 @@ def test_killed_at_any_change_it_goes_on(tmp_path: Path, seed: int, monkeypatch:
             follower = DelayedSite(tmp_path / "follower", uri)
             await follower.apply_until(ALL_MS)
             await follower.stop()
+        # As for every follower: in the middle of a join it is no copy.
+        assert marked == {(False, False), (True, True)}
         at_ms, last = moments[-1]
         assert_is(follower.directory, last)
         assert len(copies) > 8

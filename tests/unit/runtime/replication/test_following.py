@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.runtime.replication import outbound
+from leveret.runtime.replication import catching_up, comparing, outbound
 from leveret.testing.compare import compare
 from leveret.wire.link import Octets
 from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, in_sync, until
@@ -23,9 +23,13 @@ def test_whatever_happens_to_the_link_the_follower_has_what_the_leader_has(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed % 3:
-        # Much happens while it catches up.
+        # Much happens while it is compared, and while it catches up.
+        monkeypatch.setattr(comparing, "SLICE_S", 0.0)
         monkeypatch.setattr(outbound, "FINAL_BYTES", 0)
         monkeypatch.setattr(outbound, "STEP_BYTES", 500)
+        for name in ("STEP_LOGS", "_STEP_CHANGES", "_NOTED_AT_ONCE"):
+            monkeypatch.setattr(catching_up, name, 2)
+        monkeypatch.setattr(outbound, "FINAL_LOGS", 2)
 
     async def scenario() -> None:
         dice = random.Random(seed)
@@ -226,5 +230,37 @@ def test_what_is_passed_on_is_what_was_received_though_the_buffer_it_came_in_is_
         assert octets in sent[0]
         for site in (made, relay):
             await site.stop()
+
+    asyncio.run(scenario())
+
+
+def test_what_a_promise_changes_while_a_follower_falls_behind_is_sent_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for it any more, so promises are kept that waited for it: they append to outgoing logs."""
+
+    async def scenario() -> None:
+        leader = LeaderSite(tmp_path / "leader", random.Random(1))
+        follower = FollowerSite(tmp_path / "follower", await leader.start())
+        leader.append("queues/0000000000000001")
+        leader.commits.begin()
+        await until(lambda: in_sync(leader), "in sync")
+        [link] = leader.listener.followers
+        acked = link._acked
+        monkeypatch.setattr(link, "_acked", lambda position, octets: None)
+        leader.append("queues/0000000000000001")
+        leader.commits.when_durable(lambda: leader.append("outgoing/v"))
+        leader.commits.begin()
+        await until(lambda: leader.commits._held, "on the leader's own disk")
+        monkeypatch.setattr(outbound, "LIVE_BYTES_MAX", -1)
+        leader.append("queues/0000000000000001")
+        leader.commits.begin()
+        monkeypatch.setattr(outbound, "LIVE_BYTES_MAX", 1 << 20)
+        assert not link.is_live
+        monkeypatch.setattr(link, "_acked", acked)
+        await until(lambda: "outgoing/v" in leader.tree.logs and in_sync(leader), "in sync again")
+        await follower.stop()
+        await leader.stop()
+        assert compare(leader.directory, follower.directory).is_identical
 
     asyncio.run(scenario())
