@@ -270,11 +270,16 @@ def test_an_old_leader_that_follows_sets_aside_what_only_it_had(pair: FollowerSi
     assert any((old.data_dir / "divergent").rglob("*.segment*"))
 
 
-def test_an_old_leader_that_is_started_as_one_is_fenced(pair: FollowerSite) -> None:
+@pytest.mark.parametrize("by_restart", [False, True])
+def test_an_old_leader_that_is_started_as_one_is_fenced(pair: FollowerSite, by_restart: bool) -> None:
     old, [follower] = pair.leader, pair.followers
     publish(old, "orders", numbered(0, 10))
     old.node.kill9()
-    pair.promote(follower)
+    if by_restart:
+        follower.node.stop()
+        pair.promote_by_restart(follower)
+    else:
+        pair.promote(follower)
     old.lead(wait=False)
     old.wait_answers()
     wait_until(lambda: old.status()["role"] == "fenced", "the fence", PATIENCE_S)
@@ -285,6 +290,21 @@ def test_an_old_leader_that_is_started_as_one_is_fenced(pair: FollowerSite) -> N
     old.follow(pair.leader)
     pair.wait_in_sync()
     assert pair.assert_identical() > 0
+
+
+def test_the_leader_before_the_last_is_fenced_too(three: FollowerSite) -> None:
+    """Who replaced it is gone, and the one that leads now never followed it."""
+    first, [second, third] = three.leader, three.followers
+    first.node.kill9()
+    three.promote(second)
+    three.leader.wait_in_sync(third)
+    second.node.kill9()
+    three.promote(third)
+    second.link.target_port = first.replication_port
+    first.lead(wait=False)
+    first.wait_answers()
+    wait_until(lambda: first.status()["role"] == "fenced", "the fence", PATIENCE_S)
+    assert first.status()["leader"]["epoch"] == third.status()["epoch"] == 3
 
 
 def test_a_fenced_leader_stays_fenced_when_it_is_started_again(pair: FollowerSite) -> None:

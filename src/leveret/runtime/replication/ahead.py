@@ -20,7 +20,7 @@ from leveret.wire.link import Change, Held, Kind, LinkError
 class Base(Protocol):
     """What is applied."""
 
-    def inventory(self) -> list[Held]:
+    def inventory(self) -> Iterable[Held]:
         """What this node has of each log."""
 
     def bounds(self, name: str) -> tuple[int, int] | None:

@@ -7,7 +7,7 @@ they come; they count once the group commit of this node has synced them, and on
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from leveret.model.errors import StorageError
@@ -54,7 +54,7 @@ class Hands(Protocol):
 
     apply_delay_ms: int
 
-    def inventory(self) -> list[Held]:
+    def inventory(self) -> Iterable[Held]:
         """What this node has of each log. Raises StorageError."""
 
     def files(self, here: Iterable[str]) -> list[str]:
@@ -132,13 +132,14 @@ class Applier:
 
     # -- what there is ------------------------------------------------------------------------
 
-    def inventory(self) -> list[Held]:
-        """What this node has of each log.
+    def inventory(self) -> Iterator[Held]:
+        """What this node has of each log; each step may read a file.
 
         Raises:
             StorageError: a log cannot be read.
         """
-        return [self._held(name, log) for name, log in self._tree.logs.items()]
+        for name, log in tuple(self._tree.logs.items()):
+            yield self._held(name, log)
 
     def _held(self, name: str, log: Log) -> Held:
         last = self._last.get(name)

@@ -57,6 +57,7 @@ TAKE_OVER_TIMEOUT_S: Final = 3.0
 _TAKE_OVER_ROUNDS_MAX: Final = 10
 _RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _HELD_AT_ONCE: Final = 4096
+_SLICE_S: Final = 0.01
 
 
 class Followed(Protocol):
@@ -152,6 +153,7 @@ class Inbound:
         self._acked = (0, 0)
         self._stops = False
         self._handed_over = asyncio.Event()
+        self._telling: asyncio.Task[None] | None = None
 
     # -- life of the link ---------------------------------------------------------------------
 
@@ -376,20 +378,32 @@ class Inbound:
         progress.names.clear()
         progress.applied_position = progress.acked_position = 0
         logger.info("replication_connected leader=%s name=%s epoch=%d", self.uri, leader.name, leader.epoch)
-        self._send_inventory(peer)
+        self._telling = asyncio.get_running_loop().create_task(self._tell_inventory(peer))
 
     def _send(self, message_: Message) -> None:
         if self._peer is not None:
             self._peer.write(message(Type(message_.type), message_.payload))
 
-    def _send_inventory(self, peer: LinkPeer) -> None:
-        held: list[Held] = self._hands.inventory()
-        files = self._hands.files(self._followed.files())
-        delay_ms = self._hands.apply_delay_ms
-        parts = [held[at : at + _HELD_AT_ONCE] for at in range(0, len(held), _HELD_AT_ONCE)] or [[]]
-        for index, part in enumerate(parts):
-            is_last = index == len(parts) - 1
-            peer.write(pack(Type.INVENTORY, Inventory(part, files if is_last else [], is_last, delay_ms)))
+    async def _tell_inventory(self, peer: LinkPeer) -> None:
+        """Of thousands of logs in slices: each has a header to be read."""
+        loop, delay_ms = asyncio.get_running_loop(), self._hands.apply_delay_ms
+        part: list[Held] = []
+        until_s = loop.time() + _SLICE_S
+        try:
+            for held in self._hands.inventory():
+                part.append(held)
+                if len(part) == _HELD_AT_ONCE:
+                    peer.write(pack(Type.INVENTORY, Inventory(part, [], False, delay_ms)))
+                    part = []
+                if loop.time() >= until_s:
+                    await asyncio.sleep(0)
+                    until_s = loop.time() + _SLICE_S
+                if peer.is_closed or peer is not self._peer:
+                    return
+            files = self._hands.files(self._followed.files())
+            peer.write(pack(Type.INVENTORY, Inventory(part, files, True, delay_ms)))
+        except LeveretError as error:
+            peer.close(error)
 
     def _take_frame(self, payload: memoryview) -> None:
         progress = self.progress
