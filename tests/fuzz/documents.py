@@ -248,11 +248,26 @@ def http_seeds() -> Iterator[bytes]:
 # --- command lines ------------------------------------------------------------------------------
 
 LOCAL: Final = frozenset(
-    {"definitions", "lifecycle", "logging", "helping", "health", "standby_replication", "schema_replication"}
+    {
+        "definitions",
+        "health",
+        "helping",
+        "lifecycle",
+        "logging",
+        "rejoin",
+        "schema_replication",
+        "standby_logs",
+        "standby_promotion",
+        "standby_replication",
+        "warm_standby",
+    }
 )
 """Families that act on this machine's files and processes, or wait: not for words that nobody chose."""
 _FAMILY: Final = {name: family for family, (_, names) in FAMILIES.items() for name in names}
-COMMANDS: Final = sorted(name for name, family in _FAMILY.items() if family not in LOCAL)
+_WRITES_A_FILE: Final = "list_divergent_messages"
+COMMANDS: Final = sorted(
+    name for name, family in _FAMILY.items() if family not in LOCAL and name != _WRITES_A_FILE
+)
 
 
 def command_line(octets: bytes) -> None:

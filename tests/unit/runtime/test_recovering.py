@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from leveret.model import definitions as d
-from leveret.runtime import node
+from leveret.runtime import node, stores
 from tests.unit.runtime.site import Site, scratch
 
 QUEUES = 2 * node._RECOVERED_AT_ONCE + 1
@@ -24,18 +24,18 @@ def test_all_else_has_its_turn_while_queues_are_recovered(monkeypatch: Any) -> N
             await site.apply(*(d.Put(d.Queue(vhost="v", name=f"q{each}")) for each in range(QUEUES)))
             await site.kill()
             recovered = []
-            recover = node.Stores.recover
+            recover = stores.Stores.recover
 
-            def noted(stores: Any, queue: Any) -> None:
+            def noted(own: Any, queue: Any) -> None:
                 recovered.append(queue)
-                recover(stores, queue)
+                recover(own, queue)
 
             async def look() -> None:
                 while True:
                     turns.append(len(recovered))
                     await asyncio.sleep(0)
 
-            monkeypatch.setattr(node.Stores, "recover", noted)
+            monkeypatch.setattr(stores.Stores, "recover", noted)
             looking = asyncio.create_task(look())
             await site.start()
             looking.cancel()

@@ -39,6 +39,7 @@ from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.replication.inspection import Inspection
 from leveret.runtime.replication.listener import ReplicationListener
 from leveret.runtime.replication.outbound import Leading
+from leveret.runtime.replication.promotion import undecided, why_not
 from leveret.runtime.replication.sides import sides_of
 from leveret.runtime.replication.standing import follower_status, held_back, leader_status, would_lose
 from leveret.runtime.replication.succession import Succession
@@ -524,22 +525,23 @@ class Roles:
         self, *, dry_run: bool, force: bool, apply_until_ms: int | None = None
     ) -> dict[str, Any]:
         """See management.node.ReplicationOperations."""
-        loss = would_lose(self.inbound, clock_ms())
-        state = self.state
-        outcome = {
-            "would_lose": loss,
-            "state": state,
+        if self.role == "leader":
+            raise PreconditionFailed("this node leads already")
+        outcome: dict[str, Any] = {
+            "would_lose": would_lose(self.inbound, clock_ms()),
+            "state": self.state,
             "epoch": self.epoch,
             "promoted": False,
             "took_ms": None,
             "held_back": None,
             "set_aside": None,
         }
-        undecided = self._undecided(apply_until_ms)
-        reason = undecided or self._why_not(state, apply_until_ms)
+        identity = self._identity.identity
+        choice = undecided(self._delaying, apply_until_ms)
+        reason = choice or why_not(self.role, identity, self.inbound, self._delaying, apply_until_ms)
         if self._delaying is not None:
             outcome["held_back"] = held_back(await self._delaying.left_after(apply_until_ms))
-        if dry_run or undecided or (reason and not force):
+        if dry_run or choice or (reason and not force):
             return outcome | {"reason": reason or None}
         began_s = time.perf_counter()
         if self._elected is not None:
@@ -555,13 +557,10 @@ class Roles:
                 # The leader serves as long as this takes.
                 await self._delaying.apply_only_until(until_ms)
             if self.inbound is not None:
-                identity = self._identity.identity
                 await self.inbound.take_over(max(identity.epoch, identity.seen_epoch) + 1)
             if self._delaying is not None:
                 outcome["set_aside"] = await self._end_delay(self._delaying, until_ms)
-            former = (
-                str(self.inbound.uri) if self.inbound is not None else self._identity.identity.replaced_by
-            )
+            former = str(self.inbound.uri) if self.inbound is not None else identity.replaced_by
             await self._close(in_order=True)
             self._succession.took_over_from(former)
             await self._lead_or_end(raises_epoch=True)
@@ -586,13 +585,6 @@ class Roles:
             raise
         return report.id if report is not None else None
 
-    def _undecided(self, apply_until_ms: int | None) -> str:
-        """Why it is not clear, or not possible, what is to become of what this node holds back."""
-        if self._delaying is not None:
-            return self._delaying.why_not(apply_until_ms)
-        is_in_vain = apply_until_ms is not None and apply_until_ms < ALL_MS
-        return "this node holds nothing back: what its leader did is applied" if is_in_vain else ""
-
     def _promoted(self, began_s: float) -> dict[str, Any]:
         took_ms = round((time.perf_counter() - began_s) * 1000)
         logger.warning("promoted epoch=%d took_ms=%d", self.epoch, took_ms)
@@ -603,27 +595,6 @@ class Roles:
             "took_ms": took_ms,
             "reason": None,
         }
-
-    def _why_not(self, state: str, apply_until_ms: int | None) -> str:
-        """Why a promotion needs force, empty if it does not."""
-        if self.role == "leader":
-            return "this node leads already"
-        if self.role == "fenced":
-            return "this node was replaced by another leader: what that has taken since would be lost"
-        if self._identity.identity.followed_epoch == 0:
-            return "this node has never finished joining a leader: it does not have all data"
-        delaying = self._delaying if self._delaying is not None and self._delaying.waits else None
-        if self._identity.identity.rewriting and delaying is None:
-            return "this node's logs were being brought in line with its leader's: it does not have all data"
-        if delaying is not None:
-            is_torn = delaying.is_torn and apply_until_ms == ALL_MS
-            return (
-                "this node was catching up with its leader: not all it has can be applied" if is_torn else ""
-            )
-        progress = self.inbound.progress if self.inbound else None
-        if progress is not None and (progress.state == "catching_up" or progress.is_torn):
-            return "this node is catching up with its leader: it does not have all data yet"
-        return ""
 
     # -- how it is ----------------------------------------------------------------------------
 

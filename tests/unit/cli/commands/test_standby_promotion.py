@@ -12,6 +12,7 @@ from leveret.cli.command import Session
 from leveret.cli.commands import rejoin
 from leveret.cli.commands import standby_promotion as commands
 from leveret.cli.commands.standby_promotion import TO_PASSWORD, follow
+from leveret.cli.values import Report
 
 ROW = {"first_timestamp": "a", "last_timestamp": "b", "message_count": 3, "virtual_host": "v"}
 LEFT = "the promotion; promote again"
@@ -135,13 +136,14 @@ def test_a_dry_run_has_a_row_a_queue_and_says_what_would_be_lost() -> None:
     ],
 )
 def test_the_loss_is_told_as_far_as_it_is_known(fields: dict[str, Any], text: str) -> None:
-    [(_, said)] = promote(FakeApi({"queues": [], "vhosts": [loss(**fields)]}), dry_run=True).lines
+    told = cast(Report, promote(FakeApi({"queues": [], "vhosts": [loss(**fields)]}), dry_run=True))
+    [(_, said)] = told.lines
     assert re.search(text, said)
 
 
 def test_a_rehearsal_says_how_long_it_took_and_that_all_was_compared() -> None:
     found = {"queues": [], "vhosts": [loss()], "compared": 12, "recovered_s": 3.25, "compared_s": 1.5}
-    report = commands.rehearse_promotion.action(session(FakeApi(found)))
+    report = cast(Report, commands.rehearse_promotion.action(session(FakeApi(found))))
     assert [text for _, text in report.lines] == [
         "12 messages in 3.2 s",
         "all of them, each as it was transferred, in 1.5 s",
@@ -168,7 +170,8 @@ def test_coming_back_says_what_was_kept_and_how_to_see_it(report: str, said: lis
     queue = {"virtual_host": "v", "queue": "q", "messages": 2, "settlements_lost": 1}
     answer = {"upstream_endpoints": ["b:5552"], "report": report, "messages": 2, "settlements_lost": 1}
     api = FakeApi({**answer, "queues": [queue] if report else []})
-    found = rejoin.rejoin_as_downstream.action(session(api))
+    found = cast(Report, rejoin.rejoin_as_downstream.action(session(api)))
+    assert found.table is not None
     assert [text for _, text in found.lines] == said
     assert found.table.rows == ([["v", "q", 2, 1]] if report else [])
 

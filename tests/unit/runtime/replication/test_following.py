@@ -186,16 +186,19 @@ def test_a_copy_is_none_until_all_of_it_is_there(tmp_path: Path, monkeypatch: py
         for _ in range(200):
             leader.change()
         follower = FollowerSite(tmp_path / "follower", await leader.start())
-        identity = follower.identity.identity
+
+        def is_rewriting() -> bool:
+            return follower.identity.identity.rewriting
+
         await until(lambda: follower.tree.logs, "begun")
-        assert identity.rewriting
+        assert is_rewriting()
         await until(lambda: in_sync(leader), "in sync")
-        assert not identity.rewriting
+        assert not is_rewriting()
         for link in leader.listener.links:
             link.peer.abort()
         await until(lambda: not leader.listener.links, "away")
         await until(lambda: in_sync(leader), "in sync again, having missed nothing")
-        assert not identity.rewriting
+        assert not is_rewriting()
         await follower.stop()
         await leader.stop()
 
