@@ -25,7 +25,7 @@ from bench.report import Record
 from bench.rows import LATENCY, PUBLISH, SMALL, TOGETHER, Scenario, Settings
 from bench.schema import SCHEMA
 from bench.settled import SETTLED
-from bench.standby import STANDBY
+from bench.standby import COLLECTION, STANDBY
 from bench.streams import STREAMS
 
 BUILD: Final = Path("build")
@@ -42,6 +42,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     LARGE_BACKLOG,
     QUEUES_SCENARIO,
     SCHEMA,
+    COLLECTION,
     STANDBY,
     SETTLED,
     FOLLOWER,

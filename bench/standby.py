@@ -22,12 +22,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from bench.client import Connection, LoadError
-from bench.contenders import Node
+from bench.contenders import LEVERET, Node
 from bench.load import PublishJob
 from bench.process import Result
-from bench.rows import Reading, Row, Scenario, Settings, Target
+from bench.rows import WINDOW, Reading, Row, Scenario, Settings, Target
 from bench.shovel import shovelled
-from bench.workers import Worker, count_at, rate_between, sleep_until
+from bench.workers import Worker, count_at, publish_only, rate_between, sleep_until
 from leveret.testing.broker import LeveretProcess
 from leveret.testing.ports import LOOPBACK, wait_until
 
@@ -37,6 +37,7 @@ FOLLOW_RATE: Final = 20_000
 FOLLOW_SPANS: Final = 3
 # The span ends with the last confirm, so a busy machine makes it a little longer than it was paced.
 FOLLOW_SHARE_MIN: Final = 0.9
+COLLECTED_SHARE_MIN: Final = 0.75
 SHOVEL_RATIO_MIN: Final = 10.0
 # Slow as it is, a tenth of the backlog tells its rate.
 SHOVELLED_PART: Final = 10
@@ -153,6 +154,17 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
         return follow | {"transfer": burst, "promotion": _take_over(pair)}
 
 
+def _run_collection(node: Node, settings: Settings) -> dict[str, Reading]:
+    """The same queue, published to before its messages are collected for a standby and after."""
+    assert isinstance(node, LeveretProcess)
+    job = PublishJob(node.amqp_port, QUEUE, window=WINDOW, seconds=settings.seconds)
+    without = publish_only(node, job, settings.warmup_s).rate
+    node.ctl("set_vhost_tags", "/", "standby_replication")
+    node.ctl("set_policy", "standby", ".*", '{"remote-dc-replicate": true}', "--apply-to", "queues")
+    collected = publish_only(node, job, settings.warmup_s).rate
+    return {"collection": Reading(collected / without, details={"without": without, "with": collected})}
+
+
 def _follow(pair: Pair, settings: Settings) -> dict[str, Reading]:
     """Measure the lag at a steady rate, after a span at that rate to warm up."""
     spans = FOLLOW_SPANS * settings.seconds
@@ -216,6 +228,20 @@ def _take_over(pair: Pair) -> Reading:
     details = {"spark_s": started - asked, "whole_s": ended - asked, "messages": float(found)}
     return Reading(found / (ended - started), details=details)
 
+
+COLLECTION: Final = Scenario(
+    (
+        Row(
+            "collection",
+            "publish to a queue that is collected for a standby, by the rate before it was",
+            "share",
+            True,
+            Target("value", COLLECTED_SHARE_MIN),
+        ),
+    ),
+    _run_collection,
+    brokers=(LEVERET,),
+)
 
 STANDBY: Final = Scenario(
     (

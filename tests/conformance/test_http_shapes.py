@@ -66,6 +66,7 @@ MORE: Final = frozenset(
         # Leveret's own.
         "python_full_version",
         "python_version",
+        "replicas_alarm",
     }
 )
 """Fields that Leveret has and the recorded RabbitMQ has not."""

@@ -25,6 +25,7 @@ from leveret.pipeline.sink import StoreSink
 from leveret.pipeline.source import UpstreamSource
 from leveret.pipeline.transfer import Transfer
 from leveret.testing.certificates import CertificateAuthority, Issued
+from leveret.testing.link_proxy import Direction, LinkProxy
 from leveret.testing.ports import wait_until
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
@@ -164,6 +165,28 @@ def test_the_upstream_may_restart_and_the_first_reachable_endpoint_is_used(
         with upstream.serving(port):
             end = upstream.logs["/"].committed_offset
             wait_until(lambda: said.last("stored").get("next") == end, "the last", TIMEOUT_S)
+    assert_all_is_there_once(tmp_path / "standby", upstream)
+
+
+def test_over_a_link_that_is_slow_and_cut_again_and_again_everything_arrives_once(
+    spark: SparkSession, transfer_job: Job, tmp_path: Path
+) -> None:
+    upstream = StandbyUpstream()
+    rng = random.Random(4)
+    with (
+        upstream.serving() as port,
+        LinkProxy(port) as link,
+        transferring(spark, transfer_job(link.port)) as said,
+    ):
+        for _ in range(4):
+            link.limit_bytes_s, link.delay_s = rng.choice([(20_000.0, 0.0), (None, 0.05)])
+            link.cut_after(rng.randrange(5_000), Direction.BACK, abruptly=rng.random() < 0.5)
+            publish_some(upstream, 10, rng)
+            wait_until(lambda: link.faults == 0, "the cut", TIMEOUT_S)
+        link.heal()
+        end = upstream.logs["/"].committed_offset
+        wait_until(lambda: said.last("stored").get("next") == end, "everything", TIMEOUT_S)
+        assert link.cuts >= 4
     assert_all_is_there_once(tmp_path / "standby", upstream)
 
 

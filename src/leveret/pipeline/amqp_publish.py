@@ -37,6 +37,9 @@ from leveret.wire.stream_entry import unpack_entry
 
 WINDOW: Final = 1000
 """Messages of a queue whose confirms are not waited for; also how often progress is made durable."""
+SETTLED_S: Final = 1.0
+"""A queue whose count stays the same for so long has taken all that was sent before its publisher ended."""
+_LOOKS: Final = 5
 _RETRY_S: Final = 0.25
 _NAME_CHARS_MAX: Final = 120
 
@@ -88,7 +91,8 @@ class AmqpClient:
         self._lock(f"{name}.lock")
         ready, consumers = self._find(queue)
         progress = ProgressFile(progress_path(self._progress, queue), ready)
-        progress.resume(ready, consumers, self._totals[queue])
+        if progress.is_under_way(self._totals[queue]):
+            progress.resume(*self._settled(queue, ready, consumers), self._totals[queue])
         publisher = AmqpPublisher(self._connection, queue, name, progress)
         self._publishers.append(publisher)
         return publisher
@@ -115,6 +119,20 @@ class AmqpClient:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_RETRY_S)
+
+    def _settled(self, queue: str, ready: int, consumers: int) -> tuple[int, int]:
+        """(messages, consumers) of the queue once nothing is on its way there any more.
+
+        RabbitMQ's queues answer how many messages they have before they take those that came before the question.
+        """
+        same_since = time.monotonic()
+        deadline = same_since + self._timeout_s
+        while time.monotonic() - same_since < SETTLED_S and time.monotonic() < deadline:
+            time.sleep(SETTLED_S / _LOOKS)
+            now, consumers = self._find(queue)
+            if now != ready:
+                ready, same_since = now, time.monotonic()
+        return ready, consumers
 
     def _find(self, queue: str) -> tuple[int, int]:
         """(messages, consumers) of the queue; it is made as this node has it if it is not there."""
@@ -225,11 +243,13 @@ class ProgressFile:
         if self._is_new:
             self._save()
 
+    def is_under_way(self, total: int) -> bool:
+        """Whether messages may have been sent that are not known to be confirmed."""
+        return not self._is_new and self.now.confirmed < total
+
     def resume(self, ready: int, consumers: int, total: int) -> None:
         """Take up what arrived after the last that is known to be confirmed; see the module."""
         under_way = min(WINDOW, total - self.now.confirmed)
-        if self._is_new or not under_way:
-            return
         arrived = ready - self.now.held
         if not consumers and 0 <= arrived - self.now.confirmed <= under_way:
             self.now.confirmed = arrived
