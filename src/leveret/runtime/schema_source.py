@@ -15,7 +15,6 @@ from leveret.core.schema import transient_queues, travels
 from leveret.model.definitions import KINDS, Definitions, Put
 from leveret.model.errors import LeveretError, Refusal
 from leveret.runtime.schema_endpoints import Endpoint, Upstream
-from leveret.runtime.schema_http import HttpSource
 from leveret.runtime.schema_link import SchemaLink, open_link
 from leveret.runtime.tls import client_context
 from leveret.session.amqp10_client import SchemaLinkClient, SchemaLinkError
@@ -169,6 +168,9 @@ async def _connect(
     on_notice: Callable[[], None],
 ) -> Source:
     if endpoint.is_http:
+        # An HTTP client is a tenth of a second to import, which a start without such an upstream need not take.
+        from leveret.runtime.schema_http import HttpSource
+
         source = HttpSource(endpoint, upstream, tls, asked.reply_timeout_s)
         await source.open()
         return source

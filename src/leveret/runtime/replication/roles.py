@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from leveret.config import Config
 from leveret.config.uris import NodeUri
@@ -31,7 +31,6 @@ from leveret.runtime.commit import GroupCommit
 from leveret.runtime.node import Node, clock_ms
 from leveret.runtime.replication.applier import Applier
 from leveret.runtime.replication.delaying import ALL_MS, Delaying, hands_of, refuse_to_lead
-from leveret.runtime.replication.elected import Elected
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.fencer import Fencer
 from leveret.runtime.replication.identity import IdentityFile
@@ -49,6 +48,9 @@ from leveret.session.link_handshake import Follower, Leader
 from leveret.storage.divergent import SetAside
 from leveret.storage.secret_file import SECRET_FILE, Secret, SecretError, make_or_read, read
 from leveret.storage.tree import Tree
+
+if TYPE_CHECKING:
+    from leveret.runtime.replication.elected import Elected
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +94,12 @@ class Roles:
         self._unreadable: set[str] = set()
         self._applier: Applier | None = None
         self._delaying: Delaying | None = None
-        self._elected = Elected(config.followers, self) if config.followers.etcd_endpoints else None
+        self._elected: Elected | None = None
+        if config.followers.etcd_endpoints:
+            # An HTTP client is a tenth of a second to import, which a start without etcd need not take.
+            from leveret.runtime.replication.elected import Elected
+
+            self._elected = Elected(config.followers, self)
         self.inspection = Inspection(
             data_dir,
             name=config.node_name,
