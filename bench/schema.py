@@ -16,6 +16,7 @@ from bench.client import LoadError
 from bench.contenders import LEVERET, Node
 from bench.queues import definitions
 from bench.rows import Reading, Row, Scenario, Settings, Target
+from bench.standby import PASSWORD, USER
 from leveret.testing.broker import LeveretProcess
 from leveret.testing.ports import LOOPBACK, wait_until
 
@@ -29,8 +30,6 @@ LAG_S_MAX: Final = 3
 IMPORT_TIMEOUT_S: Final = 300.0
 SYNC_TIMEOUT_S: Final = 120.0
 POLL_S: Final = 0.02
-USER: Final = "replicator"
-PASSWORD: Final = "bench"
 DOWNSTREAM: Final = {
     "schema_definition_sync.operating_mode": "downstream",
     # What arrives without being asked for has been noticed.

@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from leveret.model.errors import ConfigError
+from leveret.wire.tls import limit
 
 PREFIX: Final = "standby.replication.downstream.ssl_options"
-_VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,17 +52,7 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_NONE
     else:
         _trust(context, settings.cacertfile)
-    chosen = sorted(_VERSIONS[version] for version in settings.versions)
-    if not chosen:
-        raise ConfigError(f"{PREFIX}.versions: at least one version of TLS is needed")
-    context.minimum_version, context.maximum_version = chosen[0], chosen[-1]
-    if settings.ciphers:
-        try:
-            context.set_ciphers(":".join(settings.ciphers))
-        except ssl.SSLError as error:
-            raise ConfigError(
-                f"{PREFIX}.ciphers: OpenSSL knows none of {', '.join(settings.ciphers)}"
-            ) from error
+    limit(context, settings.versions, settings.ciphers, PREFIX)
     return context
 
 

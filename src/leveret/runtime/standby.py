@@ -18,20 +18,25 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from leveret.config import Config
 from leveret.config.tls import TlsOptions
-from leveret.core.broker import STANDBY_TAG, Broker
+from leveret.core.broker import STANDBY_TAG
 from leveret.model.definitions import GlobalParameter, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
 from leveret.runtime.pipeline_process import Event, PipelineFailed, ask
 from leveret.runtime.standby_archive import StandbyArchive
-from leveret.runtime.standby_recovery import EVERYTHING, Door, Recoveries, Wanted, own_endpoint, told_rows
+from leveret.runtime.standby_recovery import (
+    EVERYTHING,
+    Recoveries,
+    RecoveringNode,
+    Wanted,
+    own_endpoint,
+    told_rows,
+)
 from leveret.runtime.standby_transfer import TransferSupervisor, Upstream, parse_upstream
 from leveret.storage.state_file import StateFile
 
@@ -57,33 +62,14 @@ class Schema(Protocol):
         """Change sides; kept over restarts."""
 
 
-class StandbyNode(Protocol):
+class StandbyNode(RecoveringNode, Protocol):
     """What is needed of the node."""
 
-    config: Config
     data_dir: Path
-
-    @property
-    def broker(self) -> Broker:
-        """Its definitions."""
-
-    @property
-    def amqp(self) -> Door:
-        """The AMQP listener."""
-
-    @property
-    def streams(self) -> Door:
-        """The stream protocol's listener."""
-
-    async def commit(self) -> None:
-        """Return once everything applied so far is durable."""
 
     @property
     def schema_sync(self) -> Schema:
         """Schema replication."""
-
-    def internal_user(self, purpose: str) -> AbstractContextManager[tuple[str, str]]:
-        """A user (name, password) of this node's own, while the context lasts."""
 
 
 class Promotion(msgspec.Struct, kw_only=True):

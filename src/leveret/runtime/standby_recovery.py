@@ -25,6 +25,7 @@ from leveret.core.broker import Broker
 from leveret.core.schema import REHEARSAL_VHOSTS
 from leveret.model.definitions import Delete, Put, Queue, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
+from leveret.model.moment import moment_ms
 from leveret.runtime.pipeline_process import Event, PipelineFailed, ask
 from leveret.runtime.standby_archive import StandbyArchive
 
@@ -341,12 +342,11 @@ def parse_moment(text: str, now_ms: int) -> int:
         InvalidCommand: it is none.
     """
     try:
-        moment = datetime.fromisoformat(text.strip())
+        at_ms = moment_ms(text.strip())
     except ValueError:
         raise InvalidCommand(
             f"'{text}' is no moment: the form is 2026-11-21T14:00:00Z, or 2026-11-21 14:00:00, which is UTC too"
         ) from None
-    at_ms = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     if at_ms > now_ms:
         raise InvalidCommand(f"'{text}' lies in the future")
     return at_ms

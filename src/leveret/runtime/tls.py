@@ -17,12 +17,12 @@ from typing import Any, Final
 from leveret.config.tls import TlsOptions
 from leveret.model.errors import ConfigError
 from leveret.session.certificate import TlsPeer
+from leveret.wire.tls import limit
 
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 30.0
 """Renewed files are taken within this time, by the first client after it."""
-_VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 _SHOWN: Final = {"TLSv1.2": "tlsv1.2", "TLSv1.3": "tlsv1.3"}
 
 
@@ -55,7 +55,7 @@ def client_context(options: TlsOptions, prefix: str) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_NONE
     else:
         _trust(context, options, prefix)
-    _limit(context, options, prefix)
+    limit(context, options.versions, options.ciphers, prefix)
     return context
 
 
@@ -108,27 +108,12 @@ def _read(options: TlsOptions, prefix: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load_own(context, options, prefix)
     _ask_peers(context, options, prefix)
-    _limit(context, options, prefix)
+    limit(context, options.versions, options.ciphers, prefix)
     if not options.honor_cipher_order:
         context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
     if not options.client_renegotiation:
         context.options |= ssl.OP_NO_RENEGOTIATION
     return context
-
-
-def _limit(context: ssl.SSLContext, options: TlsOptions, prefix: str) -> None:
-    """To the versions and cipher suites that are set."""
-    chosen = sorted(_VERSIONS[version] for version in options.versions)
-    if not chosen:
-        raise ConfigError(f"{prefix}.versions: at least one version of TLS is needed")
-    context.minimum_version, context.maximum_version = chosen[0], chosen[-1]
-    if options.ciphers:
-        try:
-            context.set_ciphers(":".join(options.ciphers))
-        except ssl.SSLError as error:
-            raise ConfigError(
-                f"{prefix}.ciphers: OpenSSL knows none of {', '.join(options.ciphers)}"
-            ) from error
 
 
 def _load_own(context: ssl.SSLContext, options: TlsOptions, prefix: str) -> None:

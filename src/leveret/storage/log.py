@@ -453,16 +453,6 @@ class Log(LogReader):
         if self._owner is not None:
             self._owner.dropped(self)
 
-    @property
-    def has_descriptors(self) -> bool:
-        """Whether it was read or appended to since `open` or `close`."""
-        return any(segment.has_fd for segment in self._segments)
-
-    def close(self) -> None:
-        """Give all descriptors back; appended chunks are not synced by this."""
-        for segment in self._segments:
-            segment.close()
-
     def delete(self) -> None:
         """Close the log and remove its directory, in which nothing but segments and summaries may be.
 

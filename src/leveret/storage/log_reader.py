@@ -46,6 +46,16 @@ class LogReader:
         """Timestamp of the newest chunk, 0 when there is none."""
         return max((segment.last_timestamp_ms for segment in self._segments[-2:]), default=0)
 
+    @property
+    def has_descriptors(self) -> bool:
+        """Whether it was read or appended to since `open` or `close`."""
+        return any(segment.has_fd for segment in self._segments)
+
+    def close(self) -> None:
+        """Give all descriptors back; appended chunks are not synced by this."""
+        for segment in self._segments:
+            segment.close()
+
     def bytes_from(self, offset: int) -> int:
         """Octets of what stands at and after an offset, up to an index step more."""
         whole = [segment for segment in self._segments if segment.next_offset > offset]
@@ -100,11 +110,20 @@ class LogReader:
     def headers_before(self, before: int, count: int) -> list[tuple[Header, bytes]]:
         """Headers, as they are and as octets, of at most `count` chunks that begin before an offset, newest first.
 
-        Reads no more than an index step beyond them.
+        Reads no more than an index step beyond them. A log that nobody had open is closed again: who asks for this
+        asks thousands of logs.
 
         Raises:
             Corrupt: a chunk on the way can not be read back.
         """
+        is_idle = not self.has_descriptors
+        try:
+            return self._headers_before(before, count)
+        finally:
+            if is_idle:
+                self.close()
+
+    def _headers_before(self, before: int, count: int) -> list[tuple[Header, bytes]]:
         found: list[tuple[Header, bytes]] = []
         for segment in reversed(self._segments):
             end = min(before, segment.next_offset)

@@ -17,6 +17,7 @@ from leveret.cli.array_file import write_array
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
 from leveret.cli.values import Message, Report, Table
+from leveret.model.moment import moment_ms
 
 _FOLLOWER: Final = (
     "name",
@@ -435,10 +436,9 @@ def _time_ms(text: str) -> int:
         CtlError: it is no time.
     """
     try:
-        when = datetime.fromisoformat(text)
+        return moment_ms(text)
     except ValueError:
         raise CtlError(exits.USAGE, f"{text!r} is no time such as 2026-11-21T14:30:00") from None
-    return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _time(at_ms: int) -> str:

@@ -144,12 +144,9 @@ class Applier:
     def _held(self, name: str, log: Log) -> Held:
         last = self._last.get(name)
         if last is None:
-            last, is_idle = b"", not log.has_descriptors
+            last = b""
             for header in self.headers(name, log.next_offset, 1):
                 last = header
-            if is_idle:
-                # There may be thousands.
-                log.close()
         return Held(name, log.first_offset, log.next_offset, last)
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:

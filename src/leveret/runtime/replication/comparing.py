@@ -162,13 +162,6 @@ class Comparing:
 
     def header_at(self, path: str, chunk_id: int) -> bytes | None:
         """See core.join.Leader. Raises StorageError."""
-        log = self._tree.logs[path]
-        is_idle = not log.has_descriptors
-        try:
-            for header, octets in log.headers_before(chunk_id + 1, 1):
-                return octets if header.chunk_id == chunk_id else None
-            return None
-        finally:
-            if is_idle:
-                # There may be thousands.
-                log.close()
+        for header, octets in self._tree.logs[path].headers_before(chunk_id + 1, 1):
+            return octets if header.chunk_id == chunk_id else None
+        return None

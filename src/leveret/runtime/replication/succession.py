@@ -38,7 +38,7 @@ class Succession:
         self._identity = identity
         self._fencer = fencer
         self._replaced = replaced
-        self._telling: dict[Fencer, asyncio.Task[None]] = {}
+        self._telling: list[asyncio.Task[None]] = []
 
     # -- to lead ------------------------------------------------------------------------------
 
@@ -74,11 +74,11 @@ class Succession:
                 fencer = self._fencer(parse_node_uri(uri))
             except ValueError:
                 continue
-            self._telling[fencer] = asyncio.get_running_loop().create_task(fencer.run(self._heard))
+            self._telling.append(asyncio.get_running_loop().create_task(fencer.run(self._heard)))
 
     def stop(self) -> None:
         """Tell nobody any more."""
-        for task in self._telling.values():
+        for task in self._telling:
             task.cancel()
         self._telling.clear()
 
