@@ -16,8 +16,10 @@ from leveret.core.attempts import Logins
 from leveret.core.churn import Churn
 from leveret.core.counters import Counters
 from leveret.core.direct_reply import DirectReply
+from leveret.core.epochs import Epochs
 from leveret.core.limits import Connection, Connections, check_node_queue_limit, check_queue_limit
 from leveret.core.parameters import check_parameter, check_user_limits
+from leveret.core.pen import Pen
 from leveret.core.policies import Applied
 from leveret.core.policy_effects import configure_queue, policies_of, refresh_replicated, refresh_vhost
 from leveret.core.policy_validation import check_policy
@@ -65,6 +67,11 @@ class Broker:
         refuses_durable: whether publishes that must be on disk are refused for now, where somebody is told: too few
             followers are in sync.
         traced_vhosts: where messages are copied to amq.rabbitmq.trace; not kept over a restart.
+        epochs: of queues.
+        pen: whether this node may change definitions.
+        want_pen, when_writable: the pen's `want` and `when_here`.
+        make_queue: makes what serves a declared queue, or stands for one that another node serves.
+        shared: what other nodes must be told next, exclusive queues too; None on a node alone.
     """
 
     def __init__(
@@ -93,9 +100,12 @@ class Broker:
         self.refuses_durable = False
         self.traced_vhosts: set[str] = set()
         self.version = 0
-        self.last_epoch = 0
+        self.epochs = Epochs()
+        self.pen = Pen()
+        self.want_pen, self.when_writable = self.pen.want, self.pen.when_here
+        self.make_queue = make_queue
+        self.shared: list[d.Change] | None = None
         self._read = read
-        self._transient_epoch = 0
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -118,6 +128,16 @@ class Broker:
         self.definitions.apply(change)
         if durable:
             self.changes.append(change)
+        self._share(change)
+
+    def _share(self, change: d.Change) -> None:
+        if self.shared is not None:
+            self.shared.append(change)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether this node may change definitions now."""
+        return self.pen.is_here
 
     def _put(self, entity: d.AnyEntity) -> None:
         match entity:
@@ -153,7 +173,7 @@ class Broker:
                 self._record(d.Put(entity))
 
     def _delete(self, kind: str, key: tuple[str, ...]) -> None:
-        entity = self.definitions.by_kind[kind].get(key)
+        entity = self.definitions.by_kind[kind].get(key) or self._exclusive(kind, key)
         if entity is None:
             return
         match entity:
@@ -177,6 +197,15 @@ class Broker:
                 self._close_connections(lambda c: c.user == name, f"user '{name}' is deleted")
             case _:
                 self._record(d.Delete(kind, key))
+
+    def _exclusive(self, kind: str, key: tuple[str, ...]) -> d.AnyEntity | None:
+        """What is not among the definitions: an exclusive queue, or a binding to one."""
+        if kind == "queues":
+            queue = self.queues.get(key)
+            return queue.definition if queue is not None else None
+        topology = self.topologies.get(key[0]) if kind == "bindings" else None
+        source = topology.exchanges.get(key[1]) if topology is not None else None
+        return source.bindings.get(key) if source is not None else None
 
     def _close_connections(self, chosen: Callable[[Connection], bool], reason: str) -> None:
         for connection in [c for c in self.connections if chosen(c)]:
@@ -306,37 +335,19 @@ class Broker:
             return held
         check_name("queue", wanted.name)
         check_queue_arguments(wanted, exclusive=owner is not None)
-        queue = make_queue(self._with_epoch(wanted), self._read)
-        queue.owner = owner
+        queue = self.make_queue(self.epochs.stamp(wanted), self._read)
         if owner is not None:
+            queue.owner = owner
             self._owned.setdefault(owner, {})[queue] = None
         self.queues[queue.key] = queue
         topology.queues[queue.definition.name] = queue
-        if owner is None:
+        if queue.owner is None:
             self._record(d.Put(queue.definition), durable=queue.definition.durable)
+        else:
+            self._share(d.Put(queue.definition))
         tagged = self._is_tagged(wanted.vhost)
         self.replication_changes += configure_queue(topology, queue, tagged=tagged)
         return queue
-
-    def _with_epoch(self, wanted: d.Queue) -> d.Queue:
-        """A durable queue's epoch is one more than any before it on this node; see the definitions log."""
-        if wanted.epoch:
-            self.last_epoch = max(self.last_epoch, wanted.epoch)
-            return wanted
-        if wanted.durable:
-            self.last_epoch += 1
-            epoch = self.last_epoch
-        else:
-            self._transient_epoch += 1
-            epoch = self._transient_epoch
-        return d.Queue(
-            name=wanted.name,
-            vhost=wanted.vhost,
-            durable=wanted.durable,
-            auto_delete=wanted.auto_delete,
-            arguments=wanted.arguments,
-            epoch=epoch,
-        )
 
     def owned_by(self, owner: object) -> list[Queue]:
         """The exclusive queues of a connection, in the order of their declaration."""
@@ -406,13 +417,38 @@ class Broker:
         if queue.owner is None:
             self._record(d.Delete("queues", queue.key), durable=queue.definition.durable)
         else:
-            self._owned[queue.owner].pop(queue)
-            if not self._owned[queue.owner]:
-                del self._owned[queue.owner]
+            self._share(d.Delete("queues", queue.key))
+            self._disown(queue)
         for consumer in list(queue.consumers):
             consumer.queue_deleted()
         queue.consumers.clear()
         return count
+
+    def _disown(self, queue: Queue) -> None:
+        owned = self._owned.get(queue.owner, {})
+        owned.pop(queue, None)
+        if not owned:
+            self._owned.pop(queue.owner, None)
+
+    def delete_when_writable(self, queue: Queue) -> None:
+        """Delete a queue that nobody needs any more: now, or when this node has the pen."""
+
+        def delete() -> None:
+            if self.queues.get(queue.key) is queue:
+                self.delete_queue(queue)
+
+        self.when_writable(delete)
+
+    def replace_queue(self, queue: Queue) -> Queue:
+        """Another object stands for a queue from now on, for another node serves it now; the one before."""
+        before = self.queues[queue.key]
+        topology = self.topologies[queue.key[0]]
+        self.version += 1
+        self.queues[queue.key] = topology.queues[queue.key[1]] = queue
+        queue.owner = before.owner
+        self.dirty.pop(before, None)
+        self.replication_changes += configure_queue(topology, queue, tagged=self._is_tagged(queue.key[0]))
+        return before
 
     # -- bindings -----------------------------------------------------------------------------
 
@@ -429,7 +465,9 @@ class Broker:
         check_binding(binding, source.type)
         topology.bind(binding)
         durable = durable and source.durable
-        if not exclusive:
+        if exclusive:
+            self._share(d.Put(binding))
+        else:
             self._record(d.Put(binding), durable=durable)
 
     def bind(self, binding: d.Binding) -> None:
@@ -450,6 +488,8 @@ class Broker:
         topology.unbind(binding)
         if binding.key in self.definitions.by_kind["bindings"]:
             self._record(d.Delete("bindings", binding.key))
+        else:
+            self._share(d.Delete("bindings", binding.key))
         source = topology.exchanges[binding.source]
         if source.definition.auto_delete and not source.bindings:
             self.delete_exchange(binding.vhost, binding.source)

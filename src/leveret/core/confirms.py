@@ -7,6 +7,7 @@ durable in any order, confirms go out as multiples in publish order, so one fram
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 
 class Batch:
@@ -26,6 +27,33 @@ class Batch:
     def needs_sync(self) -> bool:
         """Whether a confirm must wait for the disk."""
         return any(self.queues.values())
+
+
+class Outcome:
+    """What becomes of a batch that more than one has to keep: this node's disk, other nodes."""
+
+    __slots__ = ("_left", "_ok", "_told")
+
+    def __init__(self, told: Callable[[bool], None]) -> None:
+        """`told` once all parts are known and there are no more: whether all are well."""
+        self._told = told
+        self._left = 1
+        self._ok = True
+
+    def part(self) -> Callable[[bool], None]:
+        """One more that has to keep it; to be called once with whether it does."""
+        self._left += 1
+        return self._known
+
+    def seal(self) -> None:
+        """These were all parts."""
+        self._known(True)
+
+    def _known(self, ok: bool) -> None:
+        self._ok &= ok
+        self._left -= 1
+        if not self._left:
+            self._told(self._ok)
 
 
 class Confirms:

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeAlias
 
 from leveret.core.broker import Broker
-from leveret.core.confirms import Batch
+from leveret.core.confirms import Batch, Outcome
 from leveret.core.dead_letters import bury
 from leveret.core.queue import NOT_STORED, DeadLetters, Queue
+from leveret.model.definitions import Change
 from leveret.model.errors import Corrupt, StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime.commit import GroupCommit
@@ -65,12 +66,42 @@ class Peer(Protocol):
         """Close the socket after what was written."""
 
 
+class Beyond(Protocol):
+    """Other nodes that have to keep what this one is told: the leader of a queue, or its mirrors."""
+
+    def concerns(self, queue: object) -> bool:
+        """Whether anybody else has to keep what goes to the queue."""
+
+    def when_safe(self, queue: Queue, told: Callable[[bool], None]) -> None:
+        """Tell once they have all that the queue was given up to this flush, or that it was refused."""
+
+    def share(self, changes: list[Change], known: Callable[[], None]) -> None:
+        """Tell all nodes of changes of definitions; `known` when all that live have them."""
+
+
+class _Sharing:
+    """Changes of definitions that other nodes are being told of, and what waits until they know."""
+
+    __slots__ = ("is_known", "then")
+
+    def __init__(self) -> None:
+        self.is_known = False
+        self.then: list[Callable[[], None]] = []
+
+    def known(self) -> None:
+        self.is_known = True
+        then, self.then = self.then, []
+        for step in then:
+            step()
+
+
 class Engine:
     """Runs what the core decided; see the module.
 
     Attributes:
         outbox: sessions that have octets to send.
         peers: the socket of each session.
+        beyond: other nodes; None for a node alone.
     """
 
     def __init__(
@@ -87,6 +118,9 @@ class Engine:
         self._clock_ms = clock_ms
         self._deadlines = Deadlines(clock_ms, self._due)
         self._on_bug = on_bug
+        self.beyond: Beyond | None = None
+        self._sharing: _Sharing | None = None
+        self._told: list[tuple[Channel, Batch, bool]] = []
         self.outbox: list[Sender] = []
         self.peers: dict[Sender, Peer] = {}
         self.unsynced_bytes = 0
@@ -187,7 +221,7 @@ class Engine:
             queue.deadline_ms = now_ms + RETRY_MS
         if queue.damage is None and queue.is_unused(now_ms) and self._broker.queues.get(queue.key) is queue:
             logger.info("queue_expired vhost=%s queue=%s", *queue.key)
-            self._broker.delete_queue(queue)
+            self._broker.delete_when_writable(queue)
             queue.deadline_ms = None
         self._deadlines.set(queue, queue.deadline_ms)
 
@@ -229,12 +263,26 @@ class Engine:
             queue, letters, takers = grave
             failed = takers & self._failed
             if failed:
-                queue.bury_again(letters._replace(done=letters.done | (takers - failed)))
-                self._deadlines.set(queue, self._clock_ms() + RETRY_MS)
+                self._bury_later(queue, letters._replace(done=letters.done | (takers - failed)))
+            elif self.beyond is not None and any(map(self.beyond.concerns, takers)):
+                self._await_takers(grave)
             else:
                 waiting.append(grave)
         if waiting:
             self._commit.when_durable(lambda: self._settle_buried(waiting))
+
+    def _await_takers(self, grave: Buried) -> None:
+        """As above, where other nodes have to keep what is dead here; a leader that refuses it is asked again."""
+        queue, letters, takers = grave
+        outcome = Outcome(lambda ok: self._settle_buried([grave]) if ok else self._bury_later(queue, letters))
+        durable = outcome.part()
+        self._commit.when_durable(lambda: durable(True))
+        self._await_beyond(takers, outcome)
+        outcome.seal()
+
+    def _bury_later(self, queue: Queue, letters: DeadLetters) -> None:
+        queue.bury_again(letters)
+        self._deadlines.set(queue, self._clock_ms() + RETRY_MS)
 
     def _mark(self, queue: Queue) -> None:
         if self._broker.queues.get(queue.key) is queue:
@@ -259,7 +307,7 @@ class Engine:
         broker = self._broker
         for queue in broker.deleted:
             self._deadlines.set(queue, None)
-        if not broker.changes and not broker.deleted:
+        if not broker.changes and not broker.deleted and not broker.shared:
             return
         changes, broker.changes = broker.changes, []
         try:
@@ -269,15 +317,27 @@ class Engine:
             broker.changes = changes + broker.changes
             asyncio.get_running_loop().call_later(1.0, self.touch)
             return
+        if self.beyond is not None and broker.shared:
+            shared, broker.shared = broker.shared, []
+            self._sharing = _Sharing()
+            self.beyond.share(shared, self._sharing.known)
         broker.changes_in_flight += 1
-        self._commit.when_durable(self._definitions_durable)
+        self._when_known(self._definitions_known)
         deleted, broker.deleted = broker.deleted, []
         if deleted:
             for queue in deleted:
                 self._collector.unfollow(queue, deleted=True)
-            self._commit.when_durable(lambda: self._remove_logs(deleted))
+            self._when_known(lambda: self._remove_logs(deleted))
 
-    def _definitions_durable(self) -> None:
+    def _when_known(self, promise: Callable[[], None]) -> None:
+        """Keep a promise once all definitions so far are durable here, and with every other node there is."""
+        sharing = self._sharing
+        if sharing is None or sharing.is_known:
+            self._commit.when_durable(promise)
+        else:
+            self._commit.when_durable(lambda: promise() if sharing.is_known else sharing.then.append(promise))
+
+    def _definitions_known(self) -> None:
         self._broker.changes_in_flight -= 1
 
     def _remove_logs(self, deleted: list[Queue]) -> None:
@@ -303,6 +363,8 @@ class Engine:
                 refused = batch.refused or (unlogged and batch.needs_sync)
                 if refused or (self._failed and not self._failed.isdisjoint(batch.queues)):
                     channel.confirm(batch, ok=False)
+                elif self.beyond is not None and any(map(self.beyond.concerns, batch.queues)):
+                    self._await_all(channel, batch)
                 elif batch.needs_sync:
                     waiting.append((channel, batch))
                 else:
@@ -325,7 +387,34 @@ class Engine:
                 self._holding.append((session, self._flush_number))
         if self._holding and not unlogged:
             held, self._holding = self._holding, []
-            commit.when_durable(lambda: self._release(held))
+            self._when_known(lambda: self._release(held))
+
+    def _await_all(self, channel: Channel, batch: Batch) -> None:
+        """Confirm once the local disk and every other node that has to keep something of it do."""
+        outcome = Outcome(lambda ok: self._tell_soon(channel, batch, ok=ok))
+        if batch.needs_sync:
+            durable = outcome.part()
+            self._commit.when_confirmable(lambda: durable(True), lambda: durable(False))
+        self._await_beyond(batch.queues, outcome)
+        outcome.seal()
+
+    def _await_beyond(self, queues: Iterable[object], outcome: Outcome) -> None:
+        beyond = self.beyond
+        for queue in queues:
+            if beyond is not None and isinstance(queue, Queue) and beyond.concerns(queue):
+                beyond.when_safe(queue, outcome.part())
+
+    def _tell_soon(self, channel: Channel, batch: Batch, *, ok: bool) -> None:
+        """Many batches become safe with one message of another node: what is told of them is written at once."""
+        self._told.append((channel, batch, ok))
+        if len(self._told) == 1:
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        told, self._told = self._told, []
+        for channel, batch, ok in told:
+            channel.confirm(batch, ok=ok)
+        self.write_out()
 
     def _confirm(self, confirms: list[tuple[Channel, Batch]], *, ok: bool) -> None:
         for channel, batch in confirms:

@@ -282,7 +282,7 @@ class Node:
             self._seed()
 
     def _restore_definitions(self) -> None:
-        self.broker.last_epoch = self._definitions.last_epoch
+        self.broker.epochs.last = self._definitions.last_epoch
         for entity in self._definitions.definitions.entities():
             self._take_over(d.Put(entity))
         self.broker.changes.clear()

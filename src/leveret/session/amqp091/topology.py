@@ -52,7 +52,7 @@ def _name(given: str) -> str:
 def _hold(channel: Channel) -> None:
     """Replies wait for the definitions log, so a declared entity survives what comes after its reply."""
     broker = channel.connection.broker
-    if broker.changes or broker.changes_in_flight:
+    if broker.changes or broker.shared or broker.changes_in_flight:
         channel.connection.held = True
 
 
