@@ -30,7 +30,7 @@ demo: setup  ## a disaster, end to end, on real data
 	@.venv/bin/python -m leveret.testing.demo $(DEMO_ARGS)
 
 test: setup-test  ## the whole test suite
-	@$(PYTEST) $(WORKERS) -m "not torture and not fuzz" $(TEST_ARGS)
+	@$(PYTEST) $(WORKERS) -m "not torture and not fuzz and not oracle" $(TEST_ARGS)
 
 check: setup  ## format, lint, types, import contracts, tidiness
 	.venv/bin/ruff format --check $(SOURCES)
@@ -47,7 +47,7 @@ bench: setup-test  ## throughput and lag, beside RabbitMQ
 	@.venv/bin/python -m bench $(BENCH_ARGS)
 
 conformance: setup-test  ## what stock RabbitMQ clients expect, then the suites that others wrote
-	@$(PYTEST) $(WORKERS) tests/conformance -m conformance $(TEST_ARGS)
+	@$(PYTEST) $(WORKERS) tests/conformance tests/cluster -m "conformance or oracle" $(TEST_ARGS)
 	@.venv/bin/python -m tests.suites $(SUITE_ARGS)
 
 torture: setup-test  ## kill and restart, over and over

@@ -13,6 +13,7 @@ workers     starts the load generator's processes, together, and reads rates off
 process     what those processes have in common
 load        a publisher and a consumer on raw sockets
 failover    the row of a leader that dies where etcd elects
+mirrors     the rows of a cluster of three nodes
 pacer       a publisher at a steady rate that notes when confirms came
 client      as much of an AMQP 0-9-1 client as they need
 sink        a stand-in for a broker that does nothing: shows what the load generator can do

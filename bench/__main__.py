@@ -22,6 +22,7 @@ from bench.contenders import LEVERET, MAKERS, RABBITMQ
 from bench.failover import FAILOVER
 from bench.followers import FOLLOWER, JOIN
 from bench.many import MANY
+from bench.mirrors import MIRRORED, MIRRORED_FAILOVER, MIRRORED_SYNC
 from bench.queues import QUEUES_SCENARIO
 from bench.report import Record
 from bench.rows import LATENCY, PUBLISH, SMALL, TOGETHER, Scenario, Settings
@@ -50,6 +51,9 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     FOLLOWER,
     JOIN,
     FAILOVER,
+    MIRRORED,
+    MIRRORED_FAILOVER,
+    MIRRORED_SYNC,
 )
 ROW_NAMES: Final = [row.name for scenario in SCENARIOS for row in scenario.rows]
 

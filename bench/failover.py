@@ -8,6 +8,7 @@ door until a publish of its own is confirmed there. Every message that was ever 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import closing
 from typing import Final
 
@@ -82,13 +83,25 @@ def _fail_over(leader: LeveretProcess, follower: LeveretProcess, settings: Setti
 
 
 def _confirmed(node: LeveretProcess) -> float:
-    """Try to publish a message until one is confirmed; return when that was."""
+    """Try to publish a message at a node until one is confirmed; return when that was."""
+    try:
+        return first_confirm(node.amqp_port, node.server.assert_alive)
+    except NotReady as late:
+        raise NotReady(f"{late}\n{node.server.log_tail()}") from None
+
+
+def first_confirm(port: int, assert_alive: Callable[[], None]) -> float:
+    """Try to publish a message at a port until one is confirmed; return when that was.
+
+    Raises:
+        NotReady: none was, or what `assert_alive` raises.
+    """
     message = Message("", QUEUE, BODY_BYTES, persistent=True).encode(bytes(BODY_BYTES))
 
     def is_confirmed() -> bool:
-        node.server.assert_alive()
+        assert_alive()
         try:
-            connection = Connection(node.amqp_port)
+            connection = Connection(port)
         except (LoadError, OSError):
             return False
         connection.confirm_select()
@@ -98,10 +111,7 @@ def _confirmed(node: LeveretProcess) -> float:
             confirms.feed(door.recv(RECV_BYTES))
         return confirms.count == 1
 
-    try:
-        wait_until(is_confirmed, "a confirm of the new leader", FAILOVER_TIMEOUT_S, interval_s=DOOR_POLL_S)
-    except NotReady as late:
-        raise NotReady(f"{late}\n{node.server.log_tail()}") from None
+    wait_until(is_confirmed, "a confirm of the new leader", FAILOVER_TIMEOUT_S, interval_s=DOOR_POLL_S)
     return time.monotonic()
 
 

@@ -6,7 +6,7 @@ no queue behind, and returns one reading for each of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -92,6 +92,7 @@ class Scenario:
     Attributes:
         once: runs one round only, because a round takes long and moves gigabytes.
         brokers: those it can run on.
+        makers: makes what it runs on, of each broker, where that is not a single node.
         run: runs it on a node that was started for it.
     """
 
@@ -99,6 +100,7 @@ class Scenario:
     run: Callable[[Node, Settings], dict[str, Reading]]
     once: bool = False
     brokers: tuple[str, ...] = (LEVERET, RABBITMQ)
+    makers: Mapping[str, Callable[[Path], Node]] | None = None
 
 
 def _publish(node: Node, settings: Settings) -> dict[str, Reading]:

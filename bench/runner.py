@@ -73,7 +73,7 @@ def _scenario(
         for name in brokers:
             say(f"{title}: starting {name}")
             with _noting(errors, f"{title} on {name}"):
-                node = contenders.MAKERS[name](settings.folder)
+                node = (scenario.makers or contenders.MAKERS)[name](settings.folder)
                 stack.callback(node.close)
                 node.start()
                 nodes[name] = node

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -95,3 +95,25 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
     if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         terminalreporter.write_line("Not one test was selected, and that counts as a failure.", red=True)
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[Any]:
+    """A server that speaks S3 (`ObjectStore`), found by what is in the environment."""
+    # Half a second of imports, for the few tests that ask.
+    from leveret.testing.object_store import ObjectStore
+
+    with ObjectStore() as store, pytest.MonkeyPatch.context() as patch:
+        for name, value in store.environment.items():
+            patch.setenv(name, value)
+        yield store
+
+
+@pytest.fixture(params=["disk", "store"])
+def data_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """An archive's place (`Place`) on this machine, and one in an object store."""
+    from leveret.pipeline.files import place_of
+
+    if request.param == "disk":
+        return tmp_path
+    return place_of(request.getfixturevalue("object_store").new_bucket("s3a") + "/archives/eu 2")

@@ -119,6 +119,12 @@ def faults(reply: httpx.Response) -> list[str]:
         ({"initial-cluster-size": -1}, "-1 is not a valid cluster size"),
         ({"max-in-memory-length": -1}, "-1 is not a valid maximum memory in bytes"),
         ({"message-ttl": "x", "expires": "y"}, '<<"y">> is not a valid queue expiry'),
+        ({"ha-mode": "all", "ha-sync-mode": "x", "ha-sync-batch-size": 0},
+         'ha-sync-mode must be "manual" or "automatic", got <<"x">>'),
+        ({"ha-mode": "exactly", "ha-params": 2, "ha-sync-batch-size": 0, "ha-promote-on-failure": "x"},
+         "ha-sync-batch-size takes an integer greater than 0, 0 given"),
+        ({"ha-mode": "all", "ha-promote-on-shutdown": "x", "ha-promote-on-failure": "y"},
+         'ha-promote-on-shutdown must be "always" or "when-synced", got <<"x">>'),
     ],
 )  # fmt: skip
 def test_a_policy_that_makes_no_sense_is_refused(

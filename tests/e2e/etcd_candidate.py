@@ -18,9 +18,10 @@ import os
 import sys
 from typing import Any, Final
 
-from leveret.config.followers import Followers
+from leveret.config.etcd import EtcdOptions
 from leveret.config.uris import Endpoints
-from leveret.runtime.replication.election import Election, Won, boot_clock_s
+from leveret.runtime.lease import boot_clock_s
+from leveret.runtime.replication.election import Election, Won
 
 PROMISE_EVERY_S: Final = 0.002
 
@@ -43,9 +44,7 @@ async def promise(election: Election) -> None:
 
 
 async def main(endpoints: str, prefix: str, node_id: str, ttl_ms: str) -> None:
-    settings = Followers(
-        etcd_endpoints=Endpoints().parse(endpoints), etcd_prefix=prefix, etcd_lease_ttl_ms=int(ttl_ms)
-    )
+    settings = EtcdOptions(endpoints=Endpoints().parse(endpoints), prefix=prefix, lease_ttl_ms=int(ttl_ms))
     election = Election(settings, on_deposed=lambda why: say("deposed", why=why))
     election.start()
     promises = asyncio.create_task(promise(election))

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pika
 from pika.exceptions import AMQPError
@@ -15,7 +15,6 @@ from pika.exceptions import AMQPError
 from leveret.testing.applications import Consumer, Message, Publisher, Taken, drain, now_ms, parameters
 from leveret.testing.audit import Account, Audit, audit
 from leveret.testing.books import Books, count_entries
-from leveret.testing.broker import LeveretProcess
 from leveret.testing.parcels import parcels
 from leveret.testing.ports import wait_until
 
@@ -24,10 +23,18 @@ WINDOW: Final = 200
 ENDLESS: Final = 1_000_000
 
 
+class Door(Protocol):
+    """A node, for clients."""
+
+    @property
+    def amqp_port(self) -> int:
+        """Where they connect."""
+
+
 class Site:
     """Applications at `node`; they find it again after a restart."""
 
-    def __init__(self, node: LeveretProcess, vhost: str, folder: Path, seed: int) -> None:
+    def __init__(self, node: Door, vhost: str, folder: Path, seed: int) -> None:
         self.published: list[Message] = []
         self._node = node
         self._vhost = vhost
@@ -39,7 +46,7 @@ class Site:
         self._books_before = 0
         self._folder = folder
 
-    def move_to(self, node: LeveretProcess) -> None:
+    def move_to(self, node: Door) -> None:
         """After a fail-over: whoever is made from now on finds this node."""
         self._node = node
 
@@ -149,8 +156,6 @@ def background(*applications: Publisher | Consumer) -> Iterator[None]:
         assert not thread.is_alive()
 
 
-def drain_all(
-    node: LeveretProcess, vhost: str, queues: Collection[str], *, keep: bool
-) -> dict[str, list[Taken]]:
+def drain_all(node: Door, vhost: str, queues: Collection[str], *, keep: bool) -> dict[str, list[Taken]]:
     """Take everything out of these queues; with `keep` it goes back."""
     return {queue: drain(node.amqp_port, vhost, queue, keep=keep) for queue in queues}

@@ -19,12 +19,11 @@ from typing import Any, Final
 
 import pytest
 
-from leveret.config.followers import Followers
+from leveret.config.etcd import EtcdOptions
 from leveret.config.uris import Endpoint, Endpoints
 from leveret.core.election import Leader, UnreadableState
-from leveret.runtime.replication.elected import etcd_context
+from leveret.runtime.etcd import EtcdAway, EtcdRefused, etcd_context
 from leveret.runtime.replication.election import Deposed, Election, Lost, Won
-from leveret.runtime.replication.etcd import EtcdAway, EtcdRefused
 from leveret.testing import certificates, etcd
 from leveret.testing.certificates import CertificateAuthority
 from leveret.testing.etcd import EtcdCluster, EtcdMember
@@ -82,9 +81,7 @@ class Node:
 async def node(
     name: str, endpoints: str, prefix: str, ttl_ms: int = LONG_MS, **more: Any
 ) -> AsyncIterator[Node]:
-    settings = Followers(
-        etcd_endpoints=Endpoints().parse(endpoints), etcd_prefix=prefix, etcd_lease_ttl_ms=ttl_ms
-    )
+    settings = EtcdOptions(endpoints=Endpoints().parse(endpoints), prefix=prefix, lease_ttl_ms=ttl_ms)
     one = Node(Election(settings, on_deposed=lambda why: one.deposed.append(why), **more), name)
     one.election.start()
     watching = asyncio.create_task(one.watch())
@@ -240,7 +237,7 @@ def test_of_many_who_come_and_go_one_leads_at_a_time_and_no_epoch_comes_twice(
         """What is left of a leader that was killed, the rest of the process aside."""
         term, election._term = election._term, None
         if term is not None:
-            term.end()
+            term.lease.end()
 
     async def scene(nodes: list[Node]) -> None:
         if len(nodes) < len(names):
@@ -509,7 +506,7 @@ def test_etcd_may_ask_for_a_user_and_forget_logins(own: EtcdCluster) -> None:
 def test_etcd_may_speak_tls_and_has_to_prove_who_it_is(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path)
     issued = authority.issue("etcd", names=f"IP:{LOOPBACK}")
-    trusted = etcd_context(Followers(etcd_cacertfile=authority.cacertfile))
+    trusted = etcd_context(EtcdOptions(cacertfile=authority.cacertfile))
 
     async def scene(cluster: EtcdCluster) -> None:
         async with node("a", cluster.setting, "tls", SHORT_MS, tls=trusted) as a:

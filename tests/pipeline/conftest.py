@@ -25,8 +25,8 @@ DEADLINE_S = 90.0
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One session of two threads, whose tasks retry."""
+def spark(tmp_path_factory: pytest.TempPathFactory, object_store: object) -> Iterator[SparkSession]:
+    """One session of two threads, whose tasks retry and find the object store."""
     scratch = tmp_path_factory.mktemp("spark")
     settings = SparkSettings(master="local[2,4]", conf={"spark.sql.shuffle.partitions": "1"})
     with pytest.MonkeyPatch.context() as patch:

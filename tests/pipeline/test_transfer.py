@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from leveret.pipeline.files import Place, matching, name_in, opened, place_of
 from leveret.pipeline.forget import forget_vhosts
 from leveret.pipeline.job import TransferJob
 from leveret.pipeline.look import look
@@ -23,9 +24,11 @@ from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.progress import Inbox
 from leveret.pipeline.sink import StoreSink
 from leveret.pipeline.source import UpstreamSource
+from leveret.pipeline.store import delete_orphans
 from leveret.pipeline.transfer import Transfer
 from leveret.testing.certificates import CertificateAuthority, Issued
 from leveret.testing.link_proxy import Direction, LinkProxy
+from leveret.testing.object_store import ObjectStore
 from leveret.testing.ports import wait_until
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
@@ -91,7 +94,7 @@ def publish_some(upstream: StandbyUpstream, turns: int, rng: random.Random) -> N
         upstream.settle("/", queue, [(rng.randrange(40), 3)])
 
 
-def assert_all_is_there_once(data_dir: Path, upstream: StandbyUpstream, vhost: str = "/") -> None:
+def assert_all_is_there_once(data_dir: Place, upstream: StandbyUpstream, vhost: str = "/") -> None:
     """The tables hold the outgoing log, record by record."""
     manifest = Manifest(data_dir)
     files = [file for file in manifest.files() if file.vhost == vhost]
@@ -99,7 +102,7 @@ def assert_all_is_there_once(data_dir: Path, upstream: StandbyUpstream, vhost: s
     rows = [
         (row["queue"], row["queue_epoch"], row["queue_offset"], row["kind"], row["body"])
         for file in files
-        for row in pq.read_table(data_dir / file.path, partitioning=None).to_pylist()
+        for row in pq.read_table(opened(data_dir / file.path), partitioning=None).to_pylist()
     ]
     appended = [
         (queue, life.epoch, offset + i, int(kind), body)
@@ -116,8 +119,8 @@ def assert_all_is_there_once(data_dir: Path, upstream: StandbyUpstream, vhost: s
     )
 
 
-def _on_disk(data_dir: Path) -> set[str]:
-    return {str(path.relative_to(data_dir)) for path in data_dir.glob("data/*/*")}
+def _on_disk(data_dir: Place) -> set[str]:
+    return {name_in(data_dir, path) for path in matching(data_dir, "data/*/*")}
 
 
 def _known(manifest: Manifest) -> set[str]:
@@ -318,7 +321,7 @@ def test_an_upstream_with_another_log_is_told_and_nothing_of_it_is_taken_for_the
             assert "is another one" in said.last("link")["error"]
         assert look(data_dir)["vhosts"][0]["is_replaced"]
         assert Manifest(data_dir).next_by_vhost == {"/": 10}
-        assert forget_vhosts(data_dir, ["/"])[0]["vhost"] == "/"
+        assert forget_vhosts(data_dir, data_dir, ["/"])[0]["vhost"] == "/"
         with transferring(spark, transfer_job(port)) as said:
             wait_until(lambda: said.last("stored").get("next") == 30, "all of the other", TIMEOUT_S)
     assert_all_is_there_once(data_dir, upstream)
@@ -362,16 +365,31 @@ def test_another_job_is_taken_over_without_another_start(
         wait_until(lambda: said.last("stored", "other").get("next") == 2, "the second vhost", TIMEOUT_S)
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(8, marks=[pytest.mark.torture])])
+@pytest.mark.parametrize(
+    ("kills", "is_in_a_store"),
+    [
+        (1, False),
+        pytest.param(8, False, marks=[pytest.mark.torture]),
+        pytest.param(4, True, marks=[pytest.mark.torture]),
+    ],
+)
 def test_exactly_once_across_kill_9_of_the_driver(
-    start_pipeline: Callable[..., Any], transfer_job: Job, tmp_path: Path, kills: int
+    start_pipeline: Callable[..., Any],
+    transfer_job: Job,
+    tmp_path: Path,
+    kills: int,
+    is_in_a_store: bool,
+    object_store: ObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     upstream = StandbyUpstream()
     rng = random.Random(3)
-    data_dir = tmp_path / "standby"
+    place = object_store.new_bucket() if is_in_a_store else str(tmp_path / "standby")
+    data_dir = place_of(place)
+    changes = {"data_dir": place, "work_dir": str(tmp_path / "standby")}
     with upstream.serving() as port:
         for turn in range(kills + 1):
-            child = start_pipeline("transfer", transfer_job(port))
+            child = start_pipeline("transfer", transfer_job(port, **changes))
             child.wait_for(lambda event: event["event"] == "started")
             publish_some(upstream, 20, rng)
             child.wait_for(lambda event: event["event"] == "stored")
@@ -382,8 +400,12 @@ def test_exactly_once_across_kill_9_of_the_driver(
         assert child.wait() == 0
         assert child.events[-1] == {"event": "drained", "complete": True}
     assert_all_is_there_once(data_dir, upstream)
+    if is_in_a_store:
+        # Orphans stay there for an hour.
+        monkeypatch.setattr("leveret.pipeline.files.ORPHAN_AGE_S", -3600.0)
+        delete_orphans(Manifest(data_dir))
     assert _on_disk(data_dir) == _known(Manifest(data_dir)), "nothing is left over"
-    holding = [path for path in data_dir.rglob("*") if path.is_file() and b"secret" in path.read_bytes()]
+    holding = [path for path in tmp_path.rglob("*") if path.is_file() and b"secret" in path.read_bytes()]
     assert holding == [], "a password was written down"
 
 

@@ -124,7 +124,10 @@ def test_an_unknown_kind_of_local_names_those_that_are_known(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("line", "advice"),
     [
-        ("cluster_formation.peer_discovery_backend = k8s", "a node is no member of a cluster"),
+        (
+            "cluster_formation.k8s.host = a",
+            "nodes of a cluster find each other through cluster.etcd.endpoints",
+        ),
         ("mqtt.listeners.tcp.default = 1883", "MQTT is not served"),
         ("hipe_compile = true", "it is RabbitMQ's, and Leveret does not serve it"),
         ("log.syslog.ip = 10.0.0.1", "it is RabbitMQ's, and Leveret does not serve it"),
@@ -161,7 +164,12 @@ def test_a_key_that_is_served_is_known_though_rabbitmq_has_it_too() -> None:
         ("listeners.tcp.1 = 127.0.0.1:70000", "ADDRESS:PORT"),
         ("listeners.tcp = 5672", "none, or lines listeners.tcp.$name = VALUE"),
         ("loopback_users.guest = perhaps", "true or false"),
-        ("standby.replication.downstream.data_dir = data", "an absolute path, or none"),
+        ("standby.replication.downstream.data_dir = data", "an absolute path, a URI"),
+        ("standby.replication.downstream.data_dir = hdfs://host/x", "a URI (file, s3, s3a, gs, az"),
+        (
+            "standby.replication.downstream.data_dir = s3://key:secret@bucket/x",
+            "credentials belong elsewhere",
+        ),
         ("log.console.level = loud", "one of debug, info"),
         ("log.file = logs/leveret.log", "a file's name, its absolute path, or false"),
         ("log.file.rotation.date = daily", "$D0 (midnight)"),

@@ -90,6 +90,16 @@ class Api:
         except NotThere:
             return None
 
+    def verdict(self, *parts: str) -> dict[str, Any]:
+        """What a health check says, be it passed or not."""
+        response = self._request("GET", parts)
+        if response.status_code != HTTPStatus.SERVICE_UNAVAILABLE:
+            _check(response)
+        document: dict[str, Any] = _document(response)
+        if "status" not in document:
+            _check(response)
+        return document
+
     def put(self, *parts: str, body: object) -> None:
         """Create or replace."""
         self._send("PUT", parts, body=msgspec.json.encode(body))
@@ -113,6 +123,10 @@ class Api:
     def delete(self, *parts: str, **query: str) -> None:
         """Remove."""
         self._send("DELETE", parts, query=query)
+
+    def delete_with_answer(self, *parts: str) -> Any:
+        """Remove, however long it takes; the JSON document of the answer."""
+        return _document(self._send("DELETE", parts, timeout=_PATIENT))
 
     def delete_because(self, reason: str, *parts: str) -> None:
         """Remove, and tell whom it concerns why."""
@@ -141,7 +155,12 @@ class Api:
             for line in _lines(response.iter_bytes()):
                 yield msgspec.json.decode(line)
 
-    def _send(
+    def _send(self, method: str, parts: tuple[str, ...], **options: Any) -> httpx.Response:
+        response = self._request(method, parts, **options)
+        _check(response)
+        return response
+
+    def _request(
         self,
         method: str,
         parts: tuple[str, ...],
@@ -153,7 +172,7 @@ class Api:
     ) -> httpx.Response:
         sent = {**({"content-type": "application/json"} if body else {}), **(headers or {})}
         with self._reaching():
-            response = self._client.request(
+            return self._client.request(
                 method,
                 _path(parts),
                 content=body,
@@ -161,8 +180,6 @@ class Api:
                 headers=sent,
                 timeout=timeout or self._quick,
             )
-        _check(response)
-        return response
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:

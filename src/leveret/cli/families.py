@@ -11,12 +11,28 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "helping": ("Help", ("autocomplete", "completion", "version")),
     "nodes": (
         "Nodes",
-        ("cluster_status", "environment", "report", "server_version", "status"),
+        ("environment", "report", "server_version", "status"),
+    ),
+    "cluster": (
+        "Cluster",
+        ("await_online_nodes", "cluster_status", "forget_cluster_node", "join_cluster", "rebalance"),
+    ),
+    "mirrors": (
+        "Mirrored queues",
+        (
+            "await_online_synchronized_mirror",
+            "cancel_sync_queue",
+            "check_if_cluster_has_classic_queue_mirroring_policy",
+            "check_if_node_is_mirror_sync_critical",
+            "list_operator_policies_with_classic_queue_mirroring",
+            "list_policies_with_classic_queue_mirroring",
+            "remove_classic_queue_mirroring_from_policies",
+            "sync_queue",
+        ),
     ),
     "lifecycle": (
         "Nodes",
         (
-            "await_online_nodes",
             "await_startup",
             "check_running",
             "is_booting",
@@ -80,7 +96,6 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "clear_policy",
             "list_policies",
             "list_policies_that_match",
-            "list_policies_with_classic_queue_mirroring",
             "set_policy",
         ),
     ),
@@ -135,10 +150,8 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         (
             "alarms",
             "await_online_quorum_plus_one",
-            "await_online_synchronized_mirror",
             "check_alarms",
             "check_certificate_expiration",
-            "check_if_node_is_mirror_sync_critical",
             "check_if_node_is_quorum_critical",
             "check_local_alarms",
             "check_port_connectivity",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 _NO_ERLANG: Final = "a Leveret node is a Python process, there is no Erlang machine in it"
-_ONE_NODE: Final = "a Leveret node is a cluster of its own; others follow it, see leveret serve --follow"
-_ONE_COPY: Final = (
-    "a queue has one copy on its node; others are on followers of the whole node (replication_status)"
+_ETCD: Final = (
+    "members, definitions and leaders are in etcd: see cluster_status, join_cluster, forget_cluster_node"
+)
+_BY_POLICY: Final = (
+    "which nodes mirror a queue is said by policy: set_policy with ha-mode; see sync_queue and rebalance"
 )
 _RESET: Final = "stop the node and remove its data directory; it starts as new"
 _ONE_PROCESS: Final = (
@@ -37,28 +39,23 @@ _REASONS: Final = {
         "runtime_thread_stats",
         "schema_info",
     ),
-    _ONE_NODE: (
+    _ETCD: (
         "change_cluster_node_type",
         "discover_peers",
         "force_boot",
-        "forget_cluster_node",
         "post_upgrade",
-        "join_cluster",
         "rename_cluster_node",
         "update_cluster_nodes",
     ),
-    _ONE_COPY: (
+    _BY_POLICY: (
         "add_member",
         "add_replica",
-        "cancel_sync_queue",
         "delete_member",
         "delete_replica",
         "grow",
         "quorum_status",
-        "rebalance",
         "reclaim_quorum_memory",
         "shrink",
-        "sync_queue",
     ),
     "logins are counted by protocol, not by address and user": (
         "disable_auth_attempt_source_tracking",

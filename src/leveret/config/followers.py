@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from leveret.config.kinds import (
@@ -12,19 +11,15 @@ from leveret.config.kinds import (
     Choice,
     Duration,
     Integer,
-    LocalPath,
     OptionalBytes,
     OptionalDuration,
     OptionalIp,
-    Text,
 )
-from leveret.config.settings import branch, setting
+from leveret.config.settings import branch, contradiction, setting
 from leveret.config.syntax import Given
 from leveret.config.tls import TlsOptions
-from leveret.config.uris import REPLICATION_PORT, Endpoint, Endpoints, NodeUri, OptionalNodeUri
-from leveret.model.errors import ConfigError
+from leveret.config.uris import ANYWHERE, REPLICATION_PORT, NodeUri, OptionalNodeUri
 
-_ANYWHERE: Final = ("0.0.0.0", "::")
 _SECOND_MS: Final = 1000
 
 
@@ -119,88 +114,58 @@ class Followers:
         "aside.",
     )
     tls: TlsOptions = branch(TlsOptions, "replication.ssl_options")
-    etcd_endpoints: tuple[Endpoint, ...] = setting(
-        "cluster.etcd.endpoints",
-        Endpoints(),
-        "none",
-        "The etcd that says which of several nodes leads, for fail-over without an operator; none for none.",
-    )
-    etcd_prefix: str = setting(
-        "cluster.etcd.prefix",
-        Text(),
-        "leveret",
-        "What all keys in etcd begin with; nodes of one replication have the same.",
-    )
-    etcd_cacertfile: Path | None = setting(
-        "cluster.etcd.ssl_options.cacertfile",
-        LocalPath(),
-        "none",
-        "Authorities one of which has to have signed the certificates of `https` endpoints of etcd, PEM; none for "
-        "those that the system trusts.",
-    )
-    etcd_lease_ttl_ms: int = setting(
-        "cluster.etcd.lease_ttl",
-        Duration(_SECOND_MS),
-        "2s",
-        "A leader that etcd has not heard from for this long is replaced; whole seconds.",
-    )
 
 
-def check_together(followers: Followers, given: Mapping[str, Given]) -> None:
+def check_together(followers: Followers, given: Mapping[str, Given], *, is_elected: bool) -> None:
     """Refuse what is allowed line by line and contradicts itself.
+
+    Args:
+        followers: what was read.
+        given: where it was given.
+        is_elected: whether etcd says if this node leads.
 
     Raises:
         ConfigError: names the keys, where they were given, and what to do.
     """
     if followers.min_in_sync and followers.confirm == "local":
-        raise _contradiction(
+        raise contradiction(
             given,
             "replication.min_in_sync",
             "asks for followers that have a message before it is confirmed, and replication.confirm = local does not "
             "wait for them: take one of the two out",
         )
-    if followers.apply_delay_ms and followers.etcd_endpoints:
-        raise _contradiction(
+    if followers.apply_delay_ms and is_elected:
+        raise contradiction(
             given,
             "replication.apply_delay",
             "keeps this node behind its leader, and cluster.etcd.endpoints has it ready to lead: take one of the two "
             "out",
         )
-    if followers.follow is not None and followers.etcd_endpoints:
-        raise _contradiction(
+    if followers.follow is not None and is_elected:
+        raise contradiction(
             given,
             "replication.follow",
             "names a leader, and cluster.etcd.endpoints has etcd name it: take one of the two out",
         )
-    if followers.etcd_lease_ttl_ms % _SECOND_MS:
-        raise _contradiction(
-            given, "cluster.etcd.lease_ttl", "is not in whole seconds, which is all that etcd knows"
-        )
-    if not followers.etcd_endpoints:
+    if not is_elected:
         return
     if followers.confirm == "local":
-        raise _contradiction(
+        raise contradiction(
             given,
             "replication.confirm",
             "= local waits for no follower, and cluster.etcd.endpoints lets one lead that has all that was "
             "confirmed: none would ever be known to have it. Take one of the two out",
         )
     if followers.bind is None:
-        raise _contradiction(
+        raise contradiction(
             given,
             "cluster.etcd.endpoints",
             "may make this node the leader: set replication.bind, where others follow it",
         )
-    if followers.bind in _ANYWHERE and followers.advertised_uri is None:
-        raise _contradiction(
+    if followers.bind in ANYWHERE and followers.advertised_uri is None:
+        raise contradiction(
             given,
             "cluster.etcd.endpoints",
             f"tells other nodes where this one is, and replication.bind = {followers.bind} does not say: "
             "set replication.advertised_uri",
         )
-
-
-def _contradiction(given: Mapping[str, Given], key: str, what: str) -> ConfigError:
-    """The value is left out: that of `cluster.etcd.endpoints` may be a secret."""
-    origin = given[key].origin if key in given else "default"
-    return ConfigError(f"{origin}: {key} {what}")

@@ -96,7 +96,7 @@ _PLUGINS: Final = {
     "auth_http": "users are the node's own",
     "auth_ldap": "users are the node's own",
     "auth_oauth2": "users are the node's own",
-    "cluster_formation": "a node is no member of a cluster",
+    "cluster_formation": "nodes of a cluster find each other through cluster.etcd.endpoints",
     "federation": "there is no federation plugin",
     "mqtt": "MQTT is not served",
     "shovel": "there is no shovel plugin",

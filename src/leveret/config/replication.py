@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from leveret.config.collect import by_name
-from leveret.config.kinds import Bytes, Choice, Duration, Flag, LocalPath, OptionalDuration, Regex
+from leveret.config.kinds import NONE, Bytes, Choice, Duration, Flag, OptionalDuration, Regex
 from leveret.config.settings import branch, family, setting
 from leveret.config.tls import TlsOptions
 from leveret.model.definitions import LOCAL_KINDS
+from leveret.model.store_uri import SCHEMES, local_path
 
 _MODES: Final = Choice(("upstream", "downstream"))
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivePlace:
+    """Where an archive is: a path on this machine, or a URI in an object store; None for the node's choice."""
+
+    allowed: str = (
+        f"an absolute path, a URI (file, {', '.join(SCHEMES)}; credentials belong elsewhere), or none"
+    )
+
+    def parse(self, text: str) -> str | None:
+        """The path or URI; None for `none`."""
+        if text == NONE:
+            return None
+        local = local_path(text)
+        return text.rstrip("/") if local is None else str(local)
+
+    def show(self, value: str | None) -> str:
+        """The path or URI, or `none`."""
+        return NONE if value is None else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +93,12 @@ class Standby:
         "Whether an upstream drops what every downstream that it knows has transferred; the limits hold all "
         "the same. A downstream that comes later, or begins anew, then finds only what is left.",
     )
-    data_dir: Path | None = setting(
+    data_dir: str | None = setting(
         "standby.replication.downstream.data_dir",
-        LocalPath(),
+        ArchivePlace(),
         "none",
-        "Where a downstream keeps what it transferred; none for `standby` in the data directory.",
+        "Where a downstream keeps what it transferred: a path, or a place of its own in an object store "
+        "(`s3://BUCKET/PATH`), for which credentials and endpoint come from the environment; none for `standby` in the "
+        "data directory.",
     )
     tls: TlsOptions = branch(TlsOptions, "standby.replication.downstream.ssl_options")

@@ -225,6 +225,12 @@ def _advice(key: str, known: list[Setting]) -> str:
     return f"; {foreign or '`leveret serve --print-config` prints all settings'}"
 
 
+def contradiction(given: Mapping[str, Given], key: str, what: str) -> ConfigError:
+    """What is allowed line by line and not together; the value is left out, for it may be a secret."""
+    origin = given[key].origin if key in given else "default"
+    return ConfigError(f"{origin}: {key} {what}")
+
+
 def _nearest(key: str, known: list[Setting], cutoff: float) -> str | None:
     candidates: dict[str, str] = {}
     for declared in known:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from leveret.config.followers import check_together
+from leveret.config import cluster, etcd, followers
 from leveret.config.settings import Setting, check_known, read_tree
 from leveret.config.syntax import Given, parse_lines, render_line
 from leveret.config.tree import SETTINGS, Config
@@ -67,7 +67,9 @@ def build(given: Mapping[str, Given]) -> Config:
         ConfigError: a value is not allowed, or two contradict each other.
     """
     config = read_tree(Config, given)
-    check_together(config.followers, given)
+    etcd.check_together(config.etcd, given)
+    followers.check_together(config.followers, given, is_elected=config.is_elected)
+    cluster.check_together(config, given)
     return config
 
 

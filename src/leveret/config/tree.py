@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from leveret.config.access import Access
+from leveret.config.cluster import Cluster
 from leveret.config.definitions import Definitions
+from leveret.config.etcd import EtcdOptions
 from leveret.config.followers import Followers
 from leveret.config.kinds import HostText
 from leveret.config.limits import Amqp, Objects, Watermarks
@@ -48,9 +50,16 @@ class Config:
     process: Process = field(default_factory=Process)
     log: Log = field(default_factory=Log)
     followers: Followers = field(default_factory=Followers)
+    cluster: Cluster = field(default_factory=Cluster)
+    etcd: EtcdOptions = field(default_factory=EtcdOptions)
     schema_sync: SchemaSync = field(default_factory=SchemaSync)
     standby: Standby = field(default_factory=Standby)
     spark: Spark = field(default_factory=Spark)
+
+    @property
+    def is_elected(self) -> bool:
+        """Whether etcd says if this node leads the others or follows: they are no cluster, and have an etcd."""
+        return bool(self.etcd.endpoints) and not self.cluster.is_member
 
 
 SETTINGS: Final = list(settings_of(Config))

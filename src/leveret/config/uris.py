@@ -11,7 +11,10 @@ from urllib.parse import quote, unquote
 from leveret.config.kinds import NONE, Integer
 
 REPLICATION_PORT: Final = 5679
+CLUSTER_PORT: Final = 25672
 ETCD_PORT: Final = 2379
+ANYWHERE: Final = ("0.0.0.0", "::")
+"""Addresses to listen on that tell nobody where a node is."""
 _PORT: Final = Integer(1, 65535)
 _NAME: Final = re.compile(
     r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,62}))*\.?"
@@ -24,7 +27,7 @@ _PLACE: Final = re.compile(r"(?:\[(?P<ip6>[^\[\]]+)\]|(?P<host>[^\[\]:]+))(?::(?
 
 
 class NodeUri(NamedTuple):
-    """Where a node's replication listener is: `tcp` or `tls`, a host name or IP address, a TCP port."""
+    """Where other nodes find a node: `tcp` or `tls`, a host name or IP address, a TCP port."""
 
     scheme: str
     host: str
@@ -41,23 +44,28 @@ class NodeUri(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OptionalNodeUri:
-    """The place of a node's replication listener, which may be left out."""
+    """Where other nodes find a node, which may be left out."""
 
-    allowed: str = (
-        "tcp://HOST:PORT or tls://HOST:PORT such as tcp://10.0.0.1:5679 or tls://[fd00::1] "
-        f"(port {REPLICATION_PORT} if none is given), or none"
-    )
+    default_port: int = REPLICATION_PORT
+
+    @property
+    def allowed(self) -> str:
+        """The form, with an example of each."""
+        return (
+            f"tcp://HOST:PORT or tls://HOST:PORT such as tcp://10.0.0.1:{self.default_port} or tls://[fd00::1] "
+            f"(port {self.default_port} if none is given), or none"
+        )
 
     def parse(self, text: str) -> NodeUri | None:
         """The place; None for `none`."""
-        return None if text == NONE else parse_node_uri(text)
+        return None if text == NONE else parse_node_uri(text, self.default_port)
 
     def show(self, value: NodeUri | None) -> str:
         """The place with its port, or `none`."""
         return NONE if value is None else str(value)
 
 
-def parse_node_uri(text: str) -> NodeUri:
+def parse_node_uri(text: str, default_port: int = REPLICATION_PORT) -> NodeUri:
     """The place that a text such as `tcp://10.0.0.1:5679` names.
 
     Raises:
@@ -66,7 +74,7 @@ def parse_node_uri(text: str) -> NodeUri:
     match = _NODE.fullmatch(text)
     if match is None:
         raise ValueError
-    return NodeUri(match["scheme"], *_host_and_port(match["place"], REPLICATION_PORT))
+    return NodeUri(match["scheme"], *_host_and_port(match["place"], default_port))
 
 
 @dataclass(frozen=True, slots=True)

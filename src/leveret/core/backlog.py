@@ -85,6 +85,12 @@ class Backlog:
         """Messages that were taken are ready again, in their old places."""
         self.returned.add(first, end)
 
+    def give_back_before(self, offset: int) -> None:
+        """What is unsettled before an offset was taken once, nobody knows by whom: it comes back."""
+        for first, end in list(self.settled.gaps(self.cursor, min(offset, self.next_offset))):
+            self.returned.add(first, end)
+        self.cursor = max(self.cursor, min(offset, self.next_offset))
+
     # -- what there is ------------------------------------------------------------------------
 
     def ready_ranges(self) -> Iterator[tuple[int, int]]:

@@ -103,7 +103,7 @@ class Broker:
         self.epochs = Epochs()
         self.pen = Pen()
         self.want_pen, self.when_writable = self.pen.want, self.pen.when_here
-        self.make_queue = make_queue
+        self.make_queue: Callable[[d.Queue, Reader, bool], Queue] = _serve
         self.shared: list[d.Change] | None = None
         self._read = read
 
@@ -229,6 +229,10 @@ class Broker:
         topology = self.topologies.get(vhost)
         return list(topology.queues.values()) if topology is not None else []
 
+    def led_queues(self) -> list[Queue]:
+        """Those that this node serves: all, but in a cluster."""
+        return [queue for queue in self.queues.values() if not queue.is_remote]
+
     def _put_vhost(self, vhost: d.Vhost) -> None:
         """Make a vhost, or change what is said of it; its tags decide whether its queues are replicated."""
         check_name("vhost", vhost.name)
@@ -335,7 +339,7 @@ class Broker:
             return held
         check_name("queue", wanted.name)
         check_queue_arguments(wanted, exclusive=owner is not None)
-        queue = self.make_queue(self.epochs.stamp(wanted), self._read)
+        queue = self.make_queue(self.epochs.stamp(wanted), self._read, owner is not None)
         if owner is not None:
             queue.owner = owner
             self._owned.setdefault(owner, {})[queue] = None
@@ -531,6 +535,11 @@ class Broker:
 
     def _is_tagged(self, vhost: str) -> bool:
         return STANDBY_TAG in getattr(self.definitions.by_kind["vhosts"].get((vhost,)), "tags", ())
+
+
+def _serve(definition: d.Queue, read: Reader, exclusive: bool) -> Queue:
+    """A node alone serves each queue itself."""
+    return make_queue(definition, read)
 
 
 def _check_health(queue: Queue) -> None:

@@ -11,9 +11,14 @@ from collections.abc import Callable
 
 
 class Batch:
-    """The publishes of one flush, up to and including `last`; `refused` ones went to no queue."""
+    """The publishes of one flush, up to and including `last`; `refused` ones went to no queue.
 
-    __slots__ = ("last", "outcome", "queues", "refused")
+    Attributes:
+        places: of queues that another node leads, which of the messages gathered there is the last one of this batch;
+            by default all that were gathered in this flush are waited for.
+    """
+
+    __slots__ = ("last", "outcome", "places", "queues", "refused")
 
     def __init__(self) -> None:
         """An open batch."""
@@ -22,6 +27,7 @@ class Batch:
         self.refused = False
         self.queues: dict[object, bool] = {}
         """Queues that took something from it, and whether anything needs the disk."""
+        self.places: dict[object, int] = {}
 
     @property
     def needs_sync(self) -> bool:
@@ -81,19 +87,20 @@ class Confirms:
 
     def refuse(self, count: int) -> None:
         """Number publishes that a full queue refused: a batch of their own, to be nacked in its turn."""
-        self._close()
+        self.end_batch()
         batch = self.publish(count)
         batch.refused = True
-        self._close()
+        self.end_batch()
 
-    def _close(self) -> None:
+    def end_batch(self) -> None:
+        """What was published so far is confirmed, or not, by itself."""
         if self._open is not None:
             self._closed.append(self._open)
             self._open = None
 
     def close_batches(self) -> list[Batch]:
         """End this flush: the batches of it, in order."""
-        self._close()
+        self.end_batch()
         closed, self._closed = self._closed, []
         return closed
 

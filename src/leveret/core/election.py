@@ -86,11 +86,18 @@ class Put(NamedTuple):
     leased: bool = False
 
 
+class Delete(NamedTuple):
+    """A write: the key is gone, or with `is_prefix` all keys that begin with it are."""
+
+    key: str
+    is_prefix: bool = False
+
+
 class Transaction(NamedTuple):
-    """Writes that all happen if all conditions hold, and else do not."""
+    """Writes that all happen if all conditions hold, and else do not; no key is written twice in one."""
 
     conditions: tuple[Unchanged | Holds, ...]
-    puts: tuple[Put, ...]
+    writes: tuple[Put | Delete, ...]
 
 
 class UnreadableState(LeveretError):
@@ -257,6 +264,10 @@ class Lease:
         if now_s >= self.ends_s:
             self._ended = True
         return not self._ended
+
+    def give_up(self) -> None:
+        """Its holder relies on it no longer."""
+        self._ended = True
 
     @property
     def ends_s(self) -> float:

@@ -3,7 +3,8 @@
 Of each sort one applies at a time: among those that match by name and kind the one with the highest
 priority (of equals, the first by name). A policy with a key that a queue's type does not have does
 not match that queue at all. Where both say something, numbers become the smaller of the two and
-anything else is the operator's word. All of this is RabbitMQ's; validation is in `policy_validation`.
+anything else is the operator's word; but of mirrors there are as many as either asks for. All of this is
+RabbitMQ's; validation is in `policy_validation`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from leveret.core.mirror_policy import MIRROR_KEYS
+from leveret.core.mirror_policy import MIRROR_KEYS, OPERATOR_MIRROR_KEYS, merged_mirror_value
 from leveret.core.patterns import Pattern
 from leveret.core.validation import ALTERNATE_EXCHANGE, CLASSIC, QUORUM, STREAM
 from leveret.model.definitions import Parameter, Policy, operator_policy
@@ -135,10 +136,12 @@ def _first(rules: Iterable[_Rule], name: str, kind: str) -> _Rule | None:
 
 
 def merge_definitions(policy: Mapping[str, Any], operator: Mapping[str, Any]) -> dict[str, Any]:
-    """Both definitions as one, by key: the smaller number, else what the operator says."""
+    """Both definitions as one, by key: the smaller number, else what the operator says; of mirrors the more."""
     merged = {**policy, **operator}
     for key in policy.keys() & operator.keys():
-        if key == "target-group-size":
+        if key in OPERATOR_MIRROR_KEYS:
+            merged[key] = merged_mirror_value(key, policy[key], operator[key])
+        elif key == "target-group-size":
             merged[key] = max(policy[key], operator[key])
         elif key != "queue-version" and not isinstance(operator[key], bool | str):
             merged[key] = min(policy[key], operator[key])

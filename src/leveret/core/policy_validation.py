@@ -10,19 +10,18 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from leveret.core.erlang_terms import pairs, term
-from leveret.core.mirror_policy import MIRROR_KEYS, mirroring_fault
+from leveret.core.mirror_policy import MIRROR_KEYS, OPERATOR_MIRROR_KEYS, mirroring_fault
 from leveret.core.patterns import PatternError, compiled
 from leveret.core.queue_arguments import (
     DEAD_LETTER_STRATEGIES,
     FILTER_BYTES,
     OVERFLOWS,
-    QUEUE_LEADER_LOCATORS,
-    QUEUE_MASTER_LOCATORS,
     QUEUE_MODES,
     SEGMENT_BYTES_MAX,
 )
 from leveret.model.definitions import Policy
 from leveret.model.errors import InvalidCommand
+from leveret.model.locators import QUEUE_LEADER_LOCATORS, QUEUE_MASTER_LOCATORS
 from leveret.model.stream import interval_ms
 
 APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
@@ -89,6 +88,7 @@ _OPERATOR_KEYS: Final = frozenset(
         "overflow",
         "target-group-size",
         REPLICATE,
+        *OPERATOR_MIRROR_KEYS,
     }
 )
 """What an operator may say over the heads of a vhost's users."""
@@ -158,7 +158,7 @@ def definition_fault(name: str, definition: object, *, operator: bool) -> str | 
     for key in sorted(definition):
         if key in allowed and key in _KEYS and not _KEYS[key][0](definition[key]):
             return f"{term(definition[key])} {_KEYS[key][1]}"
-    fault = None if operator else mirroring_fault(definition)
+    fault = mirroring_fault({key: definition[key] for key in definition.keys() & allowed})
     if fault is not None:
         return fault
     unknown = {key: value for key, value in definition.items() if key not in allowed}

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from leveret.core.backlog import (
     RUN_OVERHEAD_BYTES,
@@ -39,6 +39,17 @@ DEATH_BYTES: Final = 1024
 """What burying one run costs beside its bodies, so that many heads in one dispatch do not hold up the node."""
 UNBOUNDED: Final = 1 << 62
 """Room of a queue that takes whatever comes."""
+SEQUENCES_MAX: Final = 255
+"""Publishers whose last id is known; beyond, the one that published longest ago is forgotten (as in Osiris)."""
+
+
+class Numbered(NamedTuple):
+    """The last of `count` messages of a publisher is the `place`th that is gathered, and has the number `sequence`."""
+
+    place: int
+    count: int
+    reference: bytes
+    sequence: int
 
 
 class DeadLetters(NamedTuple):
@@ -59,9 +70,15 @@ MakeBacklog = Callable[[Callable[[int], list[Run]], Callable[[Run], bool]], Back
 
 
 class Queue:
-    """One queue's decisions; see the module."""
+    """One queue's decisions; see the module.
 
-    """Whether a standby site can have its messages."""
+    Attributes:
+        is_remote: whether another node leads it.
+        sequences: by publisher, how far its messages are in the log.
+        unlogged_sequences: the same, of those that were gathered since.
+    """
+
+    is_remote: ClassVar[bool] = False
 
     def __init__(
         self, definition: QueueDefinition, read: Reader, make_backlog: MakeBacklog = Backlog
@@ -91,6 +108,7 @@ class Queue:
         self.may_expire = False
         self.sequences: dict[bytes, int] = {}
         self.unlogged_sequences: dict[bytes, int] = {}
+        self._numbered: list[Numbered] = []
         self.damage: str | None = None
         self.published_total = 0
         self.settled_total = 0
@@ -173,9 +191,32 @@ class Queue:
 
     # -- publishing ---------------------------------------------------------------------------
 
-    def advance_sequence(self, reference: bytes, sequence: int) -> None:
-        """What is gathered now includes a publisher's messages up to `sequence` (deduplication)."""
+    def last_sequence(self, reference: bytes) -> int:
+        """The last message of a publisher that was taken, 0 for none."""
+        return self.unlogged_sequences.get(reference, self.sequences.get(reference, 0))
+
+    def advance_sequence(self, reference: bytes, sequence: int, count: int = 0) -> None:
+        """What is gathered now includes a publisher's messages up to `sequence` (deduplication).
+
+        Its last `count` are what was gathered last, numbered without gaps: if they go into several chunks, each of
+        these tells of those in it. With 0 the last chunk of the flush tells of all of them.
+        """
         self.unlogged_sequences[reference] = sequence
+        self._numbered.append(Numbered(self.gathered_count, count, reference, sequence))
+
+    def take_numbered(self) -> list[Numbered]:
+        """What `advance_sequence` was told about what is gathered, once; ask before `take_gathered`'s is appended."""
+        numbered, self._numbered = self._numbered, []
+        self.unlogged_sequences = {}
+        return numbered
+
+    def logged_sequences(self, sequences: dict[bytes, int]) -> None:
+        """These stand in the log; the newest are last, and too many are forgotten from the oldest on."""
+        for reference, sequence in sequences.items():
+            self.sequences.pop(reference, None)
+            self.sequences[reference] = sequence
+        while len(self.sequences) > SEQUENCES_MAX:
+            del self.sequences[next(iter(self.sequences))]
 
     def gather(self, head: Head, bodies: list[bytes]) -> None:
         """Take messages to be appended at the next flush; the list may be shared between queues."""

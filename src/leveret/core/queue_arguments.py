@@ -22,6 +22,7 @@ from leveret.core.validation import (
 )
 from leveret.model.definitions import Arguments, Queue
 from leveret.model.errors import PreconditionFailed
+from leveret.model.locators import QUEUE_LEADER_LOCATORS, QUEUE_MASTER_LOCATORS
 from leveret.model.stream import interval_ms
 
 EXPIRY_MS_MAX: Final = 315_360_000_000
@@ -30,8 +31,6 @@ PRIORITY_MAX: Final = 255
 SEGMENT_BYTES_MAX: Final = 3_000_000_000
 FILTER_BYTES: Final = range(16, 256)
 DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
-QUEUE_LEADER_LOCATORS: Final = ("client-local", "balanced", "random", "least-leaders")
-QUEUE_MASTER_LOCATORS: Final = ("client-local", "min-masters", "random")
 OVERFLOWS: Final = ("drop-head", "reject-publish", "reject-publish-dlx")
 DEAD_LETTER_STRATEGIES: Final = ("at-most-once", "at-least-once")
 QUEUE_MODES: Final = ("default", "lazy")

@@ -27,8 +27,6 @@ from leveret.model.reasons import Reason
 from leveret.model.stream import OffsetSpec, OffsetType, interval_ms
 
 OFFSET_ARGUMENT: Final = "x-stream-offset"
-SEQUENCES_MAX: Final = 255
-"""Publishers whose last id is known; beyond, the one that published longest ago is forgotten (as in Osiris)."""
 
 
 class LogBounds(Protocol):
@@ -194,7 +192,7 @@ class Stream(Queue):
         return True
 
     def last_sequence(self, reference: bytes) -> int:
-        """The last publishing id under a reference that was taken, -1 for none."""
+        """See Queue; -1 for none, for publishing ids may begin at 0."""
         return self.unlogged_sequences.get(reference, self.sequences.get(reference, -1))
 
     def publish(self, batch: Batch) -> None:
@@ -212,13 +210,9 @@ class Stream(Queue):
             batch.entries = kept
         self.unlogged_sequences[batch.reference] = max(last, *ids)
 
-    def logged_sequences(self, sequences: dict[bytes, int]) -> None:
-        """These stand in the log; the newest are last, and too many are forgotten from the oldest on."""
-        for reference, sequence in sequences.items():
-            self.sequences.pop(reference, None)
-            self.sequences[reference] = sequence
-        while len(self.sequences) > SEQUENCES_MAX:
-            del self.sequences[next(iter(self.sequences))]
+    def advance_sequence(self, reference: bytes, sequence: int, count: int = 0) -> None:
+        """See Queue; the last chunk of the flush tells of all of them."""
+        self.unlogged_sequences[reference] = sequence
 
     # -- stored offsets -----------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from leveret.management.rates_ticker import rates_of
 from leveret.management.resources import (
     bindings,
     channels,
+    cluster,
     connections,
     consumers,
     definitions,
@@ -78,6 +79,7 @@ RESOURCES: Final = (
     standby_recovery,
     standby_logs,
     node_replication,
+    cluster,
     metrics,
 )
 

@@ -10,7 +10,7 @@ import base64
 from dataclasses import dataclass
 from enum import IntEnum
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
 
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
@@ -26,6 +26,18 @@ PROTOCOL: Final = "http"
 """By which logins are counted."""
 OPERATOR_SCOPE: Final = "leveret.operator"
 """Set in the ASGI scope by the door of the node's own socket, and by nothing else."""
+PASSED_SCOPE: Final = "leveret.passed"
+"""Set, to a `Passed`, by what answers other nodes of the cluster, and by nothing else."""
+
+
+class Passed(NamedTuple):
+    """Another node of the cluster passed a request on, or wants this one's part of the answer only.
+
+    It has identified the user; None is the operator.
+    """
+
+    user: str | None
+    is_part: bool
 
 
 class Need(IntEnum):
@@ -121,8 +133,11 @@ def identify(node: ManagedNode, connection: HTTPConnection) -> Caller:
     Raises:
         Unauthorised: no credentials, wrong ones, or not from here.
     """
-    if connection.scope.get(OPERATOR_SCOPE) is True:
+    passed = connection.scope.get(PASSED_SCOPE)
+    if connection.scope.get(OPERATOR_SCOPE) is True or (passed is not None and passed.user is None):
         return Caller(node, "operator", ("administrator",), is_operator=True)
+    if passed is not None:
+        return _caller(node, passed.user)
     return log_in(node, connection, *_credentials(connection))
 
 
@@ -139,6 +154,10 @@ def log_in(node: ManagedNode, connection: HTTPConnection, username: str, passwor
         node.broker.logins.count(PROTOCOL, succeeded=False)
         raise Unauthorised(_challenge("Login failed", str(error))) from None
     node.broker.logins.count(PROTOCOL, succeeded=True)
+    return _caller(node, name)
+
+
+def _caller(node: ManagedNode, name: str) -> Caller:
     user = node.broker.definitions.by_kind["users"].get((name,))
     return Caller(node, name, user.tags if isinstance(user, User) else ())
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -20,7 +20,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from leveret.core.broker import Broker
-from leveret.management.auth import Caller, Need, Unauthorised, identify
+from leveret.management.asking import UNREACHABLE, pass_on
+from leveret.management.auth import PASSED_SCOPE, Caller, Need, Passed, Unauthorised, identify
 from leveret.management.leadership import need_leader
 from leveret.management.listing import (
     Listing,
@@ -33,6 +34,7 @@ from leveret.management.node import ManagedNode
 from leveret.management.rates import Rates
 from leveret.management.rates_history import Ranges, ranges_of
 from leveret.management.replies import error_reply, refusal_reply
+from leveret.management.single_node import cluster_of
 from leveret.management.turns import in_turns
 from leveret.model.definitions import AnyEntity, Change
 from leveret.model.errors import InvalidCommand, LeveretError
@@ -48,7 +50,13 @@ T = TypeVar("T")
 
 
 class Call:
-    """A request by a caller who was identified."""
+    """A request by a caller who was identified.
+
+    Attributes:
+        cluster: that of the node; a node alone is one as well.
+        passed: set if another node of it asks.
+        unreachable: the nodes whose part of the answer is missing.
+    """
 
     def __init__(self, request: Request, caller: Caller) -> None:
         self.request = request
@@ -56,10 +64,19 @@ class Call:
         self.caller = caller
         self.node: ManagedNode = request.app.state.node
         self.broker: Broker = self.node.broker
+        self.cluster = cluster_of(self.node)
+        self.passed: Passed | None = request.scope.get(PASSED_SCOPE)
+        self.unreachable: list[str] = []
+        self._octets: bytes | None = None
         self.rates: Rates = request.app.state.rates
         self.imports: asyncio.Lock = request.app.state.imports
         self._ranges: Ranges | None = None
         self.definitions: dict[str, dict[tuple[str, ...], AnyEntity]] = self.broker.definitions.by_kind
+
+    @property
+    def is_part(self) -> bool:
+        """Whether another node asks, for what there is here only."""
+        return self.passed is not None and self.passed.is_part
 
     def path(self, name: str) -> str:
         """A part of the path, decoded; vhost `%2F` is `/`."""
@@ -112,7 +129,7 @@ class Call:
 
     async def list(self, listing: Listing[T], *, in_pages: bool = False) -> Response:
         """A list as the query asks; see `listing`."""
-        return await list_reply(listing, self.query, in_pages=in_pages)
+        return await list_reply(listing, self.query, in_pages=in_pages, is_part=self.is_part)
 
     async def plain_list(self, rows: Sequence[Row], *names: str) -> Response:
         """A list without pages, in the order of the columns `names`."""
@@ -123,11 +140,16 @@ class Call:
         return object_reply(row, self.query)
 
     async def octets(self) -> bytes:
-        """The body.
+        """The body; it may be asked for again.
 
         Raises:
             InvalidCommand: it is too large; nothing beyond the limit was kept.
         """
+        if self._octets is None:
+            self._octets = await self._read()
+        return self._octets
+
+    async def _read(self) -> bytes:
         limit = self.node.config.management.body_bytes_max
         announced = self.request.headers.get("content-length", "")
         if announced.isdecimal() and len(announced) < 20 and int(announced) > limit:
@@ -188,6 +210,8 @@ def read_json(data: bytes, shape: type[T]) -> T:
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
+Place: TypeAlias = Callable[[Call], Awaitable[str | None]]
+"""Tells the other node of the cluster that a request is to be passed on to; None for this one."""
 
 
 def resource(
@@ -195,13 +219,19 @@ def resource(
     need: Need = Need.MANAGEMENT,
     change: Need | None = None,
     on_followers: bool = False,
+    defines: bool = True,
+    place: Place | None = None,
     **handlers: Handler,
 ) -> Route:
     """The route of one path; `handlers` by HTTP method, GET answers HEAD as well.
 
     A caller needs `need` to read, and `change` (by default the same) for all other methods. Those change what
     is replicated, so that only a leader takes them; `on_followers` where they concern this process alone.
+
+    In a cluster, `place` says which node answers, and only the node that has the pen changes definitions: unless
+    `defines` is False, a handler of a method that changes something is called when this one has it.
     """
+    rule = _Rule(on_followers, defines, place)
     if "GET" in handlers:
         handlers = {"HEAD": handlers["GET"], **handlers}
     allow = ", ".join([*handlers, "OPTIONS"])
@@ -213,14 +243,14 @@ def resource(
         if handler is None:
             return Response(status_code=HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": allow})
         if request.method in _READS:
-            return await _answer(handler, request, need, on_followers=True)
+            return await _answer(handler, request, need, rule)
         if _comes_from_elsewhere(request):
             return error_reply(
                 HTTPStatus.FORBIDDEN,
                 "access_refused",
                 "changes by pages of other sites are refused",
             )
-        reply = await _answer(handler, request, change or need, on_followers=on_followers)
+        reply = await _answer(handler, request, change or need, rule)
         logger.info(
             "management_change user=%s method=%s path=%s status=%d",
             getattr(request.state, "caller", ""),
@@ -238,20 +268,55 @@ def resource(
     )
 
 
-async def _answer(handler: Handler, request: Request, need: Need, *, on_followers: bool) -> Response:
+class _Rule(NamedTuple):
+    """How a path is answered; see `resource`."""
+
+    on_followers: bool
+    defines: bool
+    place: Place | None
+
+
+async def _answer(handler: Handler, request: Request, need: Need, rule: _Rule) -> Response:
+    changes = request.method not in _READS
     try:
         caller = identify(request.app.state.node, request)
         request.state.caller = "control.sock" if caller.is_operator else caller.name
         caller.require(need)
-        if not on_followers:
+        if changes and not rule.on_followers:
             need_leader(caller.node)
-        return await handler(Call(request, caller))
+        call = Call(request, caller)
+        if not call.cluster.is_member:
+            return await handler(call)
+        return await _in_cluster(handler, call, rule, changes=changes)
     except Unauthorised as refused:
         return refused.reply
     except LeveretError as refusal:
         return refusal_reply(refusal, to_change=request.method in _UPSERTS)
     except Exception as bug:
         return await internal_error(request, bug)
+
+
+async def _in_cluster(handler: Handler, call: Call, rule: _Rule, *, changes: bool) -> Response:
+    """The answer of a member of a cluster: of another one, if that is the one to answer."""
+    node = await rule.place(call) if rule.place is not None and call.passed is None else None
+    if node is not None:
+        try:
+            return await pass_on(call, node)
+        except LeveretError:
+            if changes:
+                raise
+            # What is known here is better than nothing.
+            call.unreachable.append(node)
+    if changes and rule.defines:
+        # A client that sends slowly must not keep the pen from others.
+        await call.octets()
+        async with call.cluster.changing():
+            reply = await handler(call)
+    else:
+        reply = await handler(call)
+    if call.unreachable:
+        reply.headers[UNREACHABLE] = ", ".join(sorted(set(call.unreachable)))
+    return reply
 
 
 def _comes_from_elsewhere(request: Request) -> bool:

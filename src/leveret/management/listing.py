@@ -7,6 +7,7 @@ and a long list is made a little at a time (see `turns`).
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -38,6 +39,8 @@ class Listing(Generic[T]):
         order: what a list is sorted by when nobody asks for anything else.
         name: what the filter of a page looks at.
         columns: values of some columns that are to be had without making the row.
+        row_order: the columns by whose values rows are in the same order as items are by `order`; rows of other
+            nodes of a cluster are put in between by them.
     """
 
     items: Sequence[T]
@@ -45,6 +48,7 @@ class Listing(Generic[T]):
     order: Callable[[T], Any]
     name: Callable[[T], str] = str
     columns: Mapping[str, Callable[[T], Any]] = field(default_factory=dict)
+    row_order: Sequence[str] = ("name",)
 
 
 class Page(NamedTuple):
@@ -64,13 +68,15 @@ class Wish(NamedTuple):
     page: Page | None
 
 
-def wish_of(query: QueryParams, *, in_pages: bool) -> Wish:
-    """Read a query; pages are looked at only if the list has them.
+def wish_of(query: QueryParams, *, in_pages: bool, is_part: bool = False) -> Wish:
+    """Read a query; pages are looked at only if the list has them, and of a part they may have any size.
 
     Raises:
         InvalidCommand: a parameter makes no sense.
     """
-    page = _page_of(query) if in_pages and "page" in query else None
+    page = (
+        _page_of(query, sys.maxsize if is_part else PAGE_SIZE_MAX) if in_pages and "page" in query else None
+    )
     return Wish(
         columns_of(query),
         query.get("sort", ""),
@@ -85,17 +91,50 @@ def columns_of(query: QueryParams) -> list[list[str]] | None:
     return [name.split(".") for name in wanted.split(",")] if wanted else None
 
 
-async def list_reply(listing: Listing[T], query: QueryParams, *, in_pages: bool = False) -> Response:
-    """The list, or a page of it in RabbitMQ's envelope.
+async def list_reply(
+    listing: Listing[T], query: QueryParams, *, in_pages: bool = False, is_part: bool = False
+) -> Response:
+    """The list, or a page of it in RabbitMQ's envelope; `is_part` of what another node asks for.
 
     Raises:
         InvalidCommand: a parameter makes no sense, or there is no such page.
     """
-    wish = wish_of(query, in_pages=in_pages)
+    wish = wish_of(query, in_pages=in_pages, is_part=is_part)
     chosen = await _sorted(listing, _named(listing, wish.page), wish)
     if wish.page is None:
         return octets_reply(b"[" + await _encoded(chosen, wish.columns) + b"]")
     return await _page_reply(len(listing.items), chosen, wish.page, wish.columns)
+
+
+async def chosen_rows(listing: Listing[T], wish: Wish, until: int | None) -> tuple[list[Row], int, int]:
+    """The first rows of a list in the order that is wanted, how many there are, and how many of the wanted name."""
+    items = _named(listing, wish.page)
+    count = len(items)
+    chosen = await _sorted(listing, items, wish)
+    rows = [chosen.row(item) async for item in in_turns(chosen.items[:until])]
+    return rows, len(listing.items), count
+
+
+async def rows_reply(rows: list[Row], wish: Wish, order: Sequence[str], total: int, found: int) -> Response:
+    """A list, or a page of it, of rows from several nodes.
+
+    Args:
+        rows: the first ones of each, at least as far as to the end of the page.
+        wish: what the query asks.
+        order: the columns that they are sorted by if the query does not say.
+        total: how many there are.
+        found: how many of those have the wanted name.
+    """
+    rows.sort(key=lambda row: [_sortable(value_of(row, name)) for name in order])
+    if wish.sort:
+        rows.sort(key=lambda row: _sortable(value_of(row, wish.sort)), reverse=wish.is_reversed)
+    elif wish.is_reversed:
+        rows.reverse()
+    part = rows if wish.page is None else _part(rows, wish.page, found)
+    items = b"[" + await _encoded(_Lazy(part, lambda row: row), wish.columns) + b"]"
+    if wish.page is None:
+        return octets_reply(items)
+    return json_reply(_envelope(wish.page, items, len(part), found, total))
 
 
 async def plain_reply(rows: Sequence[Row], query: QueryParams, *names: str) -> Response:
@@ -143,23 +182,39 @@ async def _page_reply(
     total: int, chosen: _Lazy[Any], page: Page, columns: list[list[str]] | None
 ) -> Response:
     found = len(chosen.items)
-    pages = -(-found // page.size)
-    if page.number > max(pages, 1):
+    part = _part(chosen.items, page, found)
+    items = b"[" + await _encoded(_Lazy(part, chosen.row), columns) + b"]"
+    return json_reply(_envelope(page, items, len(part), found, total))
+
+
+def _part(items: Sequence[T], page: Page, found: int) -> Sequence[T]:
+    """Those of a page.
+
+    Raises:
+        Declined: there is no such page.
+    """
+    if page.number > _page_count(page, found):
         raise Declined(
             "page_out_of_range",
             f"Page out of range, page: {page.number} page size: {page.size}, len: {found}",
         )
-    part = chosen.items[(page.number - 1) * page.size : page.number * page.size]
-    document = {
+    return items[(page.number - 1) * page.size : page.number * page.size]
+
+
+def _envelope(page: Page, items: bytes, count: int, found: int, total: int) -> Row:
+    return {
         "filtered_count": found,
-        "item_count": len(part),
-        "items": msgspec.Raw(b"[" + await _encoded(_Lazy(part, chosen.row), columns) + b"]"),
+        "item_count": count,
+        "items": msgspec.Raw(items),
         "page": page.number,
-        "page_count": max(pages, 1),
+        "page_count": _page_count(page, found),
         "page_size": page.size,
         "total_count": total,
     }
-    return json_reply(document)
+
+
+def _page_count(page: Page, found: int) -> int:
+    return max(-(-found // page.size), 1)
 
 
 async def _encoded(chosen: _Lazy[Any], columns: list[list[str]] | None) -> bytes:
@@ -167,9 +222,9 @@ async def _encoded(chosen: _Lazy[Any], columns: list[list[str]] | None) -> bytes
     return b",".join([encode(_cut(chosen.row(item), columns)) async for item in in_turns(chosen.items)])
 
 
-def _page_of(query: QueryParams) -> Page:
+def _page_of(query: QueryParams, size_max: int) -> Page:
     number, size = _number(query, "page"), _number(query, "page_size")
-    if (number is not None and number < 1) or (size is not None and not 1 <= size <= PAGE_SIZE_MAX):
+    if (number is not None and number < 1) or (size is not None and not 1 <= size <= size_max):
         raise Declined(
             "invalid_pagination_parameters",
             f"Invalid pagination parameters: page number {_shown(number)}, page size {_shown(size)}",
@@ -225,6 +280,11 @@ def _cut(row: Row, columns: list[list[str]] | None) -> Row:
 
 
 _ABSENT: Final = object()
+
+
+def value_of(row: Row, name: str) -> Any:
+    """The value of a column, whose name may be that of a field of a field; one of its own if there is none."""
+    return _value(row, name.split("."))
 
 
 def _value(row: Row, path: Iterable[str]) -> Any:

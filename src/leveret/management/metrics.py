@@ -21,6 +21,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from leveret.config.metrics import Metrics as Settings
+from leveret.management.metrics_cluster import ClusterMetrics
 from leveret.management.metrics_followers import FollowerMetrics
 from leveret.management.metrics_node import NodeMetrics
 from leveret.management.metrics_objects import Objects, Vhosts
@@ -45,6 +46,7 @@ class Scrape:
         self._node = NodeMetrics(state.node)
         self._own = OwnMetrics(state.node)
         self._followers = FollowerMetrics(state.node)
+        self._cluster = ClusterMetrics(state.node)
 
     def whole(self, *, per_object: bool) -> Iterator[str]:
         """Everything; a row for each object, or sums."""
@@ -55,11 +57,17 @@ class Scrape:
         yield from _family("", node.start(), per_object=True)
         yield from _families(_PREFIX, (node.alarms(), node.totals(), *node.identity(), *node.globals()))
         yield from _families(_OWN, (*self._own.families(), *self._followers.families()))
+        yield from _families(_OWN, self._cluster.families())
+        for family in self._cluster.mirror_families():
+            yield from _family(_OWN, family, per_object=per_object)
 
     def detailed(self, names: frozenset[str], vhosts: Vhosts) -> Iterator[str]:
         """The families named, over some virtual hosts or all."""
         objects = self._objects
         ordinary = (*self._node.families(), *objects.families())
+        yield from _families(
+            _OWN, [each for each in self._cluster.mirror_families() if each.name in names], vhosts
+        )
         if "queue_metrics" not in names:
             ordinary += objects.detailed_families()
         for prefix, families in ((_DETAILED, ordinary), (_CLUSTER, objects.cluster_families())):

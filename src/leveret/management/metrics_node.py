@@ -13,6 +13,7 @@ from typing import Final
 
 import leveret
 from leveret.core.counters import Counters
+from leveret.core.queue import Queue
 from leveret.core.validation import queue_type
 from leveret.management import node_stats
 from leveret.management.metrics_text import Family, Metric, Number, Row
@@ -200,13 +201,14 @@ class NodeMetrics:
     def _totals(self, vhosts: object) -> Iterable[Row]:
         connections = [*self._broker.connections, *self._node.streams.connections]
         return [
-            Row(
-                (), (len(connections), len(channels(self._node)), self._consumers(), len(self._broker.queues))
-            )
+            Row((), (len(connections), len(channels(self._node)), self._consumers(), len(self._led_here())))
         ]
 
+    def _led_here(self) -> list[Queue]:
+        return [queue for queue in self._broker.queues.values() if not queue.is_remote]
+
     def _consumers(self) -> int:
-        return sum(len(queue.consumers) for queue in self._broker.queues.values())
+        return sum(len(queue.consumers) for queue in self._led_here())
 
     def _build(self, vhosts: object) -> Iterable[Row]:
         labels = (
@@ -246,7 +248,7 @@ class NodeMetrics:
         }
         for kind in QUEUE_TYPES:
             yield Row(labels[kind], _by_type(self._broker.departed.get(kind, _NOTHING)))
-        for queue in list(self._broker.queues.values()):
+        for queue in self._led_here():
             yield Row(labels[queue_type(queue.definition.arguments)], _by_type(queue.counters))
 
     def _dead_lettered(self, vhosts: object) -> Iterator[Row]:

@@ -144,7 +144,7 @@ class Objects:
 
         def rows(vhosts: Vhosts) -> Iterator[Row]:
             for (vhost, name), queue in list(self._broker.queues.items()):
-                if vhosts is None or vhost in vhosts:
+                if not queue.is_remote and (vhosts is None or vhost in vhosts):
                     yield Row(((first, vhost), (second, name)), measure(queue))
 
         return rows

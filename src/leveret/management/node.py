@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from leveret.config import Config
 from leveret.core.broker import Broker
@@ -211,6 +212,156 @@ class ReplicationOperations(Protocol):
         """
 
 
+class QueuePlacement(NamedTuple):
+    """Where a queue is, as one node sees it.
+
+    Attributes:
+        leader: the node that leads it, or that led it last.
+        mirrors: the nodes that mirror it and run, oldest first.
+        synchronised_mirrors: those of them that have all that the leader has.
+        recoverable_mirrors: all nodes that have a copy beside the leader, also those that are stopped.
+        is_mirrored: whether a policy has it mirrored, be there a mirror or not.
+        is_exclusive: whether it belongs to a connection, and goes with it.
+        state: `running`, `syncing` (it runs, and a mirror is sent what it lacks) or `down` (nobody leads it).
+        term: higher with each leader; 0 outside a cluster.
+    """
+
+    leader: str
+    mirrors: tuple[str, ...] = ()
+    synchronised_mirrors: tuple[str, ...] = ()
+    recoverable_mirrors: tuple[str, ...] = ()
+    is_mirrored: bool = False
+    is_exclusive: bool = False
+    state: str = "running"
+    term: int = 0
+
+
+Answer: TypeAlias = Callable[[str, Any], Awaitable[Any]]
+"""Answers another node's question: what is asked, and about what."""
+
+
+class ClusterOperations(Protocol):
+    """The cluster that the node is a member of, as an operator sees and works it.
+
+    `single_node.SingleNode` stands for it where there is none. All that does not wait is answered from memory.
+    """
+
+    @property
+    def name(self) -> str:
+        """This node's."""
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the node belongs to a cluster; one that was forgotten, or has not joined yet, does not."""
+
+    def members(self) -> Sequence[str]:
+        """The nodes of the cluster, who joined first first; this one, if it is alone."""
+
+    def alive(self) -> Collection[str]:
+        """Those that run, by their leases in etcd; this one too."""
+
+    def status(self) -> dict[str, Any]:
+        """What only the cluster knows, cheap enough for each scrape of the metrics.
+
+        cluster_id  drawn by the first node; empty outside a cluster
+        state       `member`; `joining`, until everything was read; `suspended` without a lease, when nobody is
+                    served; `forgotten`; `alone` outside a cluster
+        members     a row each, in the order of `members`: name, alive, joined_at_ms, and of those alive uri,
+                    http_uri, started_at_ms, version, connected (whether it answers here), else None
+        pen         name of the node that may change definitions, None for nobody
+        has_pen     whether it is this one
+        lease_s     seconds for which the lease holds yet, 0 for none; None outside a cluster
+        revision    etcd's, that this node has applied
+        etcd        endpoints [text], endpoint (the one in use or None), error (None while it answers); None
+                    outside a cluster
+        partitions  {node: [nodes it cannot reach although they are alive]}, of this one
+        """
+
+    def placement(self, key: tuple[str, ...]) -> QueuePlacement:
+        """Where the queue of this vhost and name is; the broker has it.
+
+        Asked for each row of a list, so it costs about as much as a look into a dictionary.
+        """
+
+    def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:
+        """Of a queue that is led here, a row a mirror that runs, oldest first; of all others none.
+
+        node           its name
+        state          `synchronised`, `syncing`, `unsynchronised`
+        lag_bytes      what it has not acknowledged yet of what the leader has
+        lag_records    the same in messages and settlements
+        progress       while it is synchronised, else None: messages_done, messages_total, bytes_done,
+                       bytes_total, rate_bytes_s, seconds_left (None while nothing is known of it)
+        """
+
+    async def ask(self, node: str, what: str, about: Any) -> Any:
+        """What another node's `Answer` says.
+
+        Both ways go values of None, bool, int, float, str, bytes, list and dict with keys of text, tens of
+        megabytes if need be. There is no limit in time: whoever asks sets one, and is free to give up.
+
+        Raises:
+            LeveretError: the node is not alive, or not to be reached, or the link broke, or answering failed.
+        """
+
+    def answer_with(self, answer: Answer) -> None:
+        """Let this answer what other nodes ask in words of the management (`http`)."""
+
+    def changing(self) -> AbstractAsyncContextManager[None]:
+        """In it definitions may be changed on this node: it has the pen and keeps it. Several may be in it at once.
+
+        Raises:
+            LeveretError: at entry: the pen cannot be had.
+        """
+
+    async def sync_queue(self, vhost: str, name: str) -> None:
+        """Have all mirrors of a queue that is led here synchronised: return once that has begun.
+
+        Raises:
+            LeveretError: it is not mirrored, or not led here.
+        """
+
+    async def cancel_sync_queue(self, vhost: str, name: str) -> None:
+        """Stop it; what a mirror has got it keeps. Nothing happens if nothing goes on.
+
+        Raises:
+            LeveretError: as above.
+        """
+
+    async def forget_node(self, name: str) -> list[dict[str, Any]]:
+        """Take a member that does not run out of the cluster; what became of the queues it led, a row each.
+
+            vhost, name, leader (who leads it now, or once it starts; None if it was deleted)
+
+        Raises:
+            LeveretError: it is no member, or it runs, or it is this one.
+        """
+
+    async def join(self, node: str) -> bool:
+        """Become a member of the configured cluster, of which `node` is one; False if it is already.
+
+        What the node has of its own is set aside first.
+
+        Raises:
+            LeveretError: no cluster is configured, or `node` is no member of it.
+        """
+
+    async def rebalance(self, kind: str, vhost_pattern: str, queue_pattern: str) -> list[dict[str, Any]]:
+        """Move leaders to synchronised mirrors, so that all nodes lead about as many queues.
+
+        Args:
+            kind: `all`, `classic`, `quorum` or `stream`.
+            vhost_pattern: regular expression for the names of vhosts.
+            queue_pattern: the same for those of queues.
+
+        Returns:
+            A row a node: node, classic, quorum, stream: how many queues it leads now.
+
+        Raises:
+            LeveretError: a pattern is none, or another node rebalances.
+        """
+
+
 class StreamDoor(Protocol):
     """The stream listener, as far as its connections are shown."""
 
@@ -268,6 +419,10 @@ class ManagedNode(Protocol):
     @property
     def replication(self) -> ReplicationOperations:
         """Followers, and this node's role."""
+
+    @property
+    def cluster(self) -> ClusterOperations | None:
+        """The cluster it belongs to; None for none, see `single_node.cluster_of`."""
 
     @property
     def maintenance(self) -> MaintenanceOperations:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from leveret.core.queue import Queue
 from leveret.management.node import ManagedNode
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
-from leveret.session.amqp091.delivery import Consumer
+from leveret.session.amqp091.delivery import Consumer, Source
 from leveret.session.certificate import TlsPeer
+from leveret.session.relay.serving import Client, RelayConsumer
 
 Json = dict[str, Any]
 
@@ -97,8 +97,15 @@ def consumer_json(node: ManagedNode, consumer: Consumer) -> Json:
         "active": is_active,
         "activity_status": _activity(consumer.queue, is_active),
         "arguments": consumer.arguments,
-        "channel_details": channel_details(node, consumer.channel),
+        "channel_details": _relayed(consumer.client)
+        if isinstance(consumer, RelayConsumer) and consumer.client is not None
+        else channel_details(node, consumer.channel),
     }
+
+
+def _relayed(client: Client) -> Json:
+    """The channel of a consumer whose client is connected to another node."""
+    return _channel_details(client.connection, client.number, client.user, client.node)
 
 
 def stream_consumer_json(node: ManagedNode, connection: Any, number: int) -> Json:
@@ -153,15 +160,20 @@ def publisher_json(node: ManagedNode, connection: Any, number: int) -> Json:
 
 def channel_details(node: ManagedNode, channel: Channel) -> Json:
     """What tells one channel from others."""
-    own = connection_details(channel.connection.peer)
+    connection = channel.connection
+    return _channel_details(connection.peer, channel.number, connection.user, node.config.node_name)
+
+
+def _channel_details(connection: str, number: int, user: str | None, node: str) -> Json:
+    own = connection_details(connection)
     return {
-        "name": channel_name(channel),
-        "number": channel.number,
-        "user": channel.connection.user,
+        "name": f"{connection} ({number})",
+        "number": number,
+        "user": user,
         "connection_name": own["name"],
         "peer_host": own["peer_host"],
         "peer_port": own["peer_port"],
-        "node": node.config.node_name,
+        "node": node,
     }
 
 
@@ -196,7 +208,7 @@ def unsettled(channel: Channel) -> Json:
     }
 
 
-def _activity(queue: Queue, is_active: bool) -> str:
+def _activity(queue: Source, is_active: bool) -> str:
     return _turn(is_active) if queue.consumers.single_active else "up"
 
 

@@ -10,6 +10,7 @@ from leveret.management.node import ManagedNode
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.delivery import Consumer
+from leveret.session.relay.serving import RelayConsumer
 
 
 def amqp_connections(node: ManagedNode) -> list[ClientConnection]:
@@ -29,8 +30,13 @@ def channels(node: ManagedNode) -> list[Channel]:
 
 
 def consumers(node: ManagedNode) -> list[Consumer]:
-    """The consumers of AMQP 0-9-1, by channel."""
-    return [consumer for channel in channels(node) for consumer in channel.consumers.values()]
+    """The consumers of AMQP 0-9-1, by channel; in a cluster those of queues that are led here, wherever they are."""
+    found = [consumer for channel in channels(node) for consumer in channel.consumers.values()]
+    if node.cluster is None:
+        return found
+    led = [queue for queue in node.broker.queues.values() if queue.consumers and not queue.is_remote]
+    relayed = [each for queue in led for each in queue.consumers if isinstance(each, RelayConsumer)]
+    return [*(each for each in found if not each.queue.is_remote), *relayed]
 
 
 def consumers_of_queue(queue: Queue) -> Iterator[Consumer]:

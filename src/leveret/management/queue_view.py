@@ -21,7 +21,9 @@ IDLE_BYTES: Final = 4096
 
 
 def queue_json(call: Call, queue: Queue) -> Json:
-    """A queue with its counts and, where there are any, rates."""
+    """A queue with its counts and, where there are any, rates; of one that another node leads what is known here."""
+    if queue.is_remote:
+        return _known_json(call, queue)
     if call.flag("disable_stats"):
         return _short_json(call, queue)
     utilisation = call.rates.consumer_utilisation(queue)
@@ -50,8 +52,55 @@ def identity_json(call: Call, queue: Queue) -> Json:
         "exclusive": queue.owner is not None,
         "arguments": definition.arguments,
         "type": queue_type(definition.arguments),
-        "node": call.node.config.node_name,
-        "state": "running" if queue.damage is None else "crashed",
+        **_place(call, queue),
+    }
+
+
+def _place(call: Call, queue: Queue) -> Json:
+    """Where it is led and mirrored, by the names of nodes, and how it does."""
+    cluster = call.cluster
+    if not cluster.is_member:
+        return {"node": cluster.name, "state": "running" if queue.damage is None else "crashed"}
+    placed = cluster.placement(queue.key)
+    is_up = placed.leader in cluster.alive()
+    state = placed.state if is_up else "down"
+    shown: Json = {"node": placed.leader, "state": state if queue.damage is None else "crashed"}
+    if queue.is_remote:
+        shown["exclusive"] = placed.is_exclusive
+    if not placed.is_mirrored:
+        return {**shown, "recoverable_slaves": None}
+    mirrors, synchronised = placed.mirrors, placed.synchronised_mirrors
+    if state == "syncing":
+        shown["sync_messages"] = synced_messages(cluster.mirror_states(queue.key))
+    return {
+        **shown,
+        "slave_nodes": mirrors,
+        "synchronised_slave_nodes": synchronised,
+        "recoverable_slaves": placed.recoverable_mirrors,
+        "mirror_nodes": mirrors,
+        "synchronised_mirror_nodes": synchronised,
+        "recoverable_mirrors": placed.recoverable_mirrors,
+        "leader": placed.leader,
+        "members": (placed.leader, *placed.recoverable_mirrors),
+        "online": (*([placed.leader] if is_up else []), *mirrors),
+    }
+
+
+def synced_messages(states: list[Json]) -> int:
+    """How many messages all mirrors that are being synchronised have got so far."""
+    return min((each["progress"]["messages_done"] for each in states if each["progress"]), default=0)
+
+
+def _known_json(call: Call, queue: Queue) -> Json:
+    """What a node knows of a queue that another one leads: its definition, its place, and its counts when last told."""
+    if call.flag("disable_stats"):
+        return _short_json(call, queue)
+    return {
+        **identity_json(call, queue),
+        **_policies(call, queue),
+        **_totals(queue),
+        "consumers": queue.consumer_count,
+        "message_bytes": queue.message_bytes,
     }
 
 

@@ -110,7 +110,7 @@ class Rates:
         self.interval_ms = interval_ms
         self._broker = broker
         self._tick_ms = now_ms
-        self._queues = Kind(broker.queues.values, _queue_values)
+        self._queues = Kind(self._led_here, _queue_values)
         self._channels = Kind(self._live_channels, _channel_values)
         self._exchanges = Kind(self._live_exchanges, _exchange_values)
         self._connections = Kind[Any](lambda: [*broker.connections, *stream_connections()], _octets)
@@ -168,6 +168,10 @@ class Rates:
                 served = float(not queue.ready_count or any(each.capacity() > 0 for each in queue.consumers))
                 last = before.get(queue, served)
                 self._utilisation[queue] = last + (served - last) * _UTILISATION_WEIGHT
+
+    def _led_here(self) -> Iterable[Queue]:
+        """In a cluster each node counts the queues that it leads."""
+        return (queue for queue in self._broker.queues.values() if not queue.is_remote)
 
     def _live_channels(self) -> list[Channel]:
         return [

@@ -21,9 +21,11 @@ from starlette.types import ASGIApp
 
 from leveret.config import Address, Config
 from leveret.management.app import build_app, operator_door, public_door
+from leveret.management.asking import answer_by
 from leveret.management.metrics import build_metrics_app
 from leveret.management.node import ManagedNode
 from leveret.management.rates_ticker import keep_sampling, rates_of
+from leveret.management.single_node import cluster_of
 from leveret.management.socket_path import CONTROL_SOCKET, short_path
 from leveret.model.errors import LeveretError
 from leveret.runtime.tls import server_context
@@ -60,6 +62,7 @@ class ManagementServer:
         self._metrics = config.metrics
         self._data_dir = node.data_dir
         self._app = build_app(node)
+        self._answer_others(node)
         self._running: list[tuple[_Server, asyncio.Task[None]]] = []
         self._sampling: asyncio.Task[None] | None = None
 
@@ -92,9 +95,14 @@ class ManagementServer:
         """
         self._app.state.node = node
         self._app.state.rates = rates_of(node)
+        self._answer_others(node)
         if self._sampling is not None:
             self._sampling.cancel()
             self._sampling = self._sample()
+
+    def _answer_others(self, node: ManagedNode) -> None:
+        """Let the node's cluster have what its other nodes ask answered here."""
+        cluster_of(node).answer_with(answer_by(self._app))
 
     def _sample(self) -> asyncio.Task[None]:
         return asyncio.create_task(keep_sampling(self._app.state.rates), name="rates")

@@ -9,16 +9,36 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from leveret.model.errors import LeveretError
 from leveret.pipeline.console import Console
-from leveret.pipeline.job import ForgetJob, InspectJob, LookJob, PositionsJob, RecoverJob, TransferJob
+from leveret.pipeline.job import (
+    DeleteJob,
+    ForgetJob,
+    InspectJob,
+    LookJob,
+    PositionsJob,
+    RecoverJob,
+    SetAsideJob,
+    TransferJob,
+)
 from leveret.pipeline.spark_error import cause_of
 
-TASKS: Final = ("transfer", "recover", "look", "inspect", "forget", "positions", "warm")
+TASKS: Final = (
+    "transfer",
+    "recover",
+    "look",
+    "inspect",
+    "forget",
+    "delete",
+    "set_aside",
+    "positions",
+    "warm",
+)
+_WITH_SPARK: Final = {"transfer": TransferJob, "recover": RecoverJob, "inspect": InspectJob}
 USAGE: Final = f"usage: python -m leveret.pipeline {'|'.join(TASKS)}, with a job in JSON on standard input"
 
 
@@ -52,48 +72,52 @@ def run(task: str, console: Console) -> None:
         from leveret.pipeline.warm import make_archive
 
         console.say("done", archive=str(make_archive()))
-        return
-    line = console.read_line()
+    elif task in _WITH_SPARK:
+        _run_with_spark(task, console)
+    else:
+        console.say("done", **_answer(task, console.read_line()))
+
+
+def _answer(task: str, line: bytes) -> dict[str, Any]:
+    """What a task without Spark has to say when it is done."""
     if task == "look":
-        look_job = msgspec.json.decode(line, type=LookJob)
         from leveret.pipeline.look import look
 
-        console.say("done", **look(look_job.root))
-        return
+        return look(msgspec.json.decode(line, type=LookJob).root)
     if task == "positions":
         from leveret.pipeline.positions import ask_positions
 
-        console.say("done", positions=ask_positions(msgspec.json.decode(line, type=PositionsJob)))
-        return
-    if task == "inspect":
-        inspect_job = msgspec.json.decode(line, type=InspectJob)
-        console.chatter_to(inspect_job.root / "spark" / "inspect.log")
-        console.end_with_parent()
-        from leveret.pipeline.inspect import run_inspection
+        return {"positions": ask_positions(msgspec.json.decode(line, type=PositionsJob))}
+    from leveret.pipeline.forget import delete_all, forget_vhosts, set_aside
 
-        console.say("done", rows=run_inspection(inspect_job))
-        return
     if task == "forget":
-        forget_job = msgspec.json.decode(line, type=ForgetJob)
-        from leveret.pipeline.forget import forget_vhosts
-
-        console.say("done", rows=forget_vhosts(forget_job.root, forget_job.vhosts))
-        return
-    job: TransferJob | RecoverJob
-    if task == "transfer":
-        job = msgspec.json.decode(line, type=TransferJob)
+        forget = msgspec.json.decode(line, type=ForgetJob)
+        return {"rows": forget_vhosts(forget.root, forget.work, forget.vhosts)}
+    if task == "delete":
+        job = msgspec.json.decode(line, type=DeleteJob)
+        delete_all(job.root, job.work)
     else:
-        job = msgspec.json.decode(line, type=RecoverJob)
-    console.chatter_to(job.root / "spark" / f"{task}.log")
+        aside = msgspec.json.decode(line, type=SetAsideJob)
+        set_aside(aside.root, aside.work, aside.at_ms)
+    return {}
+
+
+def _run_with_spark(task: str, console: Console) -> None:
+    job = msgspec.json.decode(console.read_line(), type=_WITH_SPARK[task])
+    console.chatter_to(job.work / "spark" / f"{task}.log")
     console.end_with_parent()
     if isinstance(job, TransferJob):
         from leveret.pipeline.transfer import run_transfer
 
         run_transfer(job, console)
-    else:
+    elif isinstance(job, RecoverJob):
         from leveret.pipeline.recovery import run_recovery
 
         run_recovery(job, console)
+    else:
+        from leveret.pipeline.inspect import run_inspection
+
+        console.say("done", rows=run_inspection(job))
 
 
 if __name__ == "__main__":

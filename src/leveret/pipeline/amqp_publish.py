@@ -22,7 +22,6 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
@@ -30,9 +29,10 @@ import msgspec
 
 from leveret.model.errors import LeveretError, NotFound, ResourceLocked, StorageError
 from leveret.pipeline.amqp_connection import AmqpConnection, AmqpConnectionLost, Channel
-from leveret.pipeline.files import make_directory, write_durably
+from leveret.pipeline.files import Place, make_directory, write_durably
 from leveret.pipeline.job import AmqpTarget
 from leveret.wire.record import RECOVERY_STREAM_PREFIX, decode_message
+from leveret.wire.stream.publish import MessageRun
 from leveret.wire.stream_entry import unpack_entry
 
 WINDOW: Final = 1000
@@ -73,7 +73,7 @@ class AmqpClient:
     """
 
     def __init__(
-        self, target: AmqpTarget, vhost: str, progress: Path, totals: Mapping[str, int], timeout_s: float
+        self, target: AmqpTarget, vhost: str, progress: Place, totals: Mapping[str, int], timeout_s: float
     ) -> None:
         self._target = target
         self._vhost = vhost
@@ -170,15 +170,15 @@ class AmqpPublisher:
         connection.declare_fanout(self._channel, exchange)
         connection.bind(self._channel, queue, exchange)
 
-    def publish(self, entries: list[tuple[int, bytes]]) -> None:
-        """Send (id, stored message) in ascending order of ids; waits while too many are unconfirmed.
+    def publish(self, run: MessageRun) -> None:
+        """Send stored messages, in ascending order of ids; waits while too many are unconfirmed.
 
         Raises:
             Declined: the broker did not take one.
             AmqpConnectionLost: what is not confirmed may or may not be there; ask a new publisher.
         """
         exchange = self._exchange.encode()
-        for publishing_id, entry in entries:
+        for publishing_id, entry in run.messages():
             if len(self._sent) >= WINDOW:
                 self._wait(lambda: len(self._sent) > WINDOW // 2)
                 self._progress.confirmed(self._up_to())
@@ -236,7 +236,7 @@ class ProgressFile:
         StorageError: it cannot be read.
     """
 
-    def __init__(self, path: Path, ready: int) -> None:
+    def __init__(self, path: Place, ready: int) -> None:
         self._path = path
         self._is_new = not path.exists()
         self.now = Progress(held=ready) if self._is_new else read_progress(path)
@@ -267,7 +267,7 @@ class ProgressFile:
         write_durably(self._path, msgspec.json.encode(self.now))
 
 
-def read_progress(path: Path) -> Progress:
+def read_progress(path: Place) -> Progress:
     """What a progress file says.
 
     Raises:
@@ -279,7 +279,7 @@ def read_progress(path: Path) -> Progress:
         raise StorageError(f"{path}: {error}; how far the recovery was is not known") from error
 
 
-def progress_path(directory: Path, queue: str) -> Path:
+def progress_path(directory: Place, queue: str) -> Place:
     """The file of a queue's progress."""
     name = quote(queue, safe="")
     if len(name) > _NAME_CHARS_MAX:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import takewhile
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -23,7 +22,7 @@ import pyarrow.parquet as pq
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.decode import MESSAGE, RECORDS, SETTLEMENTS
-from leveret.pipeline.files import sync_directory, sync_file, written_beside
+from leveret.pipeline.files import Place, keep, name_in, opened, sync_directory, written_beside
 from leveret.pipeline.job import EXPORTS, PLANS, SCRATCH
 from leveret.pipeline.manifest import Manifest, QueuePart, StoredFile
 from leveret.pipeline.settled import NOTHING, Mask, QueueLife, Ranges, rows_by_life
@@ -74,7 +73,7 @@ def _is_worth_it(beyond: list[StoredFile]) -> bool:
     return len(fresh) >= FILES_MANY or (is_some and (is_as_much or settles_as_much))
 
 
-def is_pinned(data_dir: Path) -> bool:
+def is_pinned(data_dir: Place) -> bool:
     """Whether a plan that is not carried out yet names files."""
     return any(
         not (plan.parent / "DONE").exists()
@@ -83,7 +82,7 @@ def is_pinned(data_dir: Path) -> bool:
     )
 
 
-def compact(data_dir: Path, files: list[StoredFile]) -> StoredFile:
+def compact(data_dir: Place, files: list[StoredFile]) -> StoredFile:
     """Write what takes the place of these files, the oldest of a vhost; on disk when this returns.
 
     Only the manifest makes it count.
@@ -94,9 +93,9 @@ def compact(data_dir: Path, files: list[StoredFile]) -> StoredFile:
     vhost = files[0].vhost
     try:
         masks, settled = _settled(data_dir, files)
-        directory = (data_dir / files[0].path).parent
+        directory: Place = (data_dir / files[0].path).parent
         parts = _parts(files)
-        path = directory / f"{files[0].first:020}-{files[-1].next:020}{COMPACTED}"
+        path: Place = directory / f"{files[0].first:020}-{files[-1].next:020}{COMPACTED}"
         records = 0
         with written_beside(directory) as beside:
             with records_writer(beside) as writer:
@@ -105,9 +104,8 @@ def compact(data_dir: Path, files: list[StoredFile]) -> StoredFile:
                     records += batch.num_rows
                     for life, rows in rows_by_life(vhost, batch):
                         parts[life.queue, life.epoch].messages += len(rows)
-            size = sync_file(beside)
-            beside.rename(path)
-        sidecar = path.with_suffix(SETTLED) if settled.num_rows else None
+            size = keep(beside, path)
+        sidecar: Place | None = path.with_suffix(SETTLED) if settled.num_rows else None
         if sidecar:
             size += store_settlements(sidecar, settled)
         sync_directory(directory)
@@ -115,8 +113,8 @@ def compact(data_dir: Path, files: list[StoredFile]) -> StoredFile:
         raise StorageError(f"{data_dir}: vhost '{vhost}' is not compacted: {error}") from error
     return StoredFile(
         vhost=vhost,
-        path=str(path.relative_to(data_dir)),
-        settlements=str(sidecar.relative_to(data_dir)) if sidecar else "",
+        path=name_in(data_dir, path),
+        settlements=name_in(data_dir, sidecar) if sidecar else "",
         first=files[0].first,
         next=files[-1].next,
         records=records,
@@ -128,7 +126,7 @@ def compact(data_dir: Path, files: list[StoredFile]) -> StoredFile:
     )
 
 
-def _settled(data_dir: Path, files: list[StoredFile]) -> tuple[Masks, pa.Table]:
+def _settled(data_dir: Place, files: list[StoredFile]) -> tuple[Masks, pa.Table]:
     """What the files settle: to ask, and as a sidecar, ranges that touch joined."""
     ranges = Ranges()
     for file in files:
@@ -170,11 +168,11 @@ def _parts(files: list[StoredFile]) -> dict[tuple[str, int], QueuePart]:
     return parts
 
 
-def _kept(data_dir: Path, files: list[StoredFile], masks: Masks) -> Iterator[pa.Table]:
+def _kept(data_dir: Place, files: list[StoredFile], masks: Masks) -> Iterator[pa.Table]:
     """The unsettled messages, a row group at a time; files and groups without any are not read whole."""
     for file in files:
-        path = data_dir / file.path
-        with pq.ParquetFile(path, memory_map=True, read_dictionary=["vhost", "queue"]) as parquet:
+        source = opened(data_dir / file.path)
+        with source, pq.ParquetFile(source, read_dictionary=["vhost", "queue"]) as parquet:
             for group in range(parquet.num_row_groups):
                 keys = parquet.read_row_group(group, columns=["queue", "queue_epoch", "queue_offset", "kind"])
                 rows = _unsettled(file.vhost, keys, masks)

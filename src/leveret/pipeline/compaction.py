@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.compact import compact, due, is_pinned
-from leveret.pipeline.files import locked
+from leveret.pipeline.files import Place, locked
 from leveret.pipeline.job import TransferJob
 from leveret.pipeline.manifest import Manifest, StoredFile
 from leveret.pipeline.spark_error import SparkFailed, cause_of
@@ -34,7 +34,7 @@ class Compaction:
         self._turned_s = time.monotonic()
         self._threads = ThreadPoolExecutor(1, "compaction")
         self._running: Future[list[dict[str, Any]]] | None = None
-        self._garbage: list[Path] = []
+        self._garbage: list[Place] = []
 
     def turn(self, job: TransferJob) -> list[dict[str, Any]]:
         """Begin if it is time; what has been compacted since the last call: vhost, files, bytes, from_bytes, records.
@@ -53,7 +53,7 @@ class Compaction:
         return []
 
     def _compact(self, job: TransferJob) -> list[dict[str, Any]]:
-        self._delete_garbage(job.root)
+        self._delete_garbage(job)
         manifest = Manifest(job.root)
         now_ms = time.time_ns() // 1_000_000
         work = [
@@ -82,7 +82,7 @@ class Compaction:
             )
         return rows
 
-    def _run(self, root: Path, work: list[list[StoredFile]]) -> list[StoredFile]:
+    def _run(self, root: Place, work: list[list[StoredFile]]) -> list[StoredFile]:
         """Compact each of `work` in a Spark task of its own."""
         if not work:
             return []
@@ -102,19 +102,22 @@ class Compaction:
         found = {row["number"]: msgspec.msgpack.decode(bytes(row["file"]), type=StoredFile) for row in rows}
         return [found[number] for number in range(len(work))]
 
-    def _delete_garbage(self, root: Path) -> None:
+    def _delete_garbage(self, job: TransferJob) -> None:
         """Delete what was compacted a turn ago, once no recovery may read it any more."""
-        if not self._garbage or is_pinned(root):
+        if not self._garbage or is_pinned(job.root):
             return
-        with suppress(StorageError), locked(root / RECOVERY_LOCK, 0, "recovering"):
-            for path in self._garbage:
-                path.unlink(missing_ok=True)
+        with suppress(StorageError), locked(job.work / RECOVERY_LOCK, 0, "recovering"):
+            for place in self._garbage:
+                place.unlink(missing_ok=True)
             self._garbage.clear()
 
 
-def sweep(manifest: Manifest) -> None:
-    """Delete files that no manifest entry names; only while no transfer runs, and not under a recovery's hands."""
+def sweep(manifest: Manifest, work: Path) -> None:
+    """Delete files that no manifest entry names; only while no transfer runs, and not under a recovery's hands.
+
+    `work` is the job's.
+    """
     if is_pinned(manifest.data_dir):
         return
-    with suppress(StorageError), locked(manifest.data_dir / RECOVERY_LOCK, 0, "recovering"):
+    with suppress(StorageError), locked(work / RECOVERY_LOCK, 0, "recovering"):
         delete_orphans(manifest)

@@ -8,6 +8,7 @@ from leveret.model.errors import LeveretError
 from leveret.pipeline.amqp_connection import AmqpConnection, Delivery
 from leveret.pipeline.job import AmqpTarget
 from leveret.wire.record import RECOVERY_STREAM_PREFIX, decode_message
+from leveret.wire.stream.publish import MessageRun
 
 
 class Differs(LeveretError):
@@ -53,14 +54,14 @@ class ComparingPublisher:
             raise Differs(f"queue '{queue}' has {ready} messages, the archive {total}")
         connection.consume(self._channel, queue)
 
-    def publish(self, entries: list[tuple[int, bytes]]) -> None:
+    def publish(self, run: MessageRun) -> None:
         """Take as many messages out, and compare.
 
         Raises:
             Differs: one is another one.
             AmqpConnectionLost: one is missing.
         """
-        for number, entry in entries:
+        for number, entry in run.messages():
             stored = decode_message(entry)
             found = self._connection.next_delivery(self._channel)
             if found != Delivery(stored.exchange, stored.routing_key, stored.properties, stored.body):

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from leveret.model.errors import StorageError
+from leveret.pipeline.files import Place, place_of
 from leveret.pipeline.tls import TlsSettings
 
 PLANS: Final = "plans"
@@ -95,14 +97,36 @@ class AmqpTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """Any task on one data directory."""
+    """Any task on one data directory.
+
+    Attributes:
+        data_dir: a path, or the URI of a place in an object store.
+        work_dir: a path, for locks, logs and Spark's scratch; empty for the data directory.
+    """
 
     data_dir: str
+    work_dir: str = ""
 
     @property
-    def root(self) -> Path:
-        """The data directory."""
-        return Path(self.data_dir)
+    def root(self) -> Place:
+        """The data directory.
+
+        Raises:
+            StorageError: no archive can be kept there.
+        """
+        return place_of(self.data_dir)
+
+    @property
+    def work(self) -> Path:
+        """Where this machine keeps what need not last.
+
+        Raises:
+            StorageError: that is nowhere.
+        """
+        found = place_of(self.work_dir or self.data_dir)
+        if not isinstance(found, Path):
+            raise StorageError(f"{found}: a job on an archive in a store needs a work_dir on this machine")
+        return found
 
 
 class TransferJob(Job, frozen=True, kw_only=True):
@@ -191,6 +215,16 @@ class ForgetJob(Job, frozen=True, kw_only=True):
     """Delete what was transferred of these vhosts."""
 
     vhosts: list[str]
+
+
+class DeleteJob(Job, frozen=True, kw_only=True):
+    """Delete all that was transferred."""
+
+
+class SetAsideJob(Job, frozen=True, kw_only=True):
+    """Move all that was transferred to where nothing reads it, named by a time."""
+
+    at_ms: int
 
 
 class PositionsJob(msgspec.Struct, frozen=True, kw_only=True):

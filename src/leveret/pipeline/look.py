@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
+from leveret.pipeline.files import Place
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.origins import Origin, Origins
 
 
-def look(data_dir: Path) -> dict[str, list[dict[str, Any]]]:
+def look(data_dir: Place) -> dict[str, list[dict[str, Any]]]:
     """What there is.
 
     Returns:

@@ -1,44 +1,36 @@
 """The manifest: which files hold what was transferred. It alone is the truth.
 
 A file that the manifest does not name does not exist for any reader; Spark's checkpoint decides nothing.
-The manifest is a directory of logs, each named by the number of its first entry; an entry is a line:
+An entry is a line:
 
     +---------------+-------+---------------------+------+
     | CRC-32 of the | space | JSON object, numbers| LF   |
     | JSON, 8 hex   |       | rise by 1 from 1    |      |
     +---------------+-------+---------------------+------+
 
-An entry adds files, or takes files away; adding and removing at once replaces. Appending is one write and
-one `fdatasync` under a lock, so a torn line can only be the last: readers stop before it, the next writer
-cuts it off. A file holds the chunks of one vhost's outgoing log from offset `first` up to before `next`;
-the files ever added to a vhost continue each other without a gap. What is offered twice (a repeated batch,
-a process thought dead) is recognised and left out; what would leave a gap is refused.
-
-This module needs neither Arrow nor Spark, so that looking is cheap.
+An entry adds files, or takes files away; adding and removing at once replaces. Where the lines are, and how it is
+that each number is written once, is told in `manifest_log`. A file holds the chunks of one vhost's outgoing log from
+offset `first` up to before `next`; the files ever added to a vhost continue each other without a gap. What is offered
+twice (a repeated batch, a process thought dead) is recognised and left out; what would leave a gap is refused.
 """
 
 from __future__ import annotations
 
-import os
+import secrets
 import time
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.files import locked, make_directory, sync_directory
+from leveret.pipeline.files import Place
+from leveret.pipeline.manifest_log import FileLog, ManifestLog, ObjectLog
+from leveret.pipeline.objects import ObjectPath
 
-LOG_BYTES_MAX: Final = 8_000_000
-_LOCK_TIMEOUT_S: Final = 30.0
 _CRC_CHARS: Final = 8
-
-
-class ManifestDamaged(StorageError):
-    """A line that is not the last one does not match its check."""
 
 
 class TransferGap(StorageError):
@@ -115,10 +107,15 @@ class StoredFile(msgspec.Struct, kw_only=True):
 
 
 class Entry(msgspec.Struct, kw_only=True):
-    """One line: files added, paths of files taken away, vhosts of which everything is to be forgotten."""
+    """One line: files added, paths of files taken away, vhosts of which everything is to be forgotten.
+
+    Attributes:
+        writer: tells entries of two processes apart that say the same.
+    """
 
     number: int
     at_ms: int
+    writer: str = ""
     added: list[StoredFile] = []
     removed: list[str] = []
     forgotten: list[str] = []
@@ -132,18 +129,20 @@ class Manifest:
         next_by_vhost: offset up to which each vhost's outgoing log is stored.
     """
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Place) -> None:
         """Read what there is; a data directory that does not exist is empty.
 
         Raises:
             ManifestDamaged: naming file and line.
         """
         self.data_dir = data_dir
-        self.directory = data_dir / "manifest"
         self.entries: list[Entry] = []
         self.next_by_vhost: dict[str, int] = {}
-        self._log: Path | None = None
-        self._log_bytes = 0
+        self._writer = secrets.token_hex(4)
+        directory = data_dir / "manifest"
+        self._log: ManifestLog = (
+            ObjectLog(directory) if isinstance(directory, ObjectPath) else FileLog(directory)
+        )
         self.refresh()
 
     @property
@@ -172,15 +171,17 @@ class Manifest:
         """How a vhost's queues stood at moments before this is not known any more; 0: as far back as there is data."""
         return max((file.history_from_ms for file in self.files() if file.vhost == vhost), default=0)
 
+    def check(self) -> None:
+        """See that the manifest can be kept here as it must be.
+
+        Raises:
+            StorageError: the store cannot be used for it.
+        """
+        self._log.check()
+
     def refresh(self) -> None:
         """Read what was appended since, by whichever process."""
-        logs = self._logs()
-        if self._log is not None and self._log not in logs:
-            raise StorageError(f"{self._log}: the manifest was deleted while it was in use")
-        for log in logs[logs.index(self._log) if self._log else 0 :]:
-            if log != self._log:
-                self._log, self._log_bytes = log, 0
-            self._read_log(log, is_last=log == logs[-1])
+        self._log.read(self._take_line)
 
     def append(self, added: Iterable[StoredFile], removed: Iterable[str] = ()) -> list[StoredFile]:
         """Make files part of the truth; those already covered are left out. Returns those that are new.
@@ -189,13 +190,13 @@ class Manifest:
             TransferGap: a file leaves a gap; the files before it were recorded.
             StorageError: a file is not there, or the manifest cannot be written.
         """
-        gone = list(removed)
+        files, gone = list(added), list(removed)
         with self.locked():
-            self._cut_torn_line()
-            fresh, gap = self._continuing(added, replacing=bool(gone))
-            self._check_there(fresh)
-            if fresh or gone:
-                self._write(Entry(number=self.number + 1, at_ms=_now_ms(), added=fresh, removed=gone))
+            is_written = False
+            while not is_written:
+                fresh, gap = self._continuing(files, replacing=bool(gone))
+                self._check_there(fresh)
+                is_written = not (fresh or gone) or self._write(added=fresh, removed=gone)
         if gap is not None:
             raise gap
         return fresh
@@ -206,18 +207,19 @@ class Manifest:
         Raises:
             StorageError: the manifest cannot be written.
         """
+        wanted = set(vhosts)
         with self.locked():
-            self._cut_torn_line()
-            known = sorted(set(vhosts) & self.next_by_vhost.keys())
-            gone = [file for file in self.files() if file.vhost in known]
-            if known:
-                self._write(Entry(number=self.number + 1, at_ms=_now_ms(), forgotten=known))
+            is_written = False
+            while not is_written:
+                known = sorted(wanted & self.next_by_vhost.keys())
+                gone = [file for file in self.files() if file.vhost in known]
+                is_written = not known or self._write(forgotten=known)
         return gone
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep others from appending, and be up to date."""
-        with locked(self.directory / "lock", _LOCK_TIMEOUT_S, "writing the manifest"):
+        with self._log.locked():
             self.refresh()
             yield
 
@@ -247,32 +249,15 @@ class Manifest:
             fresh.append(file)
         return fresh, None
 
-    def _logs(self) -> list[Path]:
-        return sorted(self.directory.glob("*.log"))
-
-    def _read_log(self, log: Path, is_last: bool) -> None:
-        with log.open("rb") as file:
-            file.seek(self._log_bytes)
-            octets = file.read()
-        lines = octets.split(b"\n")
-        for index, line in enumerate(lines[:-1]):
-            entry = self._decode(line)
-            if entry is None:
-                if is_last and index == len(lines) - 2 and not lines[-1]:
-                    return
-                raise ManifestDamaged(
-                    f"{log}: the line at byte {self._log_bytes} is damaged; nothing was changed, restore the "
-                    "file from a copy, or delete all data of the standby and let it transfer anew"
-                )
-            self._log_bytes += len(line) + 1
-            self._take(entry)
-
-    def _decode(self, line: bytes) -> Entry | None:
+    def _take_line(self, line: bytes) -> bool:
         body = line[_CRC_CHARS + 1 :]
         if line[: _CRC_CHARS + 1] != b"%08x " % zlib.crc32(body):
-            return None
+            return False
         entry = msgspec.json.decode(body, type=Entry)
-        return entry if entry.number == self.number + 1 else None
+        if entry.number != self.number + 1:
+            return False
+        self._take(entry)
+        return True
 
     def _take(self, entry: Entry) -> None:
         self.entries.append(entry)
@@ -281,28 +266,32 @@ class Manifest:
         for file in entry.added:
             self.next_by_vhost[file.vhost] = max(file.next, self.next_by_vhost.get(file.vhost, 0))
 
-    def _cut_torn_line(self) -> None:
-        if self._log is not None and self._log.stat().st_size > self._log_bytes:
-            with self._log.open("r+b") as file:
-                file.truncate(self._log_bytes)
-                os.fsync(file.fileno())
-
-    def _write(self, entry: Entry) -> None:
-        body = msgspec.json.encode(entry)
-        line = b"%08x %b\n" % (zlib.crc32(body), body)
-        is_new = self._log is None or self._log_bytes > LOG_BYTES_MAX
-        if is_new:
-            make_directory(self.directory)
-            self._log, self._log_bytes = self.directory / f"{entry.number:020}.log", 0
-        assert self._log is not None
-        with self._log.open("ab", buffering=0) as file:
-            file.write(line)
-            os.fdatasync(file.fileno())
-        if is_new:
-            sync_directory(self.directory)
-        self._log_bytes += len(line)
+    def _write(
+        self,
+        added: list[StoredFile] | None = None,
+        removed: list[str] | None = None,
+        forgotten: list[str] | None = None,
+    ) -> bool:
+        """Append an entry; false: another process was faster, and its entry is read."""
+        entry = Entry(
+            number=self.number + 1,
+            at_ms=time.time_ns() // 1_000_000,
+            writer=self._writer,
+            added=added or [],
+            removed=removed or [],
+            forgotten=forgotten or [],
+        )
+        if not self._log.append(entry.number, _line_of(entry)):
+            self.refresh()
+            return False
         self._take(entry)
+        self._log.fold(entry.number, self._lines)
+        return True
+
+    def _lines(self, first: int, last: int) -> bytes:
+        return b"".join(_line_of(entry) for entry in self.entries[first - 1 : last])
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+def _line_of(entry: Entry) -> bytes:
+    body = msgspec.json.encode(entry)
+    return b"%08x %b\n" % (zlib.crc32(body), body)

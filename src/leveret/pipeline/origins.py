@@ -6,13 +6,12 @@ it because the upstream's retention was faster than the transfer. Losing the fil
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from leveret.model.errors import PreconditionFailed, StorageError
-from leveret.pipeline.files import make_directory, write_durably
+from leveret.pipeline.files import Place, make_directory, write_durably
 
 ORIGINS: Final = "origins.json"
 
@@ -45,13 +44,13 @@ class Origin(msgspec.Struct):
 class Origins:
     """The file's content; whoever transfers is the only one to write it."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Place) -> None:
         """Read it.
 
         Raises:
             StorageError: it is damaged.
         """
-        self._path = data_dir / ORIGINS
+        self._path: Place = data_dir / ORIGINS
         try:
             self.by_vhost = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Origin])
         except FileNotFoundError:

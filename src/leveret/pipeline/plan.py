@@ -21,9 +21,7 @@ know nothing of those of another.
 from __future__ import annotations
 
 import secrets
-import shutil
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -33,8 +31,12 @@ import pyarrow as pa
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.files import (
+    Place,
+    delete_tree,
+    keep,
+    loaded,
     make_directory,
-    sync_file,
+    matching,
     vhost_directory,
     vhost_of_directory,
     write_durably,
@@ -163,24 +165,24 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class PlanDirectory:
     """Where one plan is kept: below `plans`, a path within the data directory."""
 
-    def __init__(self, data_dir: Path, vhost: str, plan_id: str, plans: str = PLANS) -> None:
+    def __init__(self, data_dir: Place, vhost: str, plan_id: str, plans: str = PLANS) -> None:
         self.data_dir = data_dir
-        self.path = data_dir / plans / vhost_directory(vhost) / plan_id
+        self.path: Place = data_dir / plans / vhost_directory(vhost) / plan_id
 
     @classmethod
-    def new(cls, data_dir: Path, vhost: str, plans: str = PLANS) -> PlanDirectory:
+    def new(cls, data_dir: Place, vhost: str, plans: str = PLANS) -> PlanDirectory:
         """A directory for a plan to be made."""
         directory = cls(data_dir, vhost, secrets.token_hex(8), plans)
         make_directory(directory.runs)
         return directory
 
     @property
-    def runs(self) -> Path:
+    def runs(self) -> Place:
         """Where the runs are."""
         return self.path / "runs"
 
     @property
-    def progress(self) -> Path:
+    def progress(self) -> Place:
         """Where it is kept how far each queue is, if the broker does not keep that."""
         return self.path / "progress"
 
@@ -213,7 +215,7 @@ class PlanDirectory:
         """Record that all of it is in the broker, and let go of what is not needed any more."""
         self._keep_identities()
         write_durably(self.path / _DONE, msgspec.json.encode(outcome))
-        shutil.rmtree(self.runs, ignore_errors=True)
+        delete_tree(self.runs)
 
     def outcome(self) -> Outcome:
         """How it ended.
@@ -234,7 +236,7 @@ class PlanDirectory:
         """
         path = self.path / _RECOVERED
         try:
-            with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+            with loaded(path) as source, pa.ipc.open_file(source) as reader:
                 return reader.read_all()
         except (OSError, pa.ArrowInvalid) as error:
             raise StorageError(f"{path}: {error}; restore it from a copy") from error
@@ -250,38 +252,37 @@ class PlanDirectory:
         with written_beside(self.path) as beside:
             with pa.OSFile(str(beside), "wb") as sink, pa.ipc.new_file(sink, RECOVERED) as out:
                 out.write_table(table.unify_dictionaries())
-            sync_file(beside)
-            beside.rename(self.path / _RECOVERED)
+            keep(beside, self.path / _RECOVERED)
 
 
-def plan_directories(data_dir: Path, plans: str = PLANS) -> Iterator[tuple[str, PlanDirectory]]:
+def plan_directories(data_dir: Place, plans: str = PLANS) -> Iterator[tuple[str, PlanDirectory]]:
     """Every plan with its vhost, in whatever state."""
-    for path in sorted((data_dir / plans).glob("*/*")):
+    for path in matching(data_dir / plans, "*/*"):
         vhost = vhost_of_directory(path.parent.name)
         yield vhost, PlanDirectory(data_dir, vhost, path.name, plans)
 
 
-def unfinished(data_dir: Path, plans: str = PLANS) -> list[PlanDirectory]:
+def unfinished(data_dir: Place, plans: str = PLANS) -> list[PlanDirectory]:
     """Plans whose publishing may have begun."""
     return [each for _, each in plan_directories(data_dir, plans) if each.is_frozen and not each.is_done]
 
 
-def finished(data_dir: Path, vhost: str, plans: str = PLANS) -> list[PlanDirectory]:
+def finished(data_dir: Place, vhost: str, plans: str = PLANS) -> list[PlanDirectory]:
     """Plans of a vhost that were carried out."""
     return [each for name, each in plan_directories(data_dir, plans) if name == vhost and each.is_done]
 
 
-def covered_number(data_dir: Path, vhost: str, plans: str = PLANS) -> int:
+def covered_number(data_dir: Place, vhost: str, plans: str = PLANS) -> int:
     """The last manifest entry of which a finished plan of this vhost saw all, 0 when there is none."""
     outcomes = [each.outcome() for each in finished(data_dir, vhost, plans)]
     return max((each.number for each in outcomes if each.selection.is_of_all), default=0)
 
 
-def delete_unfrozen(data_dir: Path, plans: str = PLANS) -> None:
+def delete_unfrozen(data_dir: Place, plans: str = PLANS) -> None:
     """Delete plans that were never complete: nothing of them was published."""
     for _, each in plan_directories(data_dir, plans):
         if not each.is_frozen:
-            shutil.rmtree(each.path, ignore_errors=True)
+            delete_tree(each.path)
 
 
 class QueueOrder:
@@ -323,11 +324,11 @@ class QueueOrder:
         return [piece for piece in np.split(ids, cuts) if len(piece)]
 
 
-def read_order(runs: Path, parts: Iterable[RunPart]) -> QueueOrder:
+def read_order(runs: Place, parts: Iterable[RunPart]) -> QueueOrder:
     """The order of the queue whose parts these are."""
     batches = []
     for part in parts:
-        with pa.memory_map(str(runs / part.run)) as source, pa.ipc.open_file(source) as reader:
+        with loaded(runs / part.run) as source, pa.ipc.open_file(source) as reader:
             batches.append(reader.get_batch(part.batch))
     return QueueOrder(pa.Table.from_batches(batches, schema=SURVIVORS))
 

@@ -12,7 +12,6 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
@@ -20,15 +19,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leveret.model.errors import StorageError
+from leveret.pipeline.files import Place, opened
+from leveret.pipeline.message_runs import BODY, SHAPE, message_runs
 from leveret.pipeline.plan import PlanDirectory, QueueOrder, QueueOutcome, read_order
 from leveret.pipeline.settled import Int64s
-from leveret.wire.record import RECOVERY_STREAM_PREFIX, content_header, message_head
+from leveret.wire.record import RECOVERY_STREAM_PREFIX
+from leveret.wire.stream.publish import MessageRun
 
 PUBLISHERS_PER_CLIENT: Final = 200
 CONFIRM_TIMEOUT_S: Final = 60.0
 GROUPS_UNDER_WAY: Final = 2
 """Row groups whose confirms are not yet waited for: the broker syncs one while the next is read."""
-_COLUMNS: Final = ["exchange", "routing_key", "properties", "body"]
 _NEWS_INTERVAL_S: Final = 0.2
 
 
@@ -37,7 +38,7 @@ class Publisher(Protocol):
 
     last_sequence: int
 
-    def publish(self, entries: list[tuple[int, bytes]]) -> None: ...  # noqa: D102
+    def publish(self, run: MessageRun) -> None: ...  # noqa: D102
 
     def wait_confirmed(self, up_to: int, timeout_s: float) -> None: ...  # noqa: D102
 
@@ -103,11 +104,13 @@ class PlanPublisher:
         under_way: deque[dict[int, int]] = deque()
         for turn in range(max(map(len, sweeps), default=0)):
             pieces = [(index, pieces[turn]) for index, pieces in enumerate(sweeps) if turn < len(pieces)]
-            for entries in self._row_groups(orders, pieces):
-                last_ids = {index: batch[-1][0] for index, batch in entries.items()}
-                for index, batch in entries.items():
-                    publishers[index].publish(batch)
-                    self._sent += len(batch)
+            for group in self._row_groups(orders, pieces):
+                last_ids: dict[int, int] = {}
+                for index, first_id, messages in group:
+                    for run in message_runs(messages, first_id):
+                        publishers[index].publish(run)
+                        self._sent += run.count
+                    last_ids[index] = first_id + messages.num_rows - 1
                 under_way.append(last_ids)
                 if len(under_way) > GROUPS_UNDER_WAY:
                     _wait(publishers, under_way.popleft())
@@ -117,8 +120,8 @@ class PlanPublisher:
 
     def _row_groups(
         self, orders: list[QueueOrder], pieces: list[tuple[int, Int64s]]
-    ) -> Iterator[dict[int, list[tuple[int, bytes]]]]:
-        """Entries by queue (its index), in order; those of one row group at a time."""
+    ) -> Iterator[list[tuple[int, int, pa.Table]]]:
+        """Of one row group at a time: queue (its index), first id, messages whose ids go on from there."""
         ids = np.concatenate([piece for _, piece in pieces])
         queues = np.concatenate([np.full(len(piece), index, np.int64) for index, piece in pieces])
         places = np.concatenate([orders[index].places[piece - 1] for index, piece in pieces])
@@ -131,11 +134,7 @@ class PlanPublisher:
             rows = places[begin:end] & 0xFFFF_FFFF
             for first, last, messages in _messages(path, rows):
                 at = slice(begin + first, begin + last)
-                entries: dict[int, list[tuple[int, bytes]]] = {}
-                numbered = zip(queues[at].tolist(), ids[at].tolist(), messages, strict=True)
-                for queue, publishing_id, message in numbered:
-                    entries.setdefault(queue, []).append((publishing_id, message))
-                yield entries
+                yield list(_by_queue(queues[at], ids[at], messages))
 
     def _tell(self, now: bool = False) -> None:
         if self._sent and (now or time.monotonic() - self._told_s > _NEWS_INTERVAL_S):
@@ -148,35 +147,37 @@ def _wait(publishers: list[Publisher], last_ids: dict[int, int]) -> None:
         publishers[index].wait_confirmed(last_id, CONFIRM_TIMEOUT_S)
 
 
-def _messages(path: Path, rows: Int64s) -> Iterator[tuple[int, int, list[bytes]]]:
-    """Stored messages of ascending rows of a file, by row group: (first, last) place in `rows`, messages.
+def _by_queue(queues: Int64s, ids: Int64s, messages: pa.Table) -> Iterator[tuple[int, int, pa.Table]]:
+    """Messages of each queue, in order, cut where ids do not follow each other: (queue, first id, messages)."""
+    for queue in np.unique(queues).tolist():
+        rows = np.flatnonzero(queues == queue)
+        mine = messages if len(rows) == len(queues) else messages.take(pa.array(rows))
+        cuts = [0, *(np.flatnonzero(np.diff(ids[rows]) != 1) + 1).tolist(), len(rows)]
+        for begin, end in pairwise(cuts):
+            yield queue, int(ids[rows[begin]]), mine.slice(begin, end - begin)
+
+
+def _messages(path: Place, rows: Int64s) -> Iterator[tuple[int, int, pa.Table]]:
+    """Messages of ascending rows of a file, by row group: (first, last) place in `rows`, and as `message_runs` takes them.
 
     Raises:
         StorageError: the file cannot be read.
     """
     try:
-        with pq.ParquetFile(path, memory_map=True) as file:
+        with opened(path) as source, pq.ParquetFile(source, read_dictionary=SHAPE) as file:
             groups = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
             ends = np.cumsum(groups)
             begins = ends - groups
             cuts = np.searchsorted(rows, np.append(begins, ends[-1]))
             for group, (first, last) in enumerate(pairwise(cuts.tolist())):
                 if first < last:
-                    table = file.read_row_group(group, columns=_COLUMNS)
+                    table = file.read_row_group(group, columns=[*SHAPE, BODY])
                     chosen = rows[first:last] - begins[group]
                     if len(chosen) < table.num_rows:
                         table = table.take(pa.array(chosen))
-                    yield first, last, _entries(table)
+                    yield first, last, table
     except (OSError, pa.ArrowInvalid) as error:
         raise StorageError(f"{path}: {error}; restore the file from a copy and promote again") from error
-
-
-def _entries(table: pa.Table) -> list[bytes]:
-    columns = (table.column(name).to_pylist() for name in _COLUMNS)
-    return [
-        message_head(exchange, key, content_header(properties, len(body))) + body
-        for exchange, key, properties, body in zip(*columns, strict=True)
-    ]
 
 
 def queue_outcome(queue: str, order: QueueOrder) -> QueueOutcome:

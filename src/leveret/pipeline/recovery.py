@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -33,7 +32,7 @@ from leveret.model.errors import PreconditionFailed
 from leveret.pipeline import amqp_publish
 from leveret.pipeline.compare import ComparingClient
 from leveret.pipeline.console import Console
-from leveret.pipeline.files import locked, make_directory
+from leveret.pipeline.files import Place, delete_tree, locked, make_directory
 from leveret.pipeline.job import SCRATCH, RecoverJob
 from leveret.pipeline.manifest import Manifest, StoredFile
 from leveret.pipeline.origins import Origins
@@ -64,7 +63,7 @@ class ScanTask(NamedTuple):
     """Files of one vhost to look for survivors in."""
 
     vhost: str
-    run: Path
+    run: Place
     files: list[tuple[int, str]]
 
 
@@ -84,7 +83,7 @@ def run_recovery(job: RecoverJob, console: Console) -> None:
         LeveretError: what stands in the way; the next attempt goes on from there.
     """
     make_directory(job.root)
-    with locked(job.root / "recovery.lock", LOCK_TIMEOUT_S, "recovering"), Inbox() as inbox:
+    with locked(job.work / "recovery.lock", LOCK_TIMEOUT_S, "recovering"), Inbox() as inbox:
         Recovery(job, console, inbox).run()
 
 
@@ -102,7 +101,7 @@ class Recovery:
     def run(self) -> None:
         """Finish what is unfinished, then recover what is new."""
         job = self._job
-        shutil.rmtree(job.root / SCRATCH, ignore_errors=True)
+        delete_tree(job.root / SCRATCH)
         begun_s = time.monotonic()
         try:
             left = self._left()
@@ -130,7 +129,7 @@ class Recovery:
                 transferred=self._transferred(),
             )
         finally:
-            shutil.rmtree(job.root / SCRATCH, ignore_errors=True)
+            delete_tree(job.root / SCRATCH)
 
     def _transferred(self) -> dict[str, tuple[int, int]]:
         """By vhost, the id of the upstream's outgoing log, and up to which offset it was transferred."""
@@ -176,7 +175,7 @@ class Recovery:
         return any(count > 0 for count in left.values())
 
     def _begin_spark(self) -> None:
-        scratch = self._job.root / "spark" / "recovery"
+        scratch = self._job.work / "spark" / "recovery"
         shutil.rmtree(scratch, ignore_errors=True)
         make_directory(scratch)
         self._spark_start = self._threads.submit(start_session, "recovery", self._job.spark, scratch)

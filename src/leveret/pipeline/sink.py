@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -20,15 +19,17 @@ from pyspark.sql.datasource import (
 )
 
 from leveret.model.errors import LeveretError
+from leveret.pipeline.files import Place
 from leveret.pipeline.link import Link, link_of
 from leveret.pipeline.manifest import Manifest, StoredFile
 from leveret.pipeline.progress import report
 from leveret.pipeline.source import DESCRIPTOR, TransferOptions, read_options
 from leveret.pipeline.store import store_range
 from leveret.pipeline.stream_connection import ConnectionLost
+from leveret.pipeline.worker import spare_modules
 from leveret.wire.record import OUTGOING_STREAM
 
-_manifests: dict[Path, Manifest] = {}
+_manifests: dict[Place, Manifest] = {}
 
 
 class TransferCut(LeveretError):
@@ -49,6 +50,7 @@ class StoreSink(DataSource):
 
     def streamWriter(self, schema: object, overwrite: bool) -> StoreWriter:
         """The writer."""
+        spare_modules()
         return StoreWriter(read_options(self.options))
 
 
@@ -69,6 +71,7 @@ class StoreWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
         """Fetch and store every slice; on disk when this returns."""
+        spare_modules()
         stored = Stored([])
         for batch in iterator:
             for row in batch.to_pylist():
@@ -86,6 +89,7 @@ class StoreWriter(DataSourceStreamArrowWriter):
         Raises:
             TransferCut, TransferGap: not all of the batch; the driver starts the query anew.
         """
+        spare_modules()
         parts = [message for message in messages if isinstance(message, Stored)]
         for file in self._manifest().append([file for part in parts for file in part.files]):
             self._tell(file)

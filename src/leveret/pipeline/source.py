@@ -27,11 +27,16 @@ from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.origins import Origins
 from leveret.pipeline.progress import report
 from leveret.pipeline.stream_client import GapError, StreamClient
+from leveret.pipeline.worker import spare_modules
 from leveret.wire.record import OUTGOING_STREAM
 
 WAIT_S: Final = 1.0
 POLL_MIN_S: Final = 0.02
 POLL_MAX_S: Final = 0.2
+FLOOD_BYTES_MIN: Final = 16_000_000
+FLOOD_SHARE: Final = 0.75
+FLOOD_POLL_S: Final = 0.1
+"""While more than that comes between two batches, they are made larger: up to a share of the largest."""
 TELL_INTERVAL_S: Final = 0.25
 ACKNOWLEDGE_INTERVAL_S: Final = 10.0
 SLICE_BYTES_MIN: Final = 8_000_000
@@ -103,18 +108,27 @@ class UpstreamReader(DataSourceStreamReader):
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """Where to transfer to next; waits up to a second for news, so that idling costs nothing."""
+        spare_modules()
         self._acknowledge()
         time.sleep(max(0.0, self._next_batch_s - time.monotonic()))
         deadline_s = time.monotonic() + WAIT_S
         pause_s = POLL_MIN_S
+        seen = start
         while True:
             found = {vhost: self._look(vhost, start.get(vhost, -1)) for vhost in self._job.vhosts}
             ends = self._limited(start, {vhost: end for vhost, end in found.items() if end >= 0})
-            if ends != start or time.monotonic() + pause_s > deadline_s:
+            is_flood = ends != seen and self._is_flood(start, ends)
+            if (ends != start and not is_flood) or time.monotonic() + pause_s > deadline_s:
                 self._next_batch_s = time.monotonic() + self._job.batch_interval_ms / 1000
                 return ends
+            seen = ends
+            pause_s = FLOOD_POLL_S if is_flood else min(pause_s * 1.5, POLL_MAX_S)
             time.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, POLL_MAX_S)
+
+    def _is_flood(self, start: Offsets, ends: Offsets) -> bool:
+        """Whether so much comes that it pays to wait for more: Spark's own work is the same for any batch."""
+        news = sum((end - start.get(vhost, end)) * self._bytes_of(vhost) for vhost, end in ends.items())
+        return FLOOD_BYTES_MIN < news < self._job.batch_bytes_max * FLOOD_SHARE
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """At most as many tasks as cores, none of them small unless all are."""
@@ -131,6 +145,7 @@ class UpstreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The descriptors of a task."""
+        spare_modules()
         assert isinstance(partition, Slices)
         rows = [dict(zip(_DESCRIPTORS.names, piece, strict=True)) for piece in partition.slices]
         yield pa.RecordBatch.from_pylist(rows, schema=_DESCRIPTORS)

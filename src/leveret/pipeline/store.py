@@ -19,9 +19,14 @@ import pyarrow.parquet as pq
 
 from leveret.pipeline.decode import RECORDS, SETTLEMENTS, Decoder
 from leveret.pipeline.files import (
+    Place,
+    keep,
+    loaded,
     make_directory,
+    name_in,
+    sweepable,
     sync_directory,
-    sync_file,
+    uncache,
     vhost_directory,
     written_beside,
 )
@@ -33,7 +38,7 @@ DATA: Final = "data"
 SETTLED: Final = ".settled"
 
 
-def store_range(data_dir: Path, vhost: str, chunks: Iterable[bytes | memoryview]) -> StoredFile | None:
+def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview]) -> StoredFile | None:
     """Store chunks that continue each other; on disk when this returns, unless there were none.
 
     Memory is bounded by a run of 16 MB, however long the range.
@@ -46,23 +51,23 @@ def store_range(data_dir: Path, vhost: str, chunks: Iterable[bytes | memoryview]
     first = next(runs, None)
     if first is None:
         return None
-    directory = data_dir / DATA / vhost_directory(vhost)
+    directory: Place = data_dir / DATA / vhost_directory(vhost)
     make_directory(directory)
     decoder = Decoder(vhost)
     with written_beside(directory) as beside:
         settled = _write_records(beside, decoder, chain((first,), runs))
-        size = sync_file(beside)
-        path = directory / f"{decoder.first:020}-{decoder.next:020}.parquet"
-        beside.rename(path)
-    sidecar = path.with_suffix(SETTLED) if settled.num_rows else None
+        path: Place = directory / f"{decoder.first:020}-{decoder.next:020}.parquet"
+        size = keep(beside, path)
+        uncache(path)
+    sidecar: Place | None = path.with_suffix(SETTLED) if settled.num_rows else None
     if sidecar:
         size += store_settlements(sidecar, settled)
     sync_directory(directory)
     parts = list(decoder.parts.values())
     return StoredFile(
         vhost=vhost,
-        path=str(path.relative_to(data_dir)),
-        settlements=str(sidecar.relative_to(data_dir)) if sidecar else "",
+        path=name_in(data_dir, path),
+        settlements=name_in(data_dir, sidecar) if sidecar else "",
         first=decoder.first,
         next=decoder.next,
         records=decoder.records,
@@ -73,9 +78,9 @@ def store_range(data_dir: Path, vhost: str, chunks: Iterable[bytes | memoryview]
     )
 
 
-def read_settlements(path: Path) -> pa.Table:
+def read_settlements(place: Place) -> pa.Table:
     """A sidecar, after SETTLEMENTS."""
-    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+    with loaded(place) as source, pa.ipc.open_file(source) as reader:
         return reader.read_all()
 
 
@@ -83,10 +88,10 @@ def delete_orphans(manifest: Manifest) -> int:
     """Delete files that no manifest entry names; only while no transfer runs. Returns how many."""
     with manifest.locked():
         known = {name for file in manifest.files() for name in (file.path, file.settlements)}
-        present = (manifest.data_dir / DATA).glob("*/*")
-        orphans = [path for path in present if str(path.relative_to(manifest.data_dir)) not in known]
-        for path in orphans:
-            path.unlink(missing_ok=True)
+        present = sweepable(manifest.data_dir / DATA)
+        orphans = [place for place in present if name_in(manifest.data_dir, place) not in known]
+        for place in orphans:
+            place.unlink(missing_ok=True)
     return len(orphans)
 
 
@@ -119,18 +124,16 @@ def _write_records(path: Path, decoder: Decoder, runs: Iterable[list[bytes | mem
     return pa.Table.from_batches(settled, schema=SETTLEMENTS).unify_dictionaries().combine_chunks()
 
 
-def store_settlements(path: Path, settled: pa.Table) -> int:
+def store_settlements(place: Place, settled: pa.Table) -> int:
     """Write the sidecar; returns its octets."""
-    with written_beside(path.parent) as beside:
+    with written_beside(place.parent) as beside:
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         with (
             pa.OSFile(str(beside), "wb") as sink,
             pa.ipc.new_file(sink, SETTLEMENTS, options=options) as out,
         ):
             out.write_table(settled)
-        size = sync_file(beside)
-        beside.rename(path)
-    return size
+        return keep(beside, place)
 
 
 def _runs(chunks: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:

@@ -51,18 +51,15 @@ from leveret.wire.stream.commands import (
     UnsubscribeResponse,
 )
 from leveret.wire.stream.fields import OffsetSpec, OffsetType, StreamMetadata
-from leveret.wire.stream.publish import encode_publish
+from leveret.wire.stream.publish import MessageRun, run_head
 
 CREDIT: Final = 256
 """Chunks under way. TCP bounds the octets; this only has to outlast a round trip to a far site."""
-UNCONFIRMED_MAX: Final = 32768
-"""Messages under way. Their confirms (8 octets each) must fit into the sockets' buffers."""
+UNCONFIRMED_MAX: Final = 1024
+"""Runs of messages under way. Their confirms must fit into the sockets' buffers."""
 PUBLISHERS_MAX: Final = 256
-_ENTRY_HEAD_BYTES: Final = 12
-_PUBLISH_HEAD_BYTES: Final = 9
 
 Endpoint: TypeAlias = tuple[str, int]
-Entry: TypeAlias = tuple[int, bytes]
 
 
 class Unreachable(LeveretError):
@@ -245,7 +242,8 @@ class StreamClient:
                 publisher.confirmed(command.publishing_ids)
             case PublishError():
                 code = command.failures[0].code if command.failures else Code.INTERNAL_ERROR
-                raise self.connection.refusal(code, f"{len(command.failures)} messages")
+                ids = ", ".join(str(each.publishing_id) for each in command.failures[:3])
+                raise self.connection.refusal(code, f"messages up to number {ids}")
 
     def _chunks(self, stream: str, subscription: int, start: int, end: int) -> Iterator[memoryview]:
         """The chunks of a subscription, as many credits given as chunks came."""
@@ -308,21 +306,20 @@ class RecoveryPublisher:
         self._connection = connection
         self._number = number
         self._forget = forget
-        self._sent: deque[int] = deque()
+        self._sent: deque[tuple[int, int]] = deque()
         self._early: set[int] = set()
 
-    def publish(self, entries: list[Entry]) -> None:
-        """Send (id, stored message) in ascending order of ids; waits while too many are unconfirmed.
+    def publish(self, run: MessageRun) -> None:
+        """Send stored messages, in ascending order of ids; waits while too many runs are unconfirmed.
 
         Raises:
             Refusal: the server declined some of them.
             ConnectionLost: what is not confirmed may or may not be stored; ask a new publisher.
         """
-        for batch in _batches(entries, self._connection.frame_max_bytes):
-            while len(self._sent) >= UNCONFIRMED_MAX:
-                self._connection.await_command(PublishConfirm)
-            self._sent.extend([publishing_id for publishing_id, _ in batch])
-            self._connection.send(encode_publish(self._number, batch))
+        while len(self._sent) >= UNCONFIRMED_MAX:
+            self._connection.await_command(PublishConfirm)
+        self._sent.append((run.first, run.last))
+        self._connection.send(run_head(self._number, run), run.data)
 
     def wait_confirmed(self, up_to: int, timeout_s: float) -> None:
         """Return when every id sent that is not above `up_to` is durable at the server.
@@ -333,9 +330,9 @@ class RecoveryPublisher:
         """
         link = self._connection
         deadline = time.monotonic() + timeout_s
-        while self._sent and self._sent[0] <= up_to:
+        while self._sent and self._sent[0][0] <= up_to:
             if (left := deadline - time.monotonic()) <= 0:
-                link.lose(f"{len(self._sent)} messages are unconfirmed after {timeout_s} s")
+                link.lose(f"{len(self._sent)} runs of messages are unconfirmed after {timeout_s} s")
             link.set_timeout(left)
             link.await_command(PublishConfirm)
         link.set_timeout()
@@ -347,20 +344,7 @@ class RecoveryPublisher:
         link.request(DeletePublisher(link.next_id(), self._number), DeletePublisherResponse)
 
     def confirmed(self, publishing_ids: list[int]) -> None:
-        """Note what the server says is durable; called by the client."""
+        """Note which runs, by the id of their last message, the server says are durable; called by the client."""
         self._early.update(publishing_ids)
-        while self._sent and self._sent[0] in self._early:
-            self._early.remove(self._sent.popleft())
-
-
-def _batches(entries: list[Entry], frame_max_bytes: int) -> Iterator[list[Entry]]:
-    """Cut into frames no longer than agreed; a message that is longer by itself gets its own."""
-    first, size = 0, _PUBLISH_HEAD_BYTES
-    for index, (_, body) in enumerate(entries):
-        added = _ENTRY_HEAD_BYTES + len(body)
-        if size + added > frame_max_bytes and index > first:
-            yield entries[first:index]
-            first, size = index, _PUBLISH_HEAD_BYTES
-        size += added
-    if entries:
-        yield entries[first:]
+        while self._sent and self._sent[0][1] in self._early:
+            self._early.remove(self._sent.popleft()[1])

@@ -205,14 +205,15 @@ class StreamConnection:
         except (OSError, PeerError) as error:
             self.lose(str(error))
 
-    def send(self, octets: bytes | memoryview) -> None:
-        """Send whole frames.
+    def send(self, *octets: bytes | memoryview) -> None:
+        """Send whole frames, which may be in pieces.
 
         Raises:
             ConnectionLost: the connection ended, or the server took nothing for too long.
         """
         try:
-            self._socket.sendall(octets)
+            for piece in octets:
+                self._socket.sendall(piece)
         except (BlockingIOError, TimeoutError):
             self.lose("nothing could be sent before the timeout")
         except OSError as error:

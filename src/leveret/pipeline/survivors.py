@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,7 @@ import pyarrow.parquet as pq
 
 from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.pipeline.decode import MESSAGE, SETTLEMENT
-from leveret.pipeline.files import sync_directory, sync_file, written_beside
+from leveret.pipeline.files import Place, keep, opened, sync_directory, written_beside
 from leveret.pipeline.job import EVERYTHING, PLANS, Selection
 from leveret.pipeline.manifest import Manifest, StoredFile
 from leveret.pipeline.plan import SURVIVORS, RunPart, covered_number, finished
@@ -79,11 +78,11 @@ def may_have_survivors(file: StoredFile, masks: Masks, selection: Selection = EV
 
 
 def write_run(
-    data_dir: Path,
+    data_dir: Place,
     vhost: str,
     files: Iterable[tuple[int, str]],
     masks: Masks,
-    run: Path,
+    run: Place,
     selection: Selection = EVERYTHING,
 ) -> list[RunPart]:
     """Write the survivors in (number, path) files to `run`; nothing is written when there are none.
@@ -103,8 +102,7 @@ def write_run(
             for batches in found.values():
                 table = pa.Table.from_batches(batches).cast(SURVIVORS).combine_chunks()
                 writer.write_batch(table.to_batches()[0])
-        sync_file(beside)
-        beside.rename(run)
+        keep(beside, run)
     sync_directory(run.parent)
     return [
         RunPart(run.name, index, queue, sum(batch.num_rows for batch in batches))
@@ -113,7 +111,7 @@ def write_run(
 
 
 def _survivors_of(
-    path: Path, vhost: str, masks: Masks, selection: Selection
+    path: Place, vhost: str, masks: Masks, selection: Selection
 ) -> list[tuple[QueueLife, pa.Table]]:
     """Keys of the survivors in a file, with the number of their row; by queue and epoch."""
     keys = _keys_of(path)
@@ -133,16 +131,15 @@ def _survivors_of(
     return found
 
 
-def _keys_of(path: Path) -> pa.Table:
+def _keys_of(path: Place) -> pa.Table:
     try:
-        return pq.read_table(
-            path, columns=_KEYS, read_dictionary=["queue"], memory_map=True, partitioning=None
-        )
+        with opened(path) as source:
+            return pq.read_table(source, columns=_KEYS, read_dictionary=["queue"], partitioning=None)
     except (OSError, pa.ArrowInvalid) as error:
         raise StorageError(f"{path}: {error}; restore the file from a copy and promote again") from error
 
 
-def _add_settled(ranges: Ranges, data_dir: Path, file: StoredFile, selection: Selection) -> None:
+def _add_settled(ranges: Ranges, data_dir: Place, file: StoredFile, selection: Selection) -> None:
     """Take in what a file settles, up to the time that is asked for."""
     as_of_ms = selection.as_of_ms
     if as_of_ms is not None and file.min_ms > as_of_ms:
@@ -163,14 +160,15 @@ def _add_settled(ranges: Ranges, data_dir: Path, file: StoredFile, selection: Se
             ) from error
 
 
-def _add_settled_by(ranges: Ranges, path: Path, vhost: str, as_of_ms: int) -> None:
-    records = pq.read_table(
-        path,
-        columns=["queue", "queue_epoch", "body"],
-        read_dictionary=["queue"],
-        filters=[("kind", "=", SETTLEMENT), ("timestamp_ms", "<=", as_of_ms)],
-        partitioning=None,
-    )
+def _add_settled_by(ranges: Ranges, path: Place, vhost: str, as_of_ms: int) -> None:
+    with opened(path) as source:
+        records = pq.read_table(
+            source,
+            columns=["queue", "queue_epoch", "body"],
+            read_dictionary=["queue"],
+            filters=[("kind", "=", SETTLEMENT), ("timestamp_ms", "<=", as_of_ms)],
+            partitioning=None,
+        )
     bodies = records.column("body").to_pylist()
     for life, rows in rows_by_life(vhost, records):
         settled = [each for row in rows for each in decode_settlements(bodies[row])]

@@ -44,8 +44,8 @@ def run_transfer(job: TransferJob, console: Console) -> None:
         ConfigError: there is no Java.
     """
     make_directory(job.root)
-    with locked(job.root / "transfer.lock", LOCK_TIMEOUT_S, "transferring"), Inbox() as inbox:
-        scratch = job.root / "spark" / "transfer"
+    with locked(job.work / "transfer.lock", LOCK_TIMEOUT_S, "transferring"), Inbox() as inbox:
+        scratch = job.work / "spark" / "transfer"
         shutil.rmtree(scratch, ignore_errors=True)
         make_directory(scratch)
         spark = start_session("transfer", job.spark, scratch)
@@ -63,7 +63,7 @@ class Transfer:
         self._spark = spark
         self._inbox = inbox
         self._console = console
-        self._checkpoint = job.root / "spark" / "transfer" / "checkpoint"
+        self._checkpoint = job.work / "spark" / "transfer" / "checkpoint"
         self._compaction = Compaction(spark)
         self._stored: dict[str, int] = {}
         self._links: dict[str, Event] = {}
@@ -98,7 +98,8 @@ class Transfer:
     def _start(self) -> StreamingQuery:
         """Start the query from the manifest."""
         manifest = Manifest(self._job.root)
-        sweep(manifest)
+        manifest.check()
+        sweep(manifest, self._job.work)
         self._stored = dict(manifest.next_by_vhost)
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         cores = self._spark.sparkContext.defaultParallelism

@@ -74,8 +74,8 @@ class AmqpListener:
         if self._ticker is None:
             self._ticker = asyncio.get_running_loop().create_task(self._tick())
 
-    def alarms_changed(self) -> None:
-        """Other alarms are in effect: blocked publishers may go on."""
+    def go_on(self) -> None:
+        """Things have changed, alarms perhaps: whoever waits may go on."""
         for peer in list(self.peers):
             peer.go_on()
 

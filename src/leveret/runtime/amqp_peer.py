@@ -20,7 +20,8 @@ from leveret.runtime import connection_log
 from leveret.runtime.addresses import is_loopback
 from leveret.runtime.held_output import HeldOutput
 from leveret.runtime.tls import tls_peer
-from leveret.session.amqp091.connection import ClientConnection, Stall, State
+from leveret.session.amqp091.connection import ClientConnection, State
+from leveret.session.amqp091.stalls import Stall
 from leveret.session.amqp10 import Amqp10Session
 from leveret.wire.amqp091 import AMQP10_HEADERS
 from leveret.wire.proxy_protocol import Proxied

@@ -42,6 +42,9 @@ from leveret.wire.chunk import Header
 
 logger = logging.getLogger(__name__)
 
+Part: TypeAlias = Callable[[], Callable[[bool], None]]
+"""Makes one more part of an outcome (core.confirms)."""
+
 Buried: TypeAlias = tuple[Queue, DeadLetters, set[Queue]]
 """Where messages died, which ones, and who is to have them."""
 
@@ -72,8 +75,14 @@ class Beyond(Protocol):
     def concerns(self, queue: object) -> bool:
         """Whether anybody else has to keep what goes to the queue."""
 
-    def when_safe(self, queue: Queue, told: Callable[[bool], None]) -> None:
-        """Tell once they have all that the queue was given up to this flush, or that it was refused."""
+    def when_kept(self, batch: Batch, part: Part) -> None:
+        """For each that has to keep something of a batch which was flushed now: tell a part whether it does."""
+
+    def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
+        """The same of all that these queues were given up to this flush."""
+
+    def flushed(self, queue: Queue) -> None:
+        """What is due for the queue in this flush was done."""
 
     def share(self, changes: list[Change], known: Callable[[], None]) -> None:
         """Tell all nodes of changes of definitions; `known` when all that live have them."""
@@ -102,6 +111,7 @@ class Engine:
         outbox: sessions that have octets to send.
         peers: the socket of each session.
         beyond: other nodes; None for a node alone.
+        clock_ms: the time.
     """
 
     def __init__(
@@ -115,7 +125,7 @@ class Engine:
         on_bug: Callable[[], None],
     ) -> None:
         """Wire the rooms together; nothing runs until `touch`."""
-        self._clock_ms = clock_ms
+        self.clock_ms = clock_ms
         self._deadlines = Deadlines(clock_ms, self._due)
         self._on_bug = on_bug
         self.beyond: Beyond | None = None
@@ -178,7 +188,7 @@ class Engine:
         self._scheduled = False
         self._flush_number += 1
         broker = self._broker
-        now_ms = self._clock_ms()
+        now_ms = self.clock_ms()
         for _ in range(DEATHS_MAX):
             dirty, broker.dirty = broker.dirty, {}
             # All messages before any settlement: a crash may keep the publishes of a transaction without its
@@ -214,6 +224,8 @@ class Engine:
                 queue.dispatch(now_ms)
                 self._bury(queue, now_ms)
             self._queues.append_settlements(queue)
+            if self.beyond is not None:
+                self.beyond.flushed(queue)
         except Corrupt as error:
             self.take_down(queue, error)
         except StorageError as error:
@@ -277,12 +289,13 @@ class Engine:
         outcome = Outcome(lambda ok: self._settle_buried([grave]) if ok else self._bury_later(queue, letters))
         durable = outcome.part()
         self._commit.when_durable(lambda: durable(True))
-        self._await_beyond(takers, outcome)
+        if self.beyond is not None:
+            self.beyond.when_taken(takers, outcome.part)
         outcome.seal()
 
     def _bury_later(self, queue: Queue, letters: DeadLetters) -> None:
         queue.bury_again(letters)
-        self._deadlines.set(queue, self._clock_ms() + RETRY_MS)
+        self._deadlines.set(queue, self.clock_ms() + RETRY_MS)
 
     def _mark(self, queue: Queue) -> None:
         if self._broker.queues.get(queue.key) is queue:
@@ -297,6 +310,8 @@ class Engine:
     def _follow_replication(self) -> None:
         changes, self._broker.replication_changes = self._broker.replication_changes, []
         for queue in changes:
+            if queue.is_remote:
+                continue
             # What was appended in this flush is copied by `follow` itself, and skipped when it comes again.
             if queue.replicated and queue.key in self._broker.queues:
                 self._collector.resume([queue])
@@ -336,6 +351,14 @@ class Engine:
             self._commit.when_durable(promise)
         else:
             self._commit.when_durable(lambda: promise() if sharing.is_known else sharing.then.append(promise))
+
+    async def all_known(self) -> None:
+        """Return once all nodes know of the definitions that were flushed so far."""
+        sharing = self._sharing
+        if sharing is not None and not sharing.is_known:
+            known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            sharing.then.append(lambda: None if known.done() else known.set_result(None))
+            await known
 
     def _definitions_known(self) -> None:
         self._broker.changes_in_flight -= 1
@@ -395,14 +418,9 @@ class Engine:
         if batch.needs_sync:
             durable = outcome.part()
             self._commit.when_confirmable(lambda: durable(True), lambda: durable(False))
-        self._await_beyond(batch.queues, outcome)
+        if self.beyond is not None:
+            self.beyond.when_kept(batch, outcome.part)
         outcome.seal()
-
-    def _await_beyond(self, queues: Iterable[object], outcome: Outcome) -> None:
-        beyond = self.beyond
-        for queue in queues:
-            if beyond is not None and isinstance(queue, Queue) and beyond.concerns(queue):
-                beyond.when_safe(queue, outcome.part())
 
     def _tell_soon(self, channel: Channel, batch: Batch, *, ok: bool) -> None:
         """Many batches become safe with one message of another node: what is told of them is written at once."""

@@ -15,7 +15,7 @@ from leveret.model.definitions import User
 from leveret.model.errors import AccessRefused, AuthenticationFailed
 from leveret.runtime import connection_log
 from leveret.session.certificate import LoginRule
-from leveret.session.host import Limits, Sender
+from leveret.session.host import Leaders, Limits, Sender
 
 
 class Authority:
@@ -142,6 +142,7 @@ class AmqpHost:
         alarms: Alarms,
     ) -> None:
         """Take what connections are offered."""
+        self.leaders: Leaders | None = None
         self.broker = authority.broker
         self.outbox = outbox
         self.cluster_name = cluster_name

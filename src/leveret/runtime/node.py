@@ -18,7 +18,7 @@ import time
 from collections.abc import Coroutine, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import leveret
 from leveret.config import Config
@@ -50,6 +50,9 @@ from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Chunk
 
+if TYPE_CHECKING:
+    from leveret.runtime.cluster.coordinator import Coordinator
+
 logger = logging.getLogger(__name__)
 
 _RETAIN_EVERY_S: Final = 5.0
@@ -68,6 +71,9 @@ class Node:
         schema_sync: schema replication, both sides.
         standby: the downstream side of message replication.
         replication: who follows it, or whom it follows; set by the one who builds it.
+        cluster: the cluster it is a member of, None for none; set by the one who builds it.
+        coordinator: brings it together with that cluster.
+        stores: the logs of its queues.
         maintenance: takes the node out of service for clients.
         failed: set when the disk failed for good; the process must end.
     """
@@ -87,6 +93,8 @@ class Node:
         self.started_at_ms = clock_ms()
         self.failed = asyncio.Event()
         self.replication: Any = None
+        self.cluster: Any = None
+        self.coordinator: Coordinator | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._shown: dict[str, Queue] = {}
         self._tls: ssl.SSLContext | None = None
@@ -97,18 +105,18 @@ class Node:
             fsync=storage.durability == "fsync", on_failure=self._disk_failed
         )
         self._definitions = DefinitionsStore(self.tree.log(data_dir / "definitions"), self.commits, clock_ms)
-        self._stores = Stores(self.tree, self.commits, clock_ms, storage.segment_bytes_max)
-        self._stores.use_marks(self._definitions.has_log, self._definitions.mark_log)
-        self._queues = self._stores.queues
+        self.stores = Stores(self.tree, self.commits, clock_ms, storage.segment_bytes_max)
+        self.stores.use_marks(self._definitions.has_log, self._definitions.mark_log)
+        self._queues = self.stores.queues
         self.broker = Broker(
-            self._stores.read,
+            self.stores.read,
             default_queue_type=config.objects.default_queue_type,
             queue_max=config.objects.queue_max,
         )
         self.collector = Collector(
             self.tree,
             clock_ms,
-            self._stores.log,
+            self.stores.log,
             self.commits.settle,
             segment_bytes_max=storage.segment_bytes_max,
             retain_bytes_max=config.standby.retention_bytes_max,
@@ -119,7 +127,7 @@ class Node:
         self.engine = Engine(
             self.broker,
             self.commits,
-            self._stores,
+            self.stores,
             self._definitions,
             self.collector,
             clock_ms,
@@ -154,11 +162,11 @@ class Node:
             self.authority, config.node_name, self.schema_sync.serve_request, self.schema_sync.state
         )
         self.amqp = AmqpListener(host, schema_host, self.engine, clock_ms, config.listeners)
-        self.alarms.on_change.append(self.amqp.alarms_changed)
+        self.alarms.on_change.append(self.amqp.go_on)
         self.stream_door = StreamDoor(
             self.authority,
             self.collector,
-            self._stores.streams,
+            self.stores.streams,
             self.engine,
             self.commits,
             node_name=config.node_name,
@@ -168,7 +176,7 @@ class Node:
             certificate_login=config.certificate_login,
             clock_ms=clock_ms,
         )
-        self._stores.streams.on_commit = self.stream_door.wake
+        self.stores.streams.on_commit = self.stream_door.wake
         self.streams = StreamListener(
             self.stream_door,
             frame_max_bytes=config.streams.frame_max_bytes,
@@ -258,24 +266,31 @@ class Node:
     async def _restore(self) -> None:
         broker = self.broker
         stored = self._definitions.definitions
-        if not self._definitions.next_offset and self._stores.has_logs():
+        if not self._definitions.next_offset and self.stores.has_logs():
             # Were this taken for a first start, the logs would be removed as nobody's.
             raise StorageError(
                 f"{self.data_dir / 'definitions'} is missing or empty, and yet there are logs of queues: restore "
                 f"it from a copy, or move {self.data_dir} aside to start anew; nothing was changed"
             )
         epochs = [queue.epoch for queue in stored.by_kind["queues"].values() if isinstance(queue, d.Queue)]
-        self._restore_definitions()
-        queues = list(broker.queues.values())
-        self._stores.remove_orphans(set(epochs))
+        if self.coordinator is None or self.coordinator.is_founder:
+            self._restore_definitions()
+        if self.coordinator is not None:
+            self.coordinator.take_definitions(stored)
+            epochs = [queue.epoch for queue in broker.queues.values()]
+        queues = broker.led_queues()
+        self.stores.remove_orphans(set(epochs))
         for count, queue in enumerate(queues):
-            self._stores.recover(queue)
+            self.stores.recover(queue)
             if count % _RECOVERED_AT_ONCE == 0:
                 # A lease that was won is kept alive meanwhile: of thousands of queues it would end before this does.
                 await asyncio.sleep(0)
         await self._restore_outgoing(queues)
         # Times to live, and of queues, go on.
         broker.dirty |= {queue: None for queue in queues if queue.damage is None}
+        if self.coordinator is not None and not self.coordinator.is_founder:
+            # The cluster has its users and vhosts.
+            return
         if self._boot_definitions.is_configured:
             self._boot_definitions.into(broker)
         elif not stored.by_kind["users"] and not stored.by_kind["vhosts"]:
@@ -332,10 +347,10 @@ class Node:
 
         What is appended to the tree's logs from now on is to be told by `replayed`.
         """
-        self._stores.show()
+        self.stores.show()
         self._restore_definitions()
         for queue in self.broker.queues.values():
-            self._stores.recover(queue)
+            self.stores.recover(queue)
             self._shown[log_name(queue)] = queue
         self._quieten()
         self.alarms.probe()
@@ -345,7 +360,7 @@ class Node:
         if name == "definitions":
             self._replay_definitions(chunk)
         elif name in self._shown:
-            self._stores.replayed(self._shown[name], log, chunk)
+            self.stores.replayed(self._shown[name], log, chunk)
 
     def _replay_definitions(self, chunk: Chunk) -> None:
         for change in self._definitions.replayed(chunk):
@@ -354,7 +369,7 @@ class Node:
                 case d.Put(d.Queue() as definition):
                     self._show_new(self.broker.queues.get(definition.key))
         for queue in self.broker.deleted:
-            self._stores.forget(queue)
+            self.stores.forget(queue)
             self._shown.pop(log_name(queue), None)
         self._quieten()
 
@@ -366,7 +381,7 @@ class Node:
         log = self.tree.logs.get(log_name(queue))
         if log is not None:
             for chunk in log.read(0, sys.maxsize):
-                self._stores.replayed(queue, log, chunk)
+                self.stores.replayed(queue, log, chunk)
 
     def queue_of(self, name: str) -> tuple[str, str] | None:
         """The vhost and name of the queue whose log has that name in the tree."""
@@ -414,7 +429,7 @@ class Node:
         self.engine.stop()
         self.commits.close()
         self.collector.close()
-        self._stores.close()
+        self.stores.close()
         self._definitions.close()
 
     async def _settle(self) -> None:
@@ -443,8 +458,8 @@ class Node:
         while True:
             await asyncio.sleep(_RETAIN_EVERY_S)
             self.collector.retain()
-            self._stores.streams.retain()
-            self.collector.resume(list(self.broker.queues.values()))
+            self.stores.streams.retain()
+            self.collector.resume(self.broker.led_queues())
 
     # -- what the doors use -------------------------------------------------------------------
 
@@ -454,6 +469,7 @@ class Node:
         self._follow_cluster_name()
         self.engine.flush()
         await self.commits.settle()
+        await self.engine.all_known()
 
     def _follow_cluster_name(self) -> None:
         """AMQP clients are told the name that an operator gave, else the configured one."""
@@ -466,7 +482,7 @@ class Node:
         vhosts = self.broker.definitions.by_kind["vhosts"]
         tagged = {name for (name,), vhost in vhosts.items() if STANDBY_TAG in getattr(vhost, "tags", ())}
         for name in tagged:
-            self.collector.open_tagged(name, self.broker.vhost_queues(name))
+            self.collector.open_tagged(name, [queue for queue in self.broker.led_queues() if queue.key[0] == name])
         for name in set(self.collector.logs) - tagged:
             self.collector.close_vhost(name, delete=(name,) not in vhosts)
 
@@ -504,7 +520,7 @@ class Node:
 
     def delete_outgoing_logs(self) -> list[dict[str, Any]]:
         """Delete what is collected for downstreams; see Collector."""
-        rows = self.collector.delete_all(list(self.broker.queues.values()))
+        rows = self.collector.delete_all(self.broker.led_queues())
         self._follow_tags()
         return rows
 
@@ -516,10 +532,10 @@ class Node:
         now = clock_ms()
         for (vhost, name), queue in sorted(self.broker.queues.items()):
             log = self.collector.logs.get(vhost)
-            if queue.replicated and log is not None and queue.damage is None:
+            if queue.replicated and not queue.is_remote and log is not None and queue.damage is None:
                 oldest = None
                 with suppress(StopIteration):
-                    oldest = self._stores.oldest_timestamp_ms(queue)
+                    oldest = self.stores.oldest_timestamp_ms(queue)
                 collected = log.position_of(queue)
                 yield {
                     "queue": name,

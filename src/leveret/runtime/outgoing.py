@@ -37,6 +37,7 @@ from leveret.core.stream import Stream
 from leveret.model.errors import StorageError
 from leveret.runtime.outgoing_log import Key, OutgoingLog, remove_log
 from leveret.storage.log import Log, sync_descriptors
+from leveret.storage.log_reader import uncache
 from leveret.storage.summary import summarise
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Header
@@ -270,6 +271,9 @@ class Collector:
                     log.commit(end, last)
                     for segment in log.log.take_sealed():
                         self._executor.submit(summarise, segment)
+            for log in self.logs.values():
+                if transferred := log.take_transferred():
+                    self._executor.submit(uncache, transferred)
 
     def retain(self) -> None:
         """Drop what is beyond the configured size or age, or is transferred; first keep how far downstreams are."""

@@ -19,6 +19,7 @@ from leveret.core.stream import Stream
 from leveret.model.errors import StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime.committed_log import CommittedLog
+from leveret.storage.log_reader import Extent
 from leveret.storage.state_file import StateFile
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import (
@@ -98,6 +99,8 @@ class OutgoingLog(CommittedLog):
             self._failed_file.save({})
         super().__init__(log, last_chunk_id, gone=_GONE)
         self.log_id = self._identify()
+        # What is older was hardly read at the start.
+        self._cached_from = self.log.next_offset
 
     def _identify(self) -> int:
         """What the log is called; one in which nothing is yet gets a name, as its segments may have been lost."""
@@ -237,6 +240,19 @@ class OutgoingLog(CommittedLog):
     def transferred_offset(self) -> int:
         """All known downstreams have everything before this; the begin of the log when none is known."""
         return min((each.offset for each in self.downstreams.values()), default=self.first_offset)
+
+    def take_transferred(self) -> list[Extent]:
+        """What all known downstreams have since the last call: of the octets just written nobody needs these now."""
+        end = self.transferred_offset
+        if end <= self._cached_from:
+            return []
+        try:
+            extents = self.log.extents(self._cached_from, end)
+        except StorageError as error:
+            logger.warning("outgoing_log_not_uncached log=%s error=%s", self.log.directory, error)
+            return []
+        self._cached_from = end
+        return extents
 
     # -- durability ---------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from leveret.core.head import Head, Run
 from leveret.core.offsets import OffsetSet
-from leveret.core.queue import Queue
+from leveret.core.queue import Numbered, Queue
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.log_home import LogHome, take_down
@@ -54,7 +54,7 @@ class Replay:
         header = chunk.header
         for kind, name, value in decode_trailer(chunk.trailer):
             if kind == Attribute.SEQUENCE:
-                self._queue.sequences[name] = value
+                self._queue.logged_sequences({name: value})
             elif kind == Attribute.EXPIRES:
                 self._queue.may_expire = True
         if header.type == ChunkType.TRACKING:
@@ -155,6 +155,14 @@ class QueueStore:
         if self.replays is not None:
             self.replays.pop(queue, None)
 
+    def cede(self, queue: Queue) -> None:
+        """Another node serves the queue: its log stays, as a mirror's, and is this store's no more."""
+        log = self._logs.pop(queue, None)
+        if log is not None and queue.definition.durable:
+            self._commit.forget(log)
+            log.close()
+            self._tree.logs.pop(self._tree.name_of(log.directory), None)
+
     def delete(self, queue: Queue) -> None:
         """Remove a deleted queue's log."""
         log = self._logs.pop(queue, None)
@@ -177,21 +185,24 @@ class QueueStore:
             StorageError: the disk refused it; what was gathered is dropped, to be nacked.
         """
         gathered = queue.take_gathered()
-        sequences, queue.unlogged_sequences = queue.unlogged_sequences, {}
+        numbered = queue.take_numbered()
         if not gathered:
             return
         if queue.damage is not None:
             raise StorageError(f"queue '{queue.key[1]}' is down: {queue.damage}")
         log = self.log(queue)
         batches = _split(gathered)
+        end = 0
         for batch in batches:
             data = b"".join([head.entry.join([b"", *bodies]) for head, bodies in batch])
             count = sum(len(bodies) for _, bodies in batch)
             expires = any(head.expiration_ms is not None for head, _ in batch)
-            trailer = self._trailer(queue, log, sequences if batch is batches[-1] else {}, expires=expires)
+            end += count
+            sequences = _sequences_in(numbered, end - count, end, is_last=batch is batches[-1])
+            trailer = self._trailer(queue, log, sequences, expires=expires)
             header = self._append(queue, log, ChunkType.USER, count, data, trailer)
             queue.appended(header.chunk_id, batch, header.timestamp_ms)
-        queue.sequences.update(sequences)
+            queue.logged_sequences(sequences)
 
     def append_settlements(self, queue: Queue) -> None:
         """Append what the queue settled, then drop segments that hold nothing else.
@@ -267,6 +278,21 @@ class QueueStore:
         if not queue.message_count:
             return None
         return next(self.log(queue).read(queue.settled.floor, 1)).header.timestamp_ms
+
+
+def _sequences_in(numbered: list[Numbered], first: int, end: int, *, is_last: bool) -> dict[bytes, int]:
+    """How far publishers' messages are in the log with the chunk of what was gathered from `first` up to `end`.
+
+    The chunk itself has to tell, and of no more than what is in it: after a crash it may be the last one.
+    """
+    sequences: dict[bytes, int] = {}
+    for place, count, reference, sequence in numbered:
+        if not count:
+            if is_last:
+                sequences[reference] = sequence
+        elif place > first and place - count < end:
+            sequences[reference] = sequence - max(0, place - end)
+    return sequences
 
 
 def _split(gathered: list[tuple[Head, list[bytes]]]) -> list[list[tuple[Head, list[bytes]]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from leveret.core.broker import Broker
-from leveret.core.head import Head
+from leveret.core.head import Run, count_of
 from leveret.core.queue import Queue
 from leveret.core.stream import Batch, Stream, records_of
 from leveret.model.errors import StorageError
@@ -14,6 +14,8 @@ from leveret.runtime.engine import Engine
 from leveret.runtime.stream_store import UNKNOWN_FILTERS
 from leveret.session.stored import Heads
 from leveret.session.stream_messages import entries_of
+from leveret.wire.chunk import ChunkError
+from leveret.wire.stream.publish import MessageRun
 from leveret.wire.stream_entry import unpack_entry
 
 
@@ -36,21 +38,22 @@ class RecoveryIngest:
         """See RecoveryQueue."""
         return self._queue.sequences.get(reference.encode(), 0)
 
-    def append(self, reference: str, entries: list[tuple[int, bytes]], done: Callable[[], None]) -> None:
+    def append(self, reference: str, runs: list[MessageRun], done: Callable[[], None]) -> None:
         """See RecoveryQueue."""
         queue = self._broker.queue(*self._queue.key)
         name = reference.encode()
         if isinstance(queue, Stream):
-            self._publish(queue, name, entries)
+            self._publish(queue, name, runs)
         else:
-            self._gather(queue, name, entries)
+            self._gather(queue, name, runs)
         self._commit.when_durable(done)
         self._commit.begin()
 
-    def _publish(self, stream: Stream, name: bytes, entries: list[tuple[int, bytes]]) -> None:
+    def _publish(self, stream: Stream, name: bytes, runs: list[MessageRun]) -> None:
         """Messages that come from a stream as they were there; which filter values they have, only readers know."""
-        ids = [sequence for sequence, _ in entries]
-        as_they_were = [self._stream_entry(entry) for _, entry in entries]
+        numbered = [message for run in runs for message in run.messages()]
+        ids = [sequence for sequence, _ in numbered]
+        as_they_were = [self._stream_entry(entry) for _, entry in numbered]
         records = sum(map(records_of, as_they_were))
         stream.publish(Batch(name, ids, as_they_were, records, set(UNKNOWN_FILTERS)))
         self._flush(stream, name, max(ids, default=0))
@@ -62,25 +65,28 @@ class RecoveryIngest:
             [found] = entries_of([(head, [body])])
         return found
 
-    def _gather(self, queue: Queue, name: bytes, entries: list[tuple[int, bytes]]) -> None:
-        last = queue.sequences.get(name, 0)
-        new = [(sequence, *self._heads.of_entry(entry)) for sequence, entry in entries if sequence > last]
+    def _gather(self, queue: Queue, name: bytes, runs: list[MessageRun]) -> None:
+        last = before = queue.sequences.get(name, 0)
+        new: list[Run] = []
+        for run in runs:
+            # All are looked at before the first is taken: of what is refused nothing stays.
+            new += self._new_of(run, last)
+            last = max(last, run.last)
         if queue.gathered:
             # Others' messages first, by themselves: ours and their sequence must share one chunk.
             self._engine.append_now(queue)
-        runs: list[tuple[Head, list[bytes]]] = []
-        for sequence, head, body in new:
-            if sequence > last:
-                last = sequence
-                if runs and runs[-1][0] is head:
-                    runs[-1][1].append(body)
-                else:
-                    runs.append((head, [body]))
-        for head, bodies in runs:
-            queue.gather(head, bodies)
-        if last > queue.sequences.get(name, 0):
+        for each in new:
+            queue.gather(each.head, each.bodies)
+        if last > before:
             queue.advance_sequence(name, last)
             self._flush(queue, name, last)
+
+    def _new_of(self, run: MessageRun, last: int) -> list[Run]:
+        """What comes after the id `last`; the offsets of these runs are publishing ids."""
+        found = self._heads.runs(bytes(run.data), run.first, run.first)
+        if count_of(found) != run.count:
+            raise ChunkError(f"{count_of(found)} recovered messages stand where there are to be {run.count}")
+        return [each.cut(max(each.first, last + 1), each.end) for each in found if each.end > last + 1]
 
     def _flush(self, queue: Queue, name: bytes, last: int) -> None:
         """Have the queue's log take what it was given, up to that publishing id."""

@@ -117,8 +117,10 @@ class StandbyDownstream:
             self._decided = msgspec.convert(self._state_file.load(), Decided)
         except msgspec.ValidationError as error:
             raise InvalidCommand(f"{self._state_file.path}: {error}") from None
-        self.data_dir = node.config.standby.data_dir or node.data_dir / "standby"
-        self.archive = StandbyArchive(self.data_dir, node.config.node_name, self._spark())
+        work_dir = node.data_dir / "standby"
+        self.archive = StandbyArchive(
+            node.config.standby.data_dir or str(work_dir), work_dir, node.config.node_name, self._spark()
+        )
         self._transfer = TransferSupervisor(self._job)
         self.recoveries = Recoveries(node, self.archive, self._losses)
         self._lock = asyncio.Lock()
@@ -209,7 +211,7 @@ class StandbyDownstream:
             promotion = Promotion(begun_ms=_now_ms(), wanted=wanted)
             self._decided.promoting = promotion
             self._save()
-            logger.info("standby_promotion_begun data_dir=%s", self.data_dir)
+            logger.info("standby_promotion_begun data_dir=%s", self.archive.place["data_dir"])
             await self.recoveries.give_way()
             await self._transfer.drain(self._drain_timeout_s)
             # For good, and before anything is recovered: an upstream that came back would delete what was
@@ -313,7 +315,7 @@ class StandbyDownstream:
     async def _recover(self, promotion: Promotion, endpoint: str, tell: Progress) -> None:
         with self._node.internal_user("recovery") as (username, password):
             job = {
-                "data_dir": str(self.data_dir),
+                **self.archive.place,
                 "endpoint": endpoint,
                 "credentials": {"username": username, "password": password},
                 "spark": self._spark(),
@@ -356,7 +358,7 @@ class StandbyDownstream:
         if not vhosts:
             return None, f"no vhost is tagged {STANDBY_TAG}"
         return {
-            "data_dir": str(self.data_dir),
+            **self.archive.place,
             "cluster_name": self._node.config.cluster_name,
             **self.link_job(upstream),
             "vhosts": vhosts,

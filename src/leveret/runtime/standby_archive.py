@@ -1,12 +1,11 @@
 """What a downstream has transferred: looked at, and deleted, by pipeline processes of their own.
 
-Looking is cheap (the manifest alone), and yet a process: so its last answer serves for a moment.
+The archive may be in an object store; this node never touches it itself. Looking is cheap (the manifest alone), and yet
+a process: so its last answer serves for a moment.
 """
 
 from __future__ import annotations
 
-import asyncio
-import shutil
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -15,15 +14,23 @@ from typing import Any, Final
 from leveret.runtime.pipeline_process import Event, ask
 
 _LOOK_CACHE_S: Final = 2.0
-_EVERYTHING: Final = ("plans", "exports", "rehearsals", "manifest", "data", "origins.json")
 
 
 class StandbyArchive:
-    """The data directory of a downstream."""
+    """The archive of a downstream.
 
-    def __init__(self, data_dir: Path, node_name: str, spark: dict[str, Any]) -> None:
-        """Of the node of this name; `spark` is for the pipeline (SparkSettings). Nothing is read yet."""
-        self.data_dir = data_dir
+    Attributes:
+        place: what every job on it says of where it is.
+    """
+
+    def __init__(self, data_dir: str, work_dir: Path, node_name: str, spark: dict[str, Any]) -> None:
+        """In `data_dir`, a path or URI, of the node of this name; nothing is read yet.
+
+        `work_dir` is for locks, logs and Spark's scratch if the archive is in a store; `spark` is for the pipeline
+        (SparkSettings).
+        """
+        work = str(work_dir) if "://" in data_dir else data_dir
+        self.place: Final = {"data_dir": data_dir, "work_dir": work}
         self._node_name = node_name
         self._spark = spark
         self._looked: tuple[float, Event] = (0.0, {})
@@ -52,7 +59,7 @@ class StandbyArchive:
 
     async def inspect(self) -> list[dict[str, Any]]:
         """Messages by vhost, exchange and routing key; reads all that was transferred."""
-        job = {"data_dir": str(self.data_dir), "spark": self._spark}
+        job = {**self.place, "spark": self._spark}
         rows: list[dict[str, Any]] = (await ask("inspect", job))["rows"]
         return rows
 
@@ -72,38 +79,33 @@ class StandbyArchive:
         Raises:
             PipelineFailed: why they are not deleted.
         """
-        done = await ask("forget", {"data_dir": str(self.data_dir), "vhosts": vhosts})
+        done = await ask("forget", {**self.place, "vhosts": vhosts})
         self._looked = (0.0, {})
         rows: list[dict[str, Any]] = done["rows"]
         return rows
 
     async def delete_all(self) -> None:
-        """Delete everything, while nothing is transferred."""
-        for name in _EVERYTHING:
-            await asyncio.to_thread(_delete, self.data_dir / name)
+        """Delete everything, while nothing is transferred.
+
+        Raises:
+            PipelineFailed: why not all of it is deleted.
+        """
+        await ask("delete", self.place)
         self._looked = (0.0, {})
 
     async def keep_former(self, at_ms: int) -> None:
-        """Move everything to a directory `former/<at_ms>`, while nothing is transferred; nothing reads it there."""
-        names = [name for name in _EVERYTHING if (self.data_dir / name).exists()]
-        if names:
-            former = self.data_dir / "former" / str(at_ms)
-            former.mkdir(mode=0o700, parents=True)
-            for name in names:
-                (self.data_dir / name).rename(former / name)
+        """Move everything to `former/<at_ms>` in it, while nothing is transferred; nothing reads it there.
+
+        Raises:
+            PipelineFailed: why it is still where it was, or in part.
+        """
+        await ask("set_aside", {**self.place, "at_ms": at_ms})
         self._looked = (0.0, {})
 
     async def look(self, *, fresh: bool = False) -> Event:
         """What the manifest says; a moment old, unless `fresh`."""
         at_s, found = self._looked
         if fresh or not found or time.monotonic() - at_s > _LOOK_CACHE_S:
-            found = await ask("look", {"data_dir": str(self.data_dir)})
+            found = await ask("look", self.place)
             self._looked = (time.monotonic(), found)
         return found
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

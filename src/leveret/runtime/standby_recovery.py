@@ -237,7 +237,7 @@ class Recoveries:
     def _job(self, wanted: Wanted) -> dict[str, Any]:
         spark = self._node.config.spark
         return {
-            "data_dir": str(self._archive.data_dir),
+            **self._archive.place,
             "endpoint": "",
             "credentials": {"username": "", "password": ""},
             "spark": {"master": spark.master, "conf": dict(spark.conf)},

@@ -22,10 +22,8 @@ def log_name(queue: Queue) -> str:
     return f"{'streams' if isinstance(queue, Stream) else 'queues'}/{directory_of(queue.epoch)}"
 
 
-class QueueLogs(Protocol):
-    """What the engine and the node need of a store."""
-
-    on_append: OnAppend
+class QueueStoring(Protocol):
+    """Where the queues of one kind are kept."""
 
     def append_messages(self, queue: Queue) -> None:
         """Append what the queue gathered. Raises StorageError."""
@@ -37,12 +35,19 @@ class QueueLogs(Protocol):
         """Remove a deleted queue's log. Raises StorageError."""
 
 
+class QueueLogs(QueueStoring, Protocol):
+    """What the engine and the node need of a store."""
+
+    on_append: OnAppend
+
+
 class Stores:
     """See the module.
 
     Attributes:
         queues: all that are no streams.
         streams: streams.
+        relays: queues that other nodes lead; None on a node alone, which has none.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class Stores:
         """See QueueStore and StreamStore."""
         self.queues = QueueStore(tree, commit, clock_ms, segment_bytes_max)
         self.streams = StreamStore(tree, commit, clock_ms, segment_bytes_max)
+        self.relays: QueueStoring | None = None
         self._homes = (self.queues.home, self.streams.home)
 
     def use_marks(self, has_log: Callable[[int], bool], mark_log: Callable[[int], None]) -> None:
@@ -68,15 +74,19 @@ class Stores:
         self.queues.on_append = self.streams.on_append = told
 
     def append_messages(self, queue: Queue) -> None:
-        """See QueueLogs."""
-        if isinstance(queue, Stream):
+        """See QueueStoring."""
+        if queue.is_remote and self.relays is not None:
+            self.relays.append_messages(queue)
+        elif isinstance(queue, Stream):
             self.streams.append_messages(queue)
         else:
             self.queues.append_messages(queue)
 
     def append_settlements(self, queue: Queue) -> None:
-        """See QueueLogs."""
-        if isinstance(queue, Stream):
+        """See QueueStoring."""
+        if queue.is_remote and self.relays is not None:
+            self.relays.append_settlements(queue)
+        elif isinstance(queue, Stream):
             self.streams.append_settlements(queue)
         else:
             self.queues.append_settlements(queue)
@@ -126,9 +136,18 @@ class Stores:
         else:
             self.queues.forget(queue)
 
-    def delete(self, queue: Queue) -> None:
-        """See QueueLogs."""
+    def cede(self, queue: Queue) -> None:
+        """Another node serves the queue from now on; its log stays where it is."""
         if isinstance(queue, Stream):
+            self.streams.forget(queue)
+        else:
+            self.queues.cede(queue)
+
+    def delete(self, queue: Queue) -> None:
+        """See QueueStoring."""
+        if queue.is_remote and self.relays is not None:
+            self.relays.delete(queue)
+        elif isinstance(queue, Stream):
             self.streams.delete(queue)
         else:
             self.queues.delete(queue)

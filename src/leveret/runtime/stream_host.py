@@ -11,6 +11,7 @@ from typing import Protocol
 from leveret.core.stream import Batch, LogBounds
 from leveret.core.stream_groups import ConsumerGroups
 from leveret.session.stream_types import CollectedLog, SequenceBook, StreamAuthority, StreamBook
+from leveret.wire.stream.publish import MessageRun
 
 
 class ServedLog(LogBounds, Protocol):
@@ -59,8 +60,8 @@ class StreamHandle(StreamBook, Protocol):
 class RecoveryQueue(SequenceBook, Protocol):
     """A queue that takes recovered messages."""
 
-    def append(self, reference: str, entries: list[tuple[int, bytes]], done: Callable[[], None]) -> None:
-        """Store (publishing id, stored message) in order, leaving out ids already stored.
+    def append(self, reference: str, runs: list[MessageRun], done: Callable[[], None]) -> None:
+        """Store runs of stored messages in order, leaving out ids already stored.
 
         `done` is called when they are durable, for each call in the order of the calls.
 

@@ -304,7 +304,7 @@ class StreamPeer(asyncio.Protocol):
         try:
             queue = self._queue_of(publisher)
             done = partial(self._guarded, partial(self._stored, append))
-            queue.append(publisher.reference, append.entries, done)
+            queue.append(publisher.reference, append.runs, done)
         except LeveretError as error:
             log.warning("stream_not_written name=%s stream=%s error=%s", self.name, publisher.queue, error)
             self._session.not_stored(append, error)

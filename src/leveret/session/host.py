@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from leveret.core.access import Operation, is_allowed, matches, permission_of, topic_pattern
 from leveret.core.alarms import Alarms
 from leveret.core.broker import Broker
 from leveret.core.queue import Queue
+from leveret.core.remote_queue import RemoteQueue
 from leveret.model.definitions import Arguments, TopicPermission
 from leveret.model.errors import AccessRefused
 from leveret.session.certificate import LoginRule
+
+if TYPE_CHECKING:
+    from leveret.session.amqp091.channel import Channel
+    from leveret.session.amqp091.delivery import Consumer
+    from leveret.session.relay.shadow import Shadow
 
 
 class Sender(Protocol):
@@ -68,9 +74,25 @@ class Limits(Protocol):
         """SASL mechanisms, in the order they are offered."""
 
 
+class Leaders(Protocol):
+    """The other nodes, as far as they lead queues."""
+
+    def shadow(self, channel: Channel, queue: RemoteQueue) -> Shadow:
+        """What stands on a channel for a queue that another node leads.
+
+        Raises:
+            Postponed: it cannot be asked yet.
+        """
+
+    def shadow_with(self, channel: Channel, consumer: Consumer) -> Shadow | None:
+        """The one where the consumer is registered; None if it is nowhere."""
+
+
 class Host(Protocol):
     """The node, as a session sees it."""
 
+    leaders: Leaders | None
+    """None for a node alone."""
     broker: Broker
     cluster_name: str
     node_name: str
@@ -158,3 +180,19 @@ class Access:
                 f"access to topic '{routing_key}' in exchange '{exchange}' in vhost '{self._vhost}' "
                 f"refused for user '{self._user}'"
             )
+
+
+class AllAllowed(Access):
+    """The operator's access, and that of another node of the cluster, which has looked at its client's."""
+
+    def __init__(self) -> None:
+        """Nothing to look up."""
+
+    def require(self, operation: Operation, kind: str, name: str) -> None:
+        """Let pass."""
+
+    def require_target(self, kind: str, name: str, arguments: Arguments, target: str) -> None:
+        """Let pass."""
+
+    def require_topic(self, operation: Operation, exchange: str, routing_key: str) -> None:
+        """Let pass."""

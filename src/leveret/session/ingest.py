@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from leveret.core.access import Operation
 from leveret.core.confirms import Batch, Confirms
 from leveret.core.head import Head
 from leveret.core.queue import Queue
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.publishing import Shape, resolve
-from leveret.session.host import Access, Host
+from leveret.session.host import Access, AllAllowed, Host
 
 
 class Fetched(NamedTuple):
@@ -33,6 +32,7 @@ class Outsider:
 
     Attributes:
         outcome: whether what was published is safe; None until that is known.
+        when_decided: called with it then.
     """
 
     def __init__(
@@ -47,8 +47,9 @@ class Outsider:
         """`user` None is the operator, who may do all; `touch` asks for a flush."""
         connection = ClientConnection(host, peer="", from_loopback=True, now_ms=now_ms)
         connection.user, connection.vhost = user or "", vhost
-        connection.access = _Everything() if user is None else Access(host.broker, user, vhost)
+        connection.access = AllAllowed() if user is None else Access(host.broker, user, vhost)
         self.outcome: bool | None = None
+        self.when_decided: Callable[[bool], None] = lambda ok: None
         self._channel = _Channel(connection, self._settled)
         self._touch = touch
         self._held: list[tuple[Queue, int]] = []
@@ -114,6 +115,7 @@ class Outsider:
 
     def _settled(self, ok: bool) -> None:
         self.outcome = ok
+        self.when_decided(ok)
 
 
 class _Channel(Channel):
@@ -127,16 +129,3 @@ class _Channel(Channel):
     def confirm(self, batch: Batch, ok: bool) -> None:
         """The message is safe, or is not."""
         self._settled(ok and not batch.refused)
-
-
-class _Everything(Access):
-    """The operator's access."""
-
-    def __init__(self) -> None:
-        """Nothing to look up."""
-
-    def require(self, operation: Operation, kind: str, name: str) -> None:
-        """Let pass."""
-
-    def require_topic(self, operation: Operation, exchange: str, routing_key: str) -> None:
-        """Let pass."""

@@ -14,10 +14,14 @@ The channel is what a TLS connection has and no other one has; it is empty witho
 nodes, and speaks TLS with each of them, has two connections: the proofs that it passes on do not fit, whether or
 not a certificate is verified.
 
+Nodes of a cluster meet in the same way: who connects is the follower here, and epochs are 0. Their HELLO has more
+fields, which one that comes to follow or to fence leaves out.
+
 Messages are JSON, and one value has one text: anything but what `msgspec` writes is refused, so every octet
 counts. A later version may change all but HELLO's `version`.
 
-Texts that come from a peer are printable and short, whoever it is; so they may be logged.
+Texts that come from a peer are printable and short, whoever it is; so they may be logged, but for a vhost, which is
+as its clients named it.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ WELCOME: Final = 3
 REFUSED: Final = 4
 NONCE_BYTES: Final = 32
 MESSAGE_BYTES_MAX: Final = 4096
-SECRETS_DIFFER: Final = "the secrets differ: copy .replication_secret from the leader"
+SECRETS_DIFFER: Final = "the secrets differ: copy .replication_secret from "
 _OR_TLS_ENDS: Final = "; or TLS does not go from node to node, and something between the two ends it"
 FORMER_LEADERS_MAX: Final = 8
 _NAMES: Final = {HELLO: "HELLO", PROOF: "PROOF", WELCOME: "WELCOME", REFUSED: "REFUSED"}
@@ -56,8 +60,14 @@ _Uri = Annotated[str, Meta(max_length=300)]
 _Epoch = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Uris = Annotated[tuple[_Uri, ...], Meta(max_length=FORMER_LEADERS_MAX)]
 
-Kind = Literal["follow", "fence"]
-"""What a node comes for: to follow, or to tell its former leader that there is a newer one."""
+_Incarnation = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
+_Vhost = Annotated[str, Meta(max_length=_NAME_CHARACTERS_MAX)]
+
+Kind = Literal["follow", "fence", "member", "relay", "mirror"]
+"""What a node comes for: to follow, or to tell its former leader that there is a newer one. Or in a cluster: to ask, to
+have its clients use queues that are led here, or to mirror such queues."""
+REPLICATION: Final[frozenset[Kind]] = frozenset(("follow", "fence"))
+CLUSTER: Final[frozenset[Kind]] = frozenset(("member", "relay", "mirror"))
 
 
 class Message(NamedTuple):
@@ -97,8 +107,9 @@ class HandshakeDeclined(HandshakeError):
 class SecretsDiffer(HandshakeDeclined):
     """The peer has not this node's secret, or somebody between the two changed a message."""
 
-    def __init__(self, *, over_tls: bool = False) -> None:
-        super().__init__(SECRETS_DIFFER + (_OR_TLS_ENDS if over_tls else ""))
+    def __init__(self, *, over_tls: bool = False, kind: Kind = "follow") -> None:
+        where = "the leader" if kind in REPLICATION else "another node of the cluster"
+        super().__init__(SECRETS_DIFFER + where + (_OR_TLS_ENDS if over_tls else ""))
 
 
 class HandshakeRefused(HandshakeError):
@@ -107,15 +118,18 @@ class HandshakeRefused(HandshakeError):
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """Who came to a leader, proven.
+    """Who came to a leader, or to a node of its cluster, proven.
 
     Attributes:
         kind: what for.
+        name: of the node.
         epoch: of its own data.
         followed_epoch: of the leader that it followed last; 0 if it never did.
         led: whether it was a leader itself since then.
         uri: where it can be followed; empty if it cannot.
         leader_id: who leads, or led, in `epoch`; empty if that is not known.
+        incarnation: of a node of a cluster: this run of it.
+        vhost: of a relay: where its clients are.
     """
 
     kind: Kind
@@ -126,6 +140,8 @@ class Follower:
     led: bool
     uri: str
     leader_id: str = ""
+    incarnation: str = ""
+    vhost: str = ""
 
     @property
     def reign(self) -> Reign:
@@ -157,12 +173,14 @@ class Leader:
         return Reign(self.epoch, self.leader_id)
 
 
-class _Hello(msgspec.Struct, frozen=True):
+class _Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int
     kind: Kind
     node_id: _NodeId
     name: _Name
     nonce: _Octets32
+    incarnation: _Incarnation = ""
+    vhost: _Vhost = ""
 
 
 class _LeaderHello(msgspec.Struct, frozen=True):
@@ -217,9 +235,22 @@ class LeaderHandshake:
         follower: who is there, once that is proven.
     """
 
-    def __init__(self, secret: bytes, *, node_id: str, name: str, nonce: bytes, channel: bytes = b"") -> None:
-        """`nonce` is `NONCE_BYTES` random octets, never used before; `channel` is the connection's, see the module."""
+    def __init__(
+        self,
+        secret: bytes,
+        *,
+        node_id: str,
+        name: str,
+        nonce: bytes,
+        channel: bytes = b"",
+        kinds: frozenset[Kind] = REPLICATION,
+    ) -> None:
+        """`nonce` is `NONCE_BYTES` random octets, never used before; `channel` is the connection's, see the module.
+
+        `kinds` is what a peer may come for.
+        """
         self._transcript = _Transcript(secret, channel)
+        self._kinds = kinds
         self._node_id = node_id
         self._name = _as_name(name)
         self._nonce = nonce
@@ -230,15 +261,21 @@ class LeaderHandshake:
         """This side's HELLO, for the first message of the peer.
 
         Raises:
-            HandshakeDeclined: the peer is of another version, or this very node.
+            HandshakeDeclined: the peer is of another version, or this very node, or comes to the wrong door.
             HandshakeError: it is no HELLO.
         """
         if self._hello is not None:
             raise HandshakeError("a second HELLO came in a handshake of the replication")
         _check_version(message)
         hello = _decode(message, HELLO, _Hello)
-        _check_is_other(hello, self._node_id, self._nonce)
+        if hello.kind not in self._kinds:
+            raise HandshakeDeclined(
+                f"a node comes to {hello.kind}, and this is where others come to {', '.join(sorted(self._kinds))}: see "
+                "replication.port and cluster.port"
+            )
+        _check_is_other(hello, self._node_id, self._nonce, hello.kind)
         self._hello = hello
+        self._transcript.kind = hello.kind
         self._transcript.add(message)
         answer = _LeaderHello(VERSION, self._node_id, self._name, self._nonce, _UNPROVEN)
         return self._transcript.prove(HELLO, answer)
@@ -267,6 +304,8 @@ class LeaderHandshake:
             proof.led,
             proof.uri,
             proof.leader_id,
+            hello.incarnation,
+            hello.vhost,
         )
         return self.follower
 
@@ -282,15 +321,27 @@ class FollowerHandshake:
     """The side that connects: `hello` goes out, then HELLO and WELCOME come in."""
 
     def __init__(
-        self, secret: bytes, *, kind: Kind, node_id: str, name: str, nonce: bytes, channel: bytes = b""
+        self,
+        secret: bytes,
+        *,
+        kind: Kind,
+        node_id: str,
+        name: str,
+        nonce: bytes,
+        channel: bytes = b"",
+        incarnation: str = "",
+        vhost: str = "",
     ) -> None:
-        """`nonce` is `NONCE_BYTES` random octets, never used before; `channel` is the connection's, see the module."""
+        """`nonce` is `NONCE_BYTES` random octets, never used before; `channel` is the connection's, see the module.
+
+        A node of a cluster tells its `incarnation`, and for a relay the `vhost`.
+        """
         self._transcript = _Transcript(secret, channel)
+        self._transcript.kind = kind
         self._node_id = node_id
         self._nonce = nonce
-        self._opening = Message(
-            HELLO, msgspec.json.encode(_Hello(VERSION, kind, node_id, _as_name(name), nonce))
-        )
+        hello = _Hello(VERSION, kind, node_id, _as_name(name), nonce, incarnation, vhost)
+        self._opening = Message(HELLO, msgspec.json.encode(hello))
         self._is_opened = False
         self._leader: _LeaderHello | None = None
 
@@ -315,7 +366,7 @@ class FollowerHandshake:
         _check_not_refused(message)
         _check_version(message)
         hello = _decode(message, HELLO, _LeaderHello)
-        _check_is_other(hello, self._node_id, self._nonce)
+        _check_is_other(hello, self._node_id, self._nonce, self._transcript.kind)
         self._transcript.add(self._opening)
         self._transcript.check(HELLO, hello)
         self._transcript.add(message)
@@ -342,11 +393,16 @@ class FollowerHandshake:
 
 
 class _Transcript:
-    """The messages so far, and proofs over them."""
+    """The messages so far, and proofs over them.
+
+    Attributes:
+        kind: what the peer that connected came for, as far as it has said so.
+    """
 
     def __init__(self, secret: bytes, channel: bytes) -> None:
         if len(secret) < _PROOF_BYTES:
             raise ValueError(f"a secret has {_PROOF_BYTES} octets or more")
+        self.kind: Kind = "follow"
         self._secret = secret
         self._said = len(channel).to_bytes(4) + channel
         self._is_over_tls = bool(channel)
@@ -365,7 +421,7 @@ class _Transcript:
     def check(self, type: int, proven: _Proven) -> None:
         """Raises SecretsDiffer: the proof in it is wrong."""
         if not hmac.compare_digest(self._proof(type, proven), proven.proof):
-            raise SecretsDiffer(over_tls=self._is_over_tls)
+            raise SecretsDiffer(over_tls=self._is_over_tls, kind=self.kind)
 
     def _proof(self, type: int, message: _Proven) -> bytes:
         role = "follower" if type == PROOF else "leader"
@@ -386,7 +442,12 @@ def _check_version(message: Message) -> None:
         )
 
 
-def _check_is_other(hello: _Hello | _LeaderHello, node_id: str, nonce: bytes) -> None:
+def _check_is_other(hello: _Hello | _LeaderHello, node_id: str, nonce: bytes, kind: Kind) -> None:
+    if hello.node_id == node_id and kind in CLUSTER:
+        raise HandshakeDeclined(
+            f"the node {_printable(hello.name)} has the same id: its data directory is a copy, or its "
+            "cluster.advertised_uri leads here; start a new node of a cluster with an empty data directory"
+        )
     if hello.node_id == node_id:
         raise HandshakeDeclined(
             f"the node {_printable(hello.name)} was told to follow itself, or a copy of its own data directory: "

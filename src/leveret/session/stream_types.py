@@ -23,6 +23,7 @@ from leveret.model.errors import (
 from leveret.session.certificate import TlsPeer
 from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.stream.codec import Code, Response
+from leveret.wire.stream.publish import MessageRun
 
 CODES: Final[dict[type[LeveretError], Code]] = {
     AccessRefused: Code.ACCESS_REFUSED,
@@ -198,16 +199,16 @@ class Publisher:
 
 @dataclass(slots=True, eq=False)
 class Append:
-    """Store these (publishing id, stored message) in order, then call `StreamSession.stored`."""
+    """Store these runs of stored messages in order, then call `StreamSession.stored`."""
 
     publisher: Publisher
-    entries: list[tuple[int, bytes]]
+    runs: list[MessageRun]
     octets: int
 
     @property
     def ids(self) -> list[int]:
-        """The publishing ids."""
-        return [publishing_id for publishing_id, _ in self.entries]
+        """The publishing ids that are confirmed: one a run."""
+        return [run.last for run in self.runs]
 
 
 @dataclass(slots=True, eq=False)

@@ -19,7 +19,7 @@ from leveret.wire.record import OUTGOING_STREAM, RECOVERY_STREAM_PREFIX
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code
 from leveret.wire.stream.fields import FailedPublish
-from leveret.wire.stream.publish import VERSION_MAX, decode_published
+from leveret.wire.stream.publish import VERSION_MAX, decode_published, run_of
 
 if TYPE_CHECKING:
     from leveret.session.stream import StreamSession
@@ -100,9 +100,7 @@ def publish(session: StreamSession, frame: bytes) -> None:
         code = Code.PUBLISHER_UNKNOWN if publisher is None else Code.PRECONDITION_FAILED
         fail(session, frame[4], decode_published(frame).ids, code)
         return
-    command = wire.decode(frame)
-    assert isinstance(command, wire.Publish)
-    _recover(session, publisher, command)
+    _recover(session, publisher, frame)
 
 
 def _write(session: StreamSession, publisher: Publisher, frame: bytes) -> None:
@@ -130,16 +128,18 @@ def _write(session: StreamSession, publisher: Publisher, frame: bytes) -> None:
         session.unstored_bytes -= octets
 
 
-def _recover(session: StreamSession, publisher: Publisher, command: wire.Publish) -> None:
-    """For a queue: stored messages."""
-    ids = [publishing_id for publishing_id, _ in command.entries]
-    if command.sub_batches:
-        # A stored message is one entry; taking a part of the frame would break the order.
-        fail(session, publisher.number, ids + command.sub_batches, Code.PRECONDITION_FAILED)
-    elif command.entries:
-        octets = sum([len(body) for _, body in command.entries])
+def _recover(session: StreamSession, publisher: Publisher, frame: bytes) -> None:
+    """For a queue: stored messages, many of them in one entry (`MessageRun`) or each in its own."""
+    published = decode_published(frame)
+    found = map(run_of, published.ids, published.entries)
+    runs = [run for run in found if run is not None]
+    if len(runs) < len(published.ids):
+        # Compressed; taking a part of the frame would break the order.
+        fail(session, publisher.number, published.ids, Code.PRECONDITION_FAILED)
+    elif runs:
+        octets = sum([len(run.data) for run in runs])
         session.unstored_bytes += octets
-        session.effects.append(Append(publisher, command.entries, octets))
+        session.effects.append(Append(publisher, runs, octets))
 
 
 def fail(session: StreamSession, publisher: int, ids: Sequence[int], code: Code) -> None:

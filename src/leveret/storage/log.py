@@ -333,6 +333,36 @@ class Log(LogReader):
             self._segments.append(segment)
         return segment
 
+    def prepend(self, head: Log) -> None:
+        """Take the one segment of another log, which ends where this one begins; it is durable. Blocks for the disk.
+
+        By one `rename`: whenever the node dies, this log is whole, with that segment or without it.
+
+        Raises:
+            StorageError: it does not fit, or the disk refused it; both logs are as they were.
+        """
+        segment, first = head._segments[0], self._segments[0]
+        if len(head._segments) > 1 or segment.next_offset != first.first_offset or not segment.size:
+            raise StorageError(
+                f"log {self.directory}: what ends at offset {segment.next_offset} cannot stand in front of "
+                f"offset {first.first_offset}"
+            )
+        target = Segment(self.directory, segment.first_offset, State.SEALED)
+        try:
+            # That the first one is sealed says that another one follows: so that one must be there, also if empty.
+            first.fd()
+            _fsync_directory(self.directory)
+            segment.path.rename(target.path)
+            _fsync_directory(self.directory)
+        except OSError as error:
+            raise StorageError(
+                f"log {self.directory}: segment {segment.path.name} cannot be taken in: {error}"
+            ) from error
+        segment.path, segment.state = target.path, State.SEALED
+        self._segments.insert(0, segment)
+        self._sealed.append(segment.path)
+        head._segments.clear()
+
     def _cut_back(self, segment: Segment) -> None:
         try:
             os.ftruncate(segment.fd(), segment.size)

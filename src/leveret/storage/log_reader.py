@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -12,6 +13,26 @@ from leveret.storage.segment import Segment
 from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, Header, decode_header, verify
 
 _READ_BYTES: Final = 256 * 1024
+
+
+class Extent(NamedTuple):
+    """Octets of a segment, by a descriptor of their own."""
+
+    fd: int
+    begin: int
+    size: int
+
+
+def uncache(extents: list[Extent]) -> None:
+    """Let the system use the memory in which it holds a copy of them, and close the descriptors; they are durable.
+
+    A file that is written once and not read again soon otherwise takes memory from all that is, and each of its
+    pages is one that was not at hand: that costs the writer more than the write.
+    """
+    for fd, begin, size in extents:
+        with suppress(OSError):
+            os.posix_fadvise(fd, begin, size, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
 
 
 class LogReader:
@@ -64,6 +85,32 @@ class LogReader:
         first = whole[0]
         before = first.place_before(offset)[1] if offset > first.first_offset else 0
         return sum(segment.size for segment in whole) - before
+
+    def extents(self, first: int, end: int) -> list[Extent]:
+        """Where about the chunks from `first` to before `end` stand; the caller closes the descriptors.
+
+        Raises:
+            StorageError: a segment cannot be opened.
+        """
+        found: list[Extent] = []
+        try:
+            for segment in self._segments:
+                if segment.first_offset < end and first < segment.next_offset:
+                    begin = segment.place_before(max(first, segment.first_offset))[1]
+                    stop = segment.size if end >= segment.next_offset else segment.place_before(end)[1]
+                    if begin < stop:
+                        found.append(Extent(segment.second_fd(), begin, stop - begin))
+        except OSError as error:
+            for extent in found:
+                os.close(extent.fd)
+            raise StorageError(f"log {self.directory}: cannot be opened: {error}") from error
+        return found
+
+    def segment_before(self, offset: int) -> int | None:
+        """First offset of the segment that ends at an offset, or holds the one before it; None if there is none."""
+        if not self.first_offset < offset <= self.next_offset:
+            return None
+        return self._segments[self._segment_index(offset - 1)].first_offset
 
     def offset_at(self, timestamp_ms: int) -> int:
         """First offset of the first chunk that is not older; the end of the log if all are.

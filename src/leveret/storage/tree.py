@@ -50,6 +50,7 @@ class Tree:
     Attributes:
         root: the data directory.
         epoch: stamped into every chunk that is appended; see runtime.replication.roles.
+        epochs: of logs that have their own, by name: a queue's in a cluster.
         changes: who is told of changes; None for nobody.
         logs: every durable log that is open, by name.
     """
@@ -58,6 +59,7 @@ class Tree:
         """Nothing is open, and nobody is told."""
         self.root = root
         self.epoch = epoch
+        self.epochs: dict[str, int] = {}
         self.changes: Changes | None = None
         self.logs: dict[str, Log] = {}
         self._files: dict[str, StateFile] = {}
@@ -68,14 +70,15 @@ class Tree:
         self, directory: Path, *, segment_bytes_max: int = SEGMENT_BYTES_MAX, durable: bool = True
     ) -> Log:
         """The log in that directory, which is below `root`: the one that is open, else one to be opened."""
-        found = self.logs.get(self.name_of(directory)) if durable else None
+        name = self.name_of(directory)
+        found = self.logs.get(name) if durable else None
         if found is not None:
             return found
         return Log(
             directory,
             segment_bytes_max=segment_bytes_max,
             durable=durable,
-            epoch=self.epoch,
+            epoch=self.epochs.get(name, self.epoch),
             owner=self if durable else None,
         )
 

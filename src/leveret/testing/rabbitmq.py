@@ -29,6 +29,7 @@ from leveret.testing.process import ServerProcess
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 60.0
 CTL_TIMEOUT_S: Final = 60.0
+EPMD_TIMEOUT_S: Final = 10.0
 COOKIE: Final = "LEVERETTESTS"
 
 _SBIN_DEBIAN: Final = Path("/usr/lib/rabbitmq/bin")
@@ -47,6 +48,32 @@ def _sbin() -> Path:
     return Path(os.environ.get("RABBITMQ_SBIN", _SBIN_DEBIAN))
 
 
+class Epmd:
+    """The daemon that tells Erlang nodes each other's ports: of one node, or of a cluster."""
+
+    def __init__(self, home: Path, port: int) -> None:
+        """Prepare; its log goes to `home`."""
+        self._home = home
+        self._port = port
+        self._process = ServerProcess(home / "epmd.log")
+
+    def start(self) -> None:
+        """Start it unless it runs.
+
+        Raises:
+            NotReady: it does not answer.
+        """
+        if self._process.alive:
+            return
+        env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self._home)}
+        self._process.launch(["epmd", "-port", str(self._port), "-address", LOOPBACK], env)
+        wait_until(lambda: accepts(self._port), "epmd", EPMD_TIMEOUT_S)
+
+    def close(self) -> None:
+        """End it."""
+        self._process.close()
+
+
 class RabbitNode:
     """One RabbitMQ node of its own; a context manager that leaves neither process nor file."""
 
@@ -58,6 +85,7 @@ class RabbitNode:
         schedulers: int | None = 1,
         parent_dir: Path | None = None,
         name: str = "rabbit",
+        epmd_port: int | None = None,
     ) -> None:
         """Prepare a node; nothing runs yet.
 
@@ -68,6 +96,7 @@ class RabbitNode:
             schedulers: Erlang schedulers; None takes one a core, as an operator's node would.
             parent_dir: where the node's folder is made; the system's temporary folder by default.
             name: first part of the node's name.
+            epmd_port: where an epmd runs that is not this node's own; without it the node brings one.
         """
         self.plugins = tuple(plugins)
         self.config = dict(config or {})
@@ -76,9 +105,10 @@ class RabbitNode:
         self.home = Path(tempfile.mkdtemp(prefix="rabbitmq-", dir=parent_dir)).resolve()
         ports = free_ports(6)
         self.amqp_port, self.management_port, self.stream_port = ports[:3]
-        self.prometheus_port, self.dist_port, self.epmd_port = ports[3:]
+        self.prometheus_port, self.dist_port = ports[3:5]
+        self.epmd_port = epmd_port or ports[5]
         self.broker = ServerProcess(self.home / "output.log")
-        self._epmd = ServerProcess(self.home / "epmd.log")
+        self._epmd = None if epmd_port else Epmd(self.home, self.epmd_port)
         self._lay_out()
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
@@ -87,16 +117,33 @@ class RabbitNode:
         Raises:
             NotReady: RabbitMQ is not installed, ended, or took longer; with the end of its log.
         """
+        self.launch()
+        self.wait_ready(timeout_s)
+        return self
+
+    def launch(self) -> None:
+        """Start the node without waiting.
+
+        Raises:
+            NotReady: RabbitMQ is not installed, or its epmd does not start.
+        """
         reason = available()
         if reason is not None:
             raise NotReady(reason)
-        if not self._epmd.alive:
-            argv = ["epmd", "-port", str(self.epmd_port), "-address", LOOPBACK]
-            self._epmd.launch(argv, self._env())
-            wait_until(lambda: accepts(self.epmd_port), "epmd", timeout_s)
+        if self._epmd is not None:
+            self._epmd.start()
         self.broker.launch([_sbin() / "rabbitmq-server"], self._env(), cwd=self.home)
-        wait_until(self._ready, f"RabbitMQ on port {self.amqp_port}", timeout_s)
-        return self
+
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until every door of a launched node answers.
+
+        Raises:
+            NotReady: it ended or took longer; with the end of its log.
+        """
+        try:
+            wait_until(self._ready, f"RabbitMQ on port {self.amqp_port}", timeout_s)
+        except NotReady as late:
+            raise NotReady(f"{late}\n{self.broker.log_tail()}") from None
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
         """End the broker in order (SIGTERM), keeping its data; return its exit status."""
@@ -115,7 +162,8 @@ class RabbitNode:
     def close(self) -> None:
         """End all processes of the node and remove its files."""
         self.broker.close()
-        self._epmd.close()
+        if self._epmd is not None:
+            self._epmd.close()
         shutil.rmtree(self.home, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -139,6 +187,11 @@ class RabbitNode:
         return f"{self.name}@localhost"
 
     @property
+    def alive(self) -> bool:
+        """Whether the broker runs."""
+        return self.broker.alive
+
+    @property
     def pid(self) -> int:
         """Process id of the broker (the Erlang machine itself)."""
         return self.broker.pid
@@ -155,6 +208,10 @@ class RabbitNode:
         """What the node has written to its log file and its output."""
         logs = sorted((self.home / "log").glob("*.log"))
         return "".join(one.read_text(errors="replace") for one in logs) + self.broker.log_text()
+
+    def log_tail(self) -> str:
+        """The last lines of its output, for an error message."""
+        return self.broker.log_tail()
 
     def ctl(
         self, *args: str, check: bool = True, program: str = "rabbitmqctl"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from leveret.pipeline.files import Place
 from leveret.pipeline.job import EVERYTHING, Selection
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.plan import Plan, PlanDirectory
@@ -12,7 +11,7 @@ from leveret.pipeline.survivors import may_have_survivors, not_to_recover, write
 from leveret.testing.standby_upstream import StandbyUpstream
 
 
-def transfer(upstream: StandbyUpstream, data_dir: Path, *, chunks_per_file: int = 40) -> Manifest:
+def transfer(upstream: StandbyUpstream, data_dir: Place, *, chunks_per_file: int = 40) -> Manifest:
     """Store what the upstream has and the data directory has not; returns the manifest."""
     manifest = Manifest(data_dir)
     for vhost, log in upstream.logs.items():

@@ -35,6 +35,7 @@ from leveret.wire.chunk import (
     encode_header,
     encode_trailer,
 )
+from leveret.wire.stream.publish import MessageRun
 
 QUEUE_EPOCH: Final = 7
 Octets: TypeAlias = bytes
@@ -209,11 +210,11 @@ class FakeRecoveryQueue:
         """As `SequenceBook` says."""
         return self._sequences.get(reference, 0)
 
-    def append(self, reference: str, entries: list[tuple[int, bytes]], done: Callable[[], None]) -> None:
+    def append(self, reference: str, runs: list[MessageRun], done: Callable[[], None]) -> None:
         """As `RecoveryQueue` says; raises `refuses_with` when it is set."""
         if self.refuses_with is not None:
             raise self.refuses_with
-        for publishing_id, body in entries:
+        for publishing_id, body in (message for run in runs for message in run.messages()):
             if publishing_id > self.last_sequence(reference):
                 self._sequences[reference] = publishing_id
                 self.stored.append((publishing_id, body))
@@ -385,9 +386,9 @@ async def recovery_queue_contract(queue: RecoveryQueue) -> None:
     reference = "recovery.contract"
     everything = asyncio.Event()
     assert queue.last_sequence(reference) == 0
-    queue.append(reference, [(1, b"a"), (2, b"b")], lambda: stored.append(2))
-    queue.append(reference, [(2, b"b"), (3, b"c")], lambda: stored.append(3))
-    queue.append(reference, [(1, b"a")], everything.set)
+    queue.append(reference, [MessageRun.of(1, [b"a", b"b"])], lambda: stored.append(2))
+    queue.append(reference, [MessageRun.of(2, [b"b", b"c"])], lambda: stored.append(3))
+    queue.append(reference, [MessageRun.of(1, [b"a"])], everything.set)
     assert stored == [], "nothing is durable within the call"
     await asyncio.wait_for(everything.wait(), 10)
     assert stored == [2, 3], "in the order of the calls"

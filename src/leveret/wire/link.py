@@ -20,6 +20,11 @@ are one frame, so a follower that has applied whole frames is at a prefix of the
     6 FILE    u16 length | name | u32 length | octets      a state file holds this now
     7 REMOVE  u16 length | name                   a state file is gone
     8 ASIDE   u32 number                          the whole log is divergent: set aside
+    9 CURSOR  u32 number | u64 offset             messages before it may have been handed to consumers
+    10 HEAD   u32 number | u64 segment | chunk    the next chunk of the segment in front of what the mirror has
+
+The last two are for mirrors only, which follow single logs: a link carries those that one node mirrors of another.
+There `position` is the link's own; a mirror acks it whatever the frame is for, so it is never 0.
 
 `position` counts octets of changes since the leader began; it is 0 while the follower catches up, and instead of
 records there stand the octets that it still lacks. With flag 1 the changes are compressed (zstd).
@@ -75,6 +80,16 @@ class Type(IntEnum):
     """To the follower: tell of earlier chunks. Struct `Probe`."""
     HEADERS = 12
     """To the leader: the answer. Struct `Headers`."""
+    COPIES = 13
+    """To the leader: what a mirror has of these logs, which it wants to mirror. Struct `Copies`."""
+    MIRRORING = 14
+    """To the mirror: what comes next of this log is the answer to what it told. Struct `Mirroring`."""
+    RELEASED = 15
+    """To the leader: these logs are not mirrored any more. Struct `Names`."""
+    TELL_AGAIN = 16
+    """To the mirror: tell of these logs anew, as far as they are mirrored. Struct `Names`."""
+    FAILED = 17
+    """To the leader: the mirror cannot have this log, for now. Struct `Failed`."""
     FRAME = 20
     """To the follower: changes."""
     ACK = 21
@@ -85,6 +100,10 @@ class Type(IntEnum):
     """To the leader: u64 epoch in which the follower is about to lead."""
     HANDED_OVER = 24
     """To the follower: u64 position; this was the last that the leader did."""
+    AMQP = 28
+    """Either way: whole frames of AMQP 0-9-1, see wire.relay."""
+    BEAT = 29
+    """Either way: this side is there; in a cluster."""
     QUESTION = 30
     """Either way: struct `Question`."""
     ANSWER = 31
@@ -112,6 +131,44 @@ class Inventory(msgspec.Struct, frozen=True, array_like=True):
     apply_delay_ms: int = 0
 
 
+class Copy(msgspec.Struct, frozen=True, array_like=True):
+    """What a mirror has of a log; `head` is the part of a segment that is to stand in front of it one day.
+
+    `serial` tells this word about the log from earlier ones.
+    """
+
+    serial: int
+    log: Held
+    head: Held | None
+
+
+class Copies(msgspec.Struct, frozen=True, array_like=True):
+    """Some of the logs that a mirror wants to mirror; the others stay as they are."""
+
+    copies: list[Copy]
+
+
+class Mirroring(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to the `Copy` of that serial begins; `epoch` is the one in which the leader leads the log."""
+
+    path: str
+    serial: int
+    epoch: int
+
+
+class Names(msgspec.Struct, frozen=True, array_like=True):
+    """Names of logs."""
+
+    paths: list[str]
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True):
+    """A mirror could not write what it was sent of a log, and why; nothing that was sent of it since counts."""
+
+    path: str
+    error: str
+
+
 class Probe(msgspec.Struct, frozen=True, array_like=True):
     """Asks for the headers of at most `count` chunks of a log that begin before offset `before`, newest first."""
 
@@ -128,11 +185,11 @@ class Headers(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Question(msgspec.Struct, frozen=True, array_like=True):
-    """Something asked beside the stream of changes: `what` is "digest" or "chunk", `about` its parameters."""
+    """Something asked: `what` is its name, such as "digest" or "chunk", `about` its parameters."""
 
     number: int
     what: str
-    about: dict[str, str | int | bool]
+    about: dict[str, Any]
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -201,10 +258,12 @@ class Kind(IntEnum):
     FILE = 6
     REMOVE = 7
     ASIDE = 8
+    CURSOR = 9
+    HEAD = 10
 
 
 class Change(NamedTuple):
-    """A decoded change: of `name`, at `offset` (of APPEND: the segment's), with a chunk or a file's octets."""
+    """A decoded change: of `name`, at `offset` (of APPEND and HEAD the segment's), with a chunk or a file's octets."""
 
     kind: Kind
     name: str
@@ -241,7 +300,7 @@ class Frame:
         self._pieces: list[Octets] = []
 
     def add(self, head: bytes, chunk: list[Octets] | None = None, records: int = 0) -> None:
-        """One change, made by a function below; of APPEND with the octets of the chunk, in pieces."""
+        """One change, made by a function below; of APPEND and HEAD with the octets of the chunk, in pieces."""
         self._check = crc32(head, self._check)
         self._pieces.append(head)
         self.octets += len(head)
@@ -273,7 +332,7 @@ def name_change(number: int, name: str) -> bytes:
 
 
 def log_change(kind: Kind, number: int, offset: int) -> bytes:
-    """APPEND (before its chunk), DROP, BEGIN, CUT."""
+    """APPEND and HEAD (before their chunk), DROP, BEGIN, CUT, CURSOR."""
     return _CHANGE.pack(kind, number, offset)
 
 
@@ -363,7 +422,7 @@ def _change(octets: memoryview, at: int, names: dict[int, str]) -> tuple[Change 
         return Change(kind, names.pop(number)), end, end
     _, number, offset = _CHANGE.unpack_from(octets, at)
     end = at + _CHANGE.size
-    if kind is not Kind.APPEND:
+    if kind not in (Kind.APPEND, Kind.HEAD):
         return Change(kind, names[number], offset), end, end
     chunk = decode_chunk(octets, end)
     return (

@@ -63,7 +63,7 @@ def test_the_command_is_the_first_word_that_belongs_to_no_option(
     assert wanted_command(arguments) == command
 
 
-@pytest.mark.parametrize("name", ["eval", "join_cluster", "peek"])
+@pytest.mark.parametrize("name", ["eval", "discover_peers", "peek"])
 def test_a_command_that_has_no_counterpart_says_why(name: str) -> None:
     ended = ctl(name, "x")
     assert ended.returncode == 64

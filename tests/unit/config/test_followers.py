@@ -8,6 +8,7 @@ import pytest
 
 from leveret.config import build, gather, load, render
 from leveret.config.current import settings_in_force
+from leveret.config.etcd import EtcdOptions
 from leveret.config.followers import Followers
 from leveret.config.syntax import Given
 from leveret.config.uris import Endpoint, NodeUri
@@ -60,14 +61,14 @@ def test_without_settings_nobody_follows_and_nothing_is_followed() -> None:
         apply_delay_ms=0,
         scrub_interval_ms=7 * 86_400_000,
         max_lag_ms=30_000,
-        etcd_endpoints=(),
-        etcd_prefix="leveret",
-        etcd_lease_ttl_ms=2_000,
     )
+    assert load(None).etcd == EtcdOptions()
+    assert EtcdOptions() == EtcdOptions(endpoints=(), prefix="leveret", cacertfile=None, lease_ttl_ms=2_000)
 
 
 def test_a_leader_s_file_is_read(tmp_path: Path) -> None:
-    read = load(conf(tmp_path, LEADER)).followers
+    config = load(conf(tmp_path, LEADER))
+    read, etcd = config.followers, config.etcd
     assert (read.bind, read.port, read.advertised_uri) == (
         "10.0.0.1",
         5680,
@@ -76,8 +77,8 @@ def test_a_leader_s_file_is_read(tmp_path: Path) -> None:
     assert (read.confirm, read.min_in_sync, read.below_min_in_sync) == ("in_sync", 1, "nack")
     assert (read.ack_timeout_ms, read.bandwidth_bytes_s, read.compression) == (500, 50_000_000, "zstd")
     assert (read.scrub_interval_ms, read.max_lag_ms, read.tls.certfile) == (None, 60_000, Path("/etc/a.pem"))
-    assert read.etcd_endpoints == (Endpoint("http://10.0.0.8:2379"), Endpoint("http://10.0.0.9:2379"))
-    assert (read.etcd_prefix, read.etcd_lease_ttl_ms) == ("site-1", 5_000)
+    assert etcd.endpoints == (Endpoint("http://10.0.0.8:2379"), Endpoint("http://10.0.0.9:2379"))
+    assert (etcd.prefix, etcd.lease_ttl_ms) == ("site-1", 5_000)
 
 
 def test_a_follower_s_file_is_read(tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_a_password_of_etcd_is_shown_nowhere(tmp_path: Path) -> None:
         tmp_path, "replication.bind = 10.0.0.1\ncluster.etcd.endpoints = http://a, http://root:s3cret@b\n"
     )
     config = load(path)
-    assert config.followers.etcd_endpoints[1].password == "s3cret"
+    assert config.etcd.endpoints[1].password == "s3cret"
     assert "s3cret" not in render(gather(path)) + repr(config) + str(dict(settings_in_force(config)))
     assert "# cluster.etcd.endpoints is not shown" in render(gather(path))
     with pytest.raises(ConfigError, match=r"cluster\.etcd\.endpoints = \(secret\) is not valid") as refused:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.config.kinds import Bytes, Limit, OptionalBytes, OptionalRatio, OptionalText
+from leveret.config.replication import ArchivePlace
 
 
 @given(st.none() | st.integers(0, 10**17))
@@ -49,3 +50,19 @@ def test_anything_else_is_refused(kind: Limit | OptionalRatio | OptionalBytes, t
 def test_a_password_may_be_left_out_and_is_a_secret() -> None:
     assert OptionalText(secret=True).parse("none") is None
     assert OptionalText(secret=True).parse("x") == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("none", None),
+        ("/var/lib/standby", "/var/lib/standby"),
+        ("file:///var/lib/stand%20by", "/var/lib/stand by"),
+        ("s3a://bucket/eu/", "s3a://bucket/eu"),
+        ("abfss://box@account.dfs.core.windows.net/eu", "abfss://box@account.dfs.core.windows.net/eu"),
+    ],
+)
+def test_an_archive_is_at_a_path_or_in_a_store(text: str, value: str | None) -> None:
+    kind = ArchivePlace()
+    assert kind.parse(text) == value
+    assert kind.parse(kind.show(value)) == value

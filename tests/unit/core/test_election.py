@@ -45,7 +45,8 @@ class Store:
         if not all(self._holds(one) for one in transaction.conditions):
             return False
         self.revision += 1
-        for put in transaction.puts:
+        for put in transaction.writes:
+            assert isinstance(put, Put)
             self.entries[put.key] = Entry(put.value, self.revision, lease if put.leased else 0)
         return True
 
@@ -100,7 +101,7 @@ def test_the_first_one_of_all_leads_and_is_recorded_as_in_sync() -> None:
     observed = store.observed()
     assert (observed.leader, observed.leader_lease) == (first.leader, 7)
     assert (observed.epoch, observed.in_sync) == (5, frozenset("a"))
-    assert [put.key for put in first.transaction.puts if put.leased] == [KEYS.leader]
+    assert [put.key for put in first.transaction.writes if isinstance(put, Put) and put.leased] == [KEYS.leader]
 
 
 def test_nobody_leads_beside_a_leader_and_is_told_who_it_is() -> None:

@@ -19,6 +19,7 @@ from leveret.core.access import SALT_BYTES, check_password, hash_password
 from leveret.core.head import Head
 from leveret.core.queue import Queue
 from leveret.management.app import build_app, operator_door, public_door
+from leveret.management.node import ClusterOperations
 from leveret.model.definitions import Permission, Put, User, Vhost
 from leveret.model.errors import AuthenticationFailed, InvalidCommand, PreconditionFailed
 from leveret.runtime.alarms import AlarmWatch
@@ -223,8 +224,8 @@ class FakeStreams:
 class FakeNode:
     """A broker without logs or sockets; `broker.changes` holds what was not committed."""
 
-    def __init__(self, data_dir: Path) -> None:
-        self.config = Config(node_name="leveret@test", cluster_name="test")
+    def __init__(self, data_dir: Path, node_name: str = "leveret@test") -> None:
+        self.config = Config(node_name=node_name, cluster_name="test")
         self.data_dir = data_dir
         self.started_at_ms = 0
         self.host = Host()
@@ -235,6 +236,7 @@ class FakeNode:
         self.rejoin = FakeRejoin()
         self.downstream = "eu.2"
         self.replication = FakeReplication()
+        self.cluster: ClusterOperations | None = None
         self.streams = FakeStreams()
         self.maintenance = FakeMaintenance()
         self.commits = GroupCommit(fsync=False, on_failure=lambda error: None)

@@ -171,7 +171,9 @@ def test_sampling_many_queues_lets_others_work_in_between(sampled: Sampled) -> N
 def test_utilisation_is_how_often_a_message_found_a_consumer(
     sampled: Sampled, capacity: int, expected: float
 ) -> None:
-    waiting = SimpleNamespace(consumers=[SimpleNamespace(capacity=lambda: capacity)], ready_count=1)
+    waiting = SimpleNamespace(
+        consumers=[SimpleNamespace(capacity=lambda: capacity)], ready_count=1, is_remote=False
+    )
     queue: Any = type("Waiting", (), vars(sampled.declare("q")) | vars(waiting))()
     queue.message_count, queue.unacked_count = 1, 0
     sampled.broker.queues["/", "q"] = queue

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.pipeline import compact as module
 from leveret.pipeline.compact import compact, due, is_pinned
+from leveret.pipeline.files import Place
 from leveret.pipeline.job import Selection
 from leveret.pipeline.look import look
 from leveret.pipeline.manifest import Manifest, StoredFile
@@ -86,9 +87,9 @@ def test_only_what_was_not_settled_is_kept(played: list[Any]) -> None:
         assert len(list((directory / "data").glob("*/*"))) == 1 + bool(file.settlements)
 
 
-def test_moments_before_it_are_not_known_any_more(tmp_path: Path) -> None:
+def test_moments_before_it_are_not_known_any_more(data_dir: Place) -> None:
     upstream = StandbyUpstream()
-    standby = Standby(tmp_path, 1)
+    standby = Standby(data_dir, 1)
     moments = []
     for number in range(6):
         upstream.publish(VHOST, "a", [stored_message(b"%d" % number)])
@@ -101,7 +102,7 @@ def test_moments_before_it_are_not_known_any_more(tmp_path: Path) -> None:
     with pytest.raises(PreconditionFailed, match="before that what was settled is removed"):
         standby.promote(as_of_ms=moments[0])
     assert standby.promote(as_of_ms=moments[5]) == 1, "a moment since"
-    assert Manifest(tmp_path).history_from_ms("other") == 0
+    assert Manifest(data_dir).history_from_ms("other") == 0
 
 
 def files_of(*sizes: int, history: int = 0, settled: int = 0) -> list[StoredFile]:
@@ -153,17 +154,17 @@ def test_what_is_beyond_a_limit_is_due_when_it_is_worth_it(
     assert due(manifest, "other", 10, **both) == []
 
 
-def test_what_a_plan_needs_is_pinned_until_it_is_done(tmp_path: Path) -> None:
+def test_what_a_plan_needs_is_pinned_until_it_is_done(data_dir: Place) -> None:
     upstream = StandbyUpstream()
     play(upstream, [("publish", "a", 3)])
-    standby = Standby(tmp_path)
+    standby = Standby(data_dir)
     standby.transfer(upstream)
-    assert not is_pinned(tmp_path)
+    assert not is_pinned(data_dir)
     directory = standby.plan(Selection())
     assert directory is not None
-    assert is_pinned(tmp_path)
+    assert is_pinned(data_dir)
     standby.publish(directory)
-    assert not is_pinned(tmp_path)
+    assert not is_pinned(data_dir)
 
 
 def test_a_damaged_file_is_left_alone(tmp_path: Path) -> None:

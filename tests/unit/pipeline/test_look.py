@@ -49,11 +49,11 @@ def test_looking_at_nothing_finds_nothing(tmp_path: Path) -> None:
 
 def test_forgetting_a_vhost_deletes_its_files_and_no_others(data_dir: Path) -> None:
     before = {row["vhost"]: row["bytes"] for row in look(data_dir)["vhosts"]}
-    assert forget_vhosts(data_dir, ["/", "never"]) == [{"vhost": "/", "bytes": before["/"]}]
+    assert forget_vhosts(data_dir, data_dir, ["/", "never"]) == [{"vhost": "/", "bytes": before["/"]}]
     assert [row["vhost"] for row in look(data_dir)["vhosts"]] == ["b"]
     assert [path.name for path in (data_dir / "data").iterdir()] == ["vhost-b"]
     assert [row["messages"] for row in look(data_dir)["queues"]] == [1]
-    assert forget_vhosts(data_dir / "none", ["/"]) == []
+    assert forget_vhosts(data_dir / "none", data_dir / "none", ["/"]) == []
 
 
 def test_nothing_is_forgotten_while_it_is_transferred(
@@ -64,5 +64,5 @@ def test_nothing_is_forgotten_while_it_is_transferred(
         locked(data_dir / "transfer.lock", 1, "transferring"),
         pytest.raises(StorageError, match="still at transferring"),
     ):
-        forget_vhosts(data_dir, ["/"])
+        forget_vhosts(data_dir, data_dir, ["/"])
     assert len(look(data_dir)["vhosts"]) == 2

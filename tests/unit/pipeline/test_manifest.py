@@ -7,17 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.model.errors import StorageError
-from leveret.pipeline import manifest as module
-from leveret.pipeline.manifest import Manifest, ManifestDamaged, QueuePart, StoredFile, TransferGap
+from leveret.pipeline import manifest_log as module
+from leveret.pipeline.files import Place, make_directory
+from leveret.pipeline.manifest import Manifest, QueuePart, StoredFile, TransferGap
+from leveret.pipeline.manifest_log import ManifestDamaged
 
 
-def stored(data_dir: Path, first: int, after: int, vhost: str = "/", settled: bool = False) -> StoredFile:
+def stored(data_dir: Place, first: int, after: int, vhost: str = "/", settled: bool = False) -> StoredFile:
     """A file with nothing in it, put where the manifest looks for it."""
     path = f"data/{vhost.strip('/')}-{first}-{after}.parquet"
     names = [path, path + ".settled"] if settled else [path]
     for name in names:
-        (data_dir / name).parent.mkdir(exist_ok=True)
-        (data_dir / name).touch()
+        make_directory((data_dir / name).parent)
+        (data_dir / name).write_bytes(b"")
     return StoredFile(
         vhost=vhost,
         path=path,
@@ -32,64 +34,64 @@ def stored(data_dir: Path, first: int, after: int, vhost: str = "/", settled: bo
     )
 
 
-def test_what_is_appended_is_there_for_every_reader(tmp_path: Path) -> None:
-    writer, reader = Manifest(tmp_path), Manifest(tmp_path)
-    first, second = stored(tmp_path, 5, 10), stored(tmp_path, 10, 20)
+def test_what_is_appended_is_there_for_every_reader(data_dir: Place) -> None:
+    writer, reader = Manifest(data_dir), Manifest(data_dir)
+    first, second = stored(data_dir, 5, 10), stored(data_dir, 10, 20)
     assert writer.append([first]) == [first]
     reader.refresh()
     assert reader.files() == [first]
     writer.append([second])
     reader.refresh()
-    assert reader.files() == Manifest(tmp_path).files() == [first, second]
+    assert reader.files() == Manifest(data_dir).files() == [first, second]
     assert reader.next_by_vhost == {"/": 20}
     assert reader.number == 2
     assert reader.files(up_to=1) == [first]
 
 
-def test_the_first_file_may_begin_anywhere(tmp_path: Path) -> None:
-    manifest = Manifest(tmp_path)
-    manifest.append([stored(tmp_path, 700, 701)])
+def test_the_first_file_may_begin_anywhere(data_dir: Place) -> None:
+    manifest = Manifest(data_dir)
+    manifest.append([stored(data_dir, 700, 701)])
     assert manifest.next_by_vhost == {"/": 701}
 
 
-def test_a_repeated_range_is_left_out(tmp_path: Path) -> None:
-    manifest = Manifest(tmp_path)
-    files = [stored(tmp_path, 0, 10), stored(tmp_path, 10, 20)]
+def test_a_repeated_range_is_left_out(data_dir: Place) -> None:
+    manifest = Manifest(data_dir)
+    files = [stored(data_dir, 0, 10), stored(data_dir, 10, 20)]
     manifest.append(files)
     assert manifest.append(files) == []
     assert manifest.number == 1
-    assert manifest.append([files[1], stored(tmp_path, 20, 21)])[0].first == 20
+    assert manifest.append([files[1], stored(data_dir, 20, 21)])[0].first == 20
 
 
 @pytest.mark.parametrize(("first", "after"), [(11, 20), (9, 20), (5, 11)])
 def test_a_gap_is_an_error_with_its_bounds_and_keeps_what_came_before(
-    tmp_path: Path, first: int, after: int
+    data_dir: Place, first: int, after: int
 ) -> None:
-    manifest = Manifest(tmp_path)
-    manifest.append([stored(tmp_path, 0, 5)])
+    manifest = Manifest(data_dir)
+    manifest.append([stored(data_dir, 0, 5)])
     with pytest.raises(TransferGap) as caught:
-        manifest.append([stored(tmp_path, 5, 10), stored(tmp_path, first, after, settled=True)])
+        manifest.append([stored(data_dir, 5, 10), stored(data_dir, first, after, settled=True)])
     assert (caught.value.have, caught.value.offered) == (10, first)
-    assert Manifest(tmp_path).next_by_vhost == {"/": 10}
+    assert Manifest(data_dir).next_by_vhost == {"/": 10}
 
 
-def test_two_writers_record_a_range_once(tmp_path: Path) -> None:
-    one, other = Manifest(tmp_path), Manifest(tmp_path)
-    file = stored(tmp_path, 0, 10)
+def test_two_writers_record_a_range_once(data_dir: Place) -> None:
+    one, other = Manifest(data_dir), Manifest(data_dir)
+    file = stored(data_dir, 0, 10)
     assert one.append([file]) == [file]
     assert other.append([file]) == []
-    assert other.append([stored(tmp_path, 10, 12)])
-    assert one.append([stored(tmp_path, 12, 13)])
-    assert Manifest(tmp_path).next_by_vhost == {"/": 13}
+    assert other.append([stored(data_dir, 10, 12)])
+    assert one.append([stored(data_dir, 12, 13)])
+    assert Manifest(data_dir).next_by_vhost == {"/": 13}
 
 
-def test_a_file_that_was_swept_away_is_not_recorded(tmp_path: Path) -> None:
-    manifest = Manifest(tmp_path)
-    file = stored(tmp_path, 0, 10)
-    (tmp_path / file.path).unlink()
+def test_a_file_that_was_swept_away_is_not_recorded(data_dir: Place) -> None:
+    manifest = Manifest(data_dir)
+    file = stored(data_dir, 0, 10)
+    (data_dir / file.path).unlink()
     with pytest.raises(StorageError, match="is gone"):
         manifest.append([file])
-    assert Manifest(tmp_path).number == 0
+    assert Manifest(data_dir).number == 0
 
 
 @given(st.data())
@@ -141,37 +143,37 @@ def test_logs_are_rotated_and_read_in_order(tmp_path: Path, monkeypatch: pytest.
     assert Manifest(tmp_path).entries == reader.entries == manifest.entries
 
 
-def test_removing_and_adding_replaces(tmp_path: Path) -> None:
-    manifest = Manifest(tmp_path)
-    small = [stored(tmp_path, 0, 10), stored(tmp_path, 10, 20)]
+def test_removing_and_adding_replaces(data_dir: Place) -> None:
+    manifest = Manifest(data_dir)
+    small = [stored(data_dir, 0, 10), stored(data_dir, 10, 20)]
     manifest.append(small)
-    large = stored(tmp_path, 0, 20)
+    large = stored(data_dir, 0, 20)
     manifest.append([large], removed=[file.path for file in small])
-    assert Manifest(tmp_path).files() == [large]
-    assert Manifest(tmp_path).files(up_to=1) == small
-    assert list(Manifest(tmp_path).ever_added("/", 1)) == small
+    assert Manifest(data_dir).files() == [large]
+    assert Manifest(data_dir).files(up_to=1) == small
+    assert list(Manifest(data_dir).ever_added("/", 1)) == small
     assert manifest.next_by_vhost == {"/": 20}
 
 
-def test_vhosts_are_independent(tmp_path: Path) -> None:
-    manifest = Manifest(tmp_path)
-    manifest.append([stored(tmp_path, 0, 10), stored(tmp_path, 90, 95, vhost="b")])
-    manifest.append([stored(tmp_path, 95, 99, vhost="b")])
+def test_vhosts_are_independent(data_dir: Place) -> None:
+    manifest = Manifest(data_dir)
+    manifest.append([stored(data_dir, 0, 10), stored(data_dir, 90, 95, vhost="b")])
+    manifest.append([stored(data_dir, 95, 99, vhost="b")])
     assert manifest.next_by_vhost == {"/": 10, "b": 99}
 
 
-def test_a_vhost_that_was_forgotten_never_was_there(tmp_path: Path) -> None:
-    manifest = Manifest(tmp_path)
-    kept = stored(tmp_path, 0, 5, "kept")
-    gone = stored(tmp_path, 0, 10, "gone", settled=True)
+def test_a_vhost_that_was_forgotten_never_was_there(data_dir: Place) -> None:
+    manifest = Manifest(data_dir)
+    kept = stored(data_dir, 0, 5, "kept")
+    gone = stored(data_dir, 0, 10, "gone", settled=True)
     manifest.append([kept, gone])
     assert manifest.forget(["gone", "never"]) == [gone]
     assert manifest.forget(["gone"]) == []
-    for reader in (manifest, Manifest(tmp_path)):
+    for reader in (manifest, Manifest(data_dir)):
         assert reader.files() == [kept]
         assert reader.next_by_vhost == {"kept": 5}
         assert list(reader.ever_added("gone", reader.number)) == []
-    anew = stored(tmp_path, 3, 4, "gone")
+    anew = stored(data_dir, 3, 4, "gone")
     assert manifest.append([anew]) == [anew], "it begins where the other log does"
     assert list(manifest.ever_added("gone", manifest.number)) == [anew]
-    assert Manifest(tmp_path).files(up_to=1) == [gone, kept], "as it was before"
+    assert Manifest(data_dir).files(up_to=1) == [gone, kept], "as it was before"

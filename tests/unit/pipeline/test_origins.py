@@ -1,44 +1,43 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from leveret.model.errors import StorageError
+from leveret.pipeline.files import Place
 from leveret.pipeline.origins import ORIGINS, AnotherLog, Origins
 
 
-def test_the_log_that_data_came_from_is_told_from_every_other_one(tmp_path: Path) -> None:
-    origins = Origins(tmp_path / "standby")
+def test_the_log_that_data_came_from_is_told_from_every_other_one(data_dir: Place) -> None:
+    origins = Origins(data_dir / "standby")
     origins.check("v", 5, has_data=False)
     origins.check("v", 6, has_data=False)
     origins.check("v", 6, has_data=True)
     with pytest.raises(AnotherLog, match="delete_orphaned_data_on_standby_replication_downstream_cluster"):
         origins.check("v", 7, has_data=True)
-    again = Origins(tmp_path / "standby")
+    again = Origins(data_dir / "standby")
     assert again.by_vhost["v"].is_replaced
     again.check("v", 6, has_data=True)
-    assert not Origins(tmp_path / "standby").by_vhost["v"].is_replaced, "the upstream is the old one again"
+    assert not Origins(data_dir / "standby").by_vhost["v"].is_replaced, "the upstream is the old one again"
     again.forget(["v", "w"])
-    Origins(tmp_path / "standby").check("v", 7, has_data=True)
+    Origins(data_dir / "standby").check("v", 7, has_data=True)
 
 
-def test_data_from_before_logs_had_names_takes_the_name_that_is_told(tmp_path: Path) -> None:
-    origins = Origins(tmp_path)
+def test_data_from_before_logs_had_names_takes_the_name_that_is_told(data_dir: Place) -> None:
+    origins = Origins(data_dir)
     origins.check("v", 5, has_data=True)
     with pytest.raises(AnotherLog):
         origins.check("v", 6, has_data=True)
 
 
-def test_what_is_missing_is_remembered_until_it_is_not(tmp_path: Path) -> None:
-    origins = Origins(tmp_path)
+def test_what_is_missing_is_remembered_until_it_is_not(data_dir: Place) -> None:
+    origins = Origins(data_dir)
     origins.note_missing("v", 20)
-    assert Origins(tmp_path).by_vhost["v"].missing == 20
+    assert Origins(data_dir).by_vhost["v"].missing == 20
     origins.note_missing("v", 0)
-    assert Origins(tmp_path).by_vhost["v"].missing == 0
+    assert Origins(data_dir).by_vhost["v"].missing == 0
 
 
-def test_a_damaged_file_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / ORIGINS).write_text("{")
+def test_a_damaged_file_says_what_to_do(data_dir: Place) -> None:
+    (data_dir / ORIGINS).write_bytes(b"{")
     with pytest.raises(StorageError, match="remove it"):
-        Origins(tmp_path)
+        Origins(data_dir)

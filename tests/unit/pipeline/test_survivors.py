@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leveret.model.errors import StorageError
+from leveret.pipeline.files import Place
 from leveret.pipeline.job import EVERYTHING, Selection
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.plan import (
@@ -79,7 +80,7 @@ class FakePublisher:
 class Standby:
     """A data directory, filled from an upstream in files of some chunks each, and promoted."""
 
-    def __init__(self, data_dir: Path, chunks_per_file: int = 4) -> None:
+    def __init__(self, data_dir: Place, chunks_per_file: int = 4) -> None:
         self.data_dir = data_dir
         self.manifest = Manifest(data_dir)
         self.broker = FakeBroker()
@@ -264,35 +265,35 @@ def test_killed_at_any_message_and_run_again_nothing_is_lost_or_doubled(
     assert unfinished(standby.data_dir) == []
 
 
-def test_from_scratch_recovers_settled_and_recovered_messages_too(tmp_path: Path) -> None:
+def test_from_scratch_recovers_settled_and_recovered_messages_too(data_dir: Place) -> None:
     upstream = StandbyUpstream()
     upstream.publish(VHOST, "a", [stored_message(b"%d" % i) for i in range(5)])
     upstream.settle(VHOST, "a", [(0, 4)])
-    standby = Standby(tmp_path)
+    standby = Standby(data_dir)
     standby.transfer(upstream)
     assert standby.promote() == 1
     assert standby.promote(start_from_scratch=True) == 5
     assert standby.promote() == 0
 
 
-def test_a_file_all_of_whose_messages_are_settled_is_not_opened(tmp_path: Path) -> None:
+def test_a_file_all_of_whose_messages_are_settled_is_not_opened(data_dir: Place) -> None:
     upstream = StandbyUpstream()
     upstream.publish(VHOST, "a", [stored_message(b"x")] * 10)
     upstream.settle(VHOST, "a", [(0, 10)])
-    standby = Standby(tmp_path, chunks_per_file=1)
+    standby = Standby(data_dir, chunks_per_file=1)
     standby.transfer(upstream)
     masks = not_to_recover(standby.manifest, VHOST)
     assert [may_have_survivors(file, masks) for file in standby.manifest.files()] == [False, False]
 
 
-def test_unknown_settlements_stop_a_promotion_unless_all_available_is_asked_for(tmp_path: Path) -> None:
+def test_unknown_settlements_stop_a_promotion_unless_all_available_is_asked_for(data_dir: Place) -> None:
     upstream = StandbyUpstream()
     upstream.publish(VHOST, "a", [stored_message(b"x")])
     upstream.settle(VHOST, "a", [(0, 1)])
-    standby = Standby(tmp_path)
+    standby = Standby(data_dir)
     standby.transfer(upstream)
     (file,) = standby.manifest.files()
-    (tmp_path / file.settlements).write_bytes(b"torn")
+    (data_dir / file.settlements).write_bytes(b"torn")
     with pytest.raises(StorageError, match="--all-available"):
         not_to_recover(standby.manifest, VHOST)
     assert not_to_recover(standby.manifest, VHOST, Selection(all_available=True)) == {}
@@ -332,26 +333,26 @@ def test_a_disk_that_is_full_when_a_plan_is_made_costs_nothing_but_that_attempt(
     assert standby.promote() == 0
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named(data_dir: Place) -> None:
     upstream = StandbyUpstream()
     upstream.publish(VHOST, "a", [stored_message(b"x")])
-    standby = Standby(tmp_path)
+    standby = Standby(data_dir)
     standby.transfer(upstream)
     (file,) = standby.manifest.files()
-    (tmp_path / file.path).write_bytes(b"torn")
+    (data_dir / file.path).write_bytes(b"torn")
     with pytest.raises(StorageError, match=r"parquet.*restore"):
         standby.plan()
 
 
-def test_a_plan_that_was_never_frozen_counts_for_nothing(tmp_path: Path) -> None:
-    directory = PlanDirectory.new(tmp_path, VHOST)
-    assert unfinished(tmp_path) == []
-    delete_unfrozen(tmp_path)
+def test_a_plan_that_was_never_frozen_counts_for_nothing(data_dir: Place) -> None:
+    directory = PlanDirectory.new(data_dir, VHOST)
+    assert unfinished(data_dir) == []
+    delete_unfrozen(data_dir)
     assert not directory.path.exists()
-    assert covered_number(tmp_path, VHOST) == 0
+    assert covered_number(data_dir, VHOST) == 0
 
 
-def test_order_is_epoch_then_offset_wherever_the_rows_lie(tmp_path: Path) -> None:
+def test_order_is_epoch_then_offset_wherever_the_rows_lie(data_dir: Place) -> None:
     upstream = StandbyUpstream()
     upstream.begin_life(VHOST, "a")
     old = upstream.lives[VHOST, "a"][0]
@@ -364,7 +365,7 @@ def test_order_is_epoch_then_offset_wherever_the_rows_lie(tmp_path: Path) -> Non
     life = upstream.lives[VHOST, "a"][1]
     upstream.logs[VHOST].append_copy("a", life.epoch, 0, life.copies[0][1], kind, at_ms)
     upstream.logs[VHOST].append_copy("a", old.epoch, offset, bodies, kind, at_ms)
-    standby = Standby(tmp_path, chunks_per_file=1)
+    standby = Standby(data_dir, chunks_per_file=1)
     standby.transfer(upstream)
     directory = standby.plan()
     assert directory is not None

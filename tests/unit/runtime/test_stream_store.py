@@ -10,7 +10,8 @@ import pytest
 from rstream import AMQPMessage
 
 from leveret.core.queue_settings import QueueSettings
-from leveret.core.stream import SEQUENCES_MAX, Batch, Stream
+from leveret.core.queue import SEQUENCES_MAX
+from leveret.core.stream import Batch, Stream
 from leveret.model.definitions import Queue as Definition
 from leveret.model.errors import LeveretError, NotFound, StorageError
 from leveret.runtime import stream_store as store_module

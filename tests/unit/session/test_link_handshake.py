@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from leveret.model.errors import PeerError
 from leveret.session.link_handshake import (
+    CLUSTER,
     HELLO,
     MESSAGE_BYTES_MAX,
     PROOF,
@@ -427,3 +428,55 @@ def test_proofs_are_compared_without_telling_where_they_differ(monkeypatch: pyte
     said = meet(leader_side(), follower_side()).said
     proofs = [base64.b64decode(msgspec.json.decode(message.payload)["proof"]) for message in said[1:]]
     assert all((proof, proof) in compared for proof in proofs)
+
+
+# --- nodes of a cluster --------------------------------------------------------------------------
+
+
+def cluster_side(secret: bytes = SECRET, **changed: Any) -> FollowerHandshake:
+    return follower_side(secret, **{"kind": "relay", "incarnation": "i-7_", "vhost": "a\n/b"} | changed)
+
+
+def met_by(door: LeaderHandshake, node: FollowerHandshake) -> Follower:
+    hello = door.answer_hello(node.hello())
+    return door.take_proof(node.answer_hello(hello, reign=Reign(0, ""), followed_epoch=0, led=False, uri=""))
+
+
+@pytest.mark.parametrize("kind", sorted(CLUSTER))
+def test_a_node_of_a_cluster_is_known_with_its_run_and_its_vhost(kind: Kind) -> None:
+    known = met_by(leader_side(kinds=CLUSTER), cluster_side(kind=kind))
+    assert (known.kind, known.name, known.incarnation, known.vhost) == (kind, "leveret@ü", "i-7_", "a\n/b")
+    assert met_by(leader_side(kinds=CLUSTER), follower_side(kind=kind)).vhost == ""
+
+
+def test_who_follows_says_hello_as_ever() -> None:
+    nonce = base64.b64encode(bytes(range(32, 64))).decode()
+    for kind in ("follow", "fence"):
+        expected = (
+            f'{{"version":1,"kind":"{kind}","node_id":"follower_2","name":"leveret@ü","nonce":"{nonce}"}}'
+        )
+        assert follower_side(kind=kind).hello().payload.decode() == expected
+
+
+@pytest.mark.parametrize("changed", [{"incarnation": "j"}, {"vhost": "c"}, {"vhost": ""}, {"kind": "mirror"}])
+def test_what_a_node_of_a_cluster_says_of_itself_cannot_be_changed(changed: dict[str, str]) -> None:
+    node, door = cluster_side(), leader_side(kinds=CLUSTER)
+    fields = {**msgspec.json.decode(node.hello().payload), **changed}
+    said = {name: value for name, value in fields.items() if value}
+    answer = door.answer_hello(Message(HELLO, msgspec.json.encode(said)))
+    with pytest.raises(SecretsDiffer, match=r"copy \.replication_secret from another node of the cluster$"):
+        node.answer_hello(answer, reign=Reign(0, ""), followed_epoch=0, led=False, uri="")
+
+
+def test_who_comes_to_the_wrong_door_is_told_so() -> None:
+    with pytest.raises(
+        HandshakeDeclined, match=r"comes to relay, .* come to fence, follow: see replication\.port"
+    ):
+        leader_side().answer_hello(cluster_side().hello())
+    with pytest.raises(HandshakeDeclined, match="comes to follow, .* come to member, mirror, relay"):
+        leader_side(kinds=CLUSTER).answer_hello(follower_side().hello())
+
+
+def test_a_copy_of_a_node_s_data_is_no_node_of_its_own() -> None:
+    with pytest.raises(HandshakeDeclined, match="has the same id: its data directory is a copy"):
+        leader_side(kinds=CLUSTER).answer_hello(cluster_side(node_id="leader-1").hello())

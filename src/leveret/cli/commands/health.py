@@ -51,21 +51,21 @@ def alarms(ctl: Session) -> Message:
 
 @command("Asking node {node} to report any local resource alarms ...", "check_alarms")
 def check_alarms(ctl: Session) -> Message:
-    """Fail if an alarm is in effect, here or anywhere in the cluster, which is this node."""
-    return _no_alarms(ctl, "alarms, local or clusterwide")
+    """Fail if an alarm is in effect, here or anywhere in the cluster."""
+    return _no_alarms(ctl, "alarms", "alarms, local or clusterwide")
 
 
 @command("Asking node {node} to report any local resource alarms ...", "check_local_alarms")
 def check_local_alarms(ctl: Session) -> Message:
     """Fail if an alarm is in effect on this node."""
-    return _no_alarms(ctl, "local alarms")
+    return _no_alarms(ctl, "local-alarms", "local alarms")
 
 
 @command("Checking if all vhosts are running on node {node} ...", "check_virtual_hosts")
 def check_virtual_hosts(ctl: Session) -> Message:
     """Fail if a virtual host does not run."""
     ctl.api.get("health", "checks", "virtual-hosts")
-    return _passed(ctl, f"Node {ctl.node} reported all vhosts as running")
+    return passed(ctl, f"Node {ctl.node} reported all vhosts as running")
 
 
 @command(
@@ -73,17 +73,10 @@ def check_virtual_hosts(ctl: Session) -> Message:
     "check_if_node_is_quorum_critical",
 )
 def check_if_node_is_quorum_critical(ctl: Session) -> Message:
-    """Pass: a single node is no part of a quorum."""
-    return _single(ctl)
-
-
-@command(
-    "Checking if node {node} is critical for data safety of any classic mirrored queues ...",
-    "check_if_node_is_mirror_sync_critical",
-)
-def check_if_node_is_mirror_sync_critical(ctl: Session) -> Message:
-    """Pass: a single node has no mirrors."""
-    return _single(ctl)
+    """Pass: no node is part of a quorum."""
+    if ctl.api.verdict("health", "checks", "node-is-quorum-critical").get("reason"):
+        return single(ctl)
+    return passed(ctl, f"Node {ctl.node} reported no quorum queues with minimum quorum")
 
 
 @command(
@@ -91,17 +84,8 @@ def check_if_node_is_mirror_sync_critical(ctl: Session) -> Message:
     "await_online_quorum_plus_one",
 )
 def await_online_quorum_plus_one(ctl: Session) -> Message:
-    """Return at once: a single node is no part of a quorum."""
-    return _single(ctl)
-
-
-@command(
-    "Will wait for a synchronised mirror be online for all classic mirrored queues ...",
-    "await_online_synchronized_mirror",
-)
-def await_online_synchronized_mirror(ctl: Session) -> Message:
-    """Return at once: a single node has no mirrors."""
-    return _single(ctl)
+    """Return at once: no node is part of a quorum."""
+    return single(ctl)
 
 
 @command("Asking node {node} to report its protocol listeners ...", "listeners")
@@ -142,7 +126,7 @@ def check_port_listener(ctl: Session, port: Annotated[str, Argument(help="A TCP 
         text = f"No listener for port {port} is active on node {ctl.node}."
         there = f"Found listeners that use the following ports: {_ports(found)}"
         raise CtlError(exits.UNAVAILABLE, f"{text} {there}")
-    return _passed(ctl, f"A listener for port {port} is running on node {ctl.node}.")
+    return passed(ctl, f"A listener for port {port} is running on node {ctl.node}.")
 
 
 @command(
@@ -159,7 +143,7 @@ def check_protocol_listener(
         text = f"No listener for protocol {protocol} is active on node {ctl.node}."
         others = f"Found listeners for the following protocols: {', '.join(there)}"
         raise CtlError(exits.UNAVAILABLE, f"{text} {others}")
-    return _passed(ctl, f"A listener for protocol {protocol} is running on node {ctl.node}.")
+    return passed(ctl, f"A listener for protocol {protocol} is running on node {ctl.node}.")
 
 
 @command(
@@ -174,22 +158,30 @@ def check_certificate_expiration(
     """Fail if a certificate of a TLS listener expires soon."""
     ctl.api.get("health", "checks", "certificate-expiration", str(within), unit)
     period = f"{within} {unit.removesuffix('s') if within == 1 else unit}"
-    return _passed(ctl, f"No certificates are expiring within {period}.")
+    return passed(ctl, f"No certificates are expiring within {period}.")
 
 
 def active_alarms(ctl: Session) -> list[str]:
-    """The alarms in effect, a sentence each."""
-    node = ctl.api.get("nodes", ctl.node)
+    """The alarms in effect on any node, a sentence each."""
+    return [line for node in ctl.api.get("nodes") for line in alarms_of(node)]
+
+
+def alarms_of(node: dict[str, Any]) -> list[str]:
+    """Those in effect on one node of the API."""
     names = {
         "mem_alarm": "Memory alarm",
         "disk_free_alarm": "Free disk space alarm",
         "replicas_alarm": "Alarm of too few in-sync followers",
     }
-    return [f"{text} on node {ctl.node}" for field, text in names.items() if node.get(field)]
+    return [f"{text} on node {node['name']}" for field, text in names.items() if node.get(field)]
 
 
-def listeners_of(ctl: Session) -> list[dict[str, Any]]:
-    """The node's listeners, with RabbitMQ's fields."""
+def listeners_of(
+    ctl: Session, node: str | None = None, overview: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """The listeners of a node, by default the one that is asked, with RabbitMQ's fields."""
+    name = ctl.node if node is None else node
+    listeners = (overview or ctl.api.get("overview"))["listeners"]
     return [
         {
             "node": each["node"],
@@ -198,7 +190,8 @@ def listeners_of(ctl: Session) -> list[dict[str, Any]]:
             "port": each["port"],
             "purpose": _PURPOSES.get(each["protocol"], each["protocol"]),
         }
-        for each in ctl.api.get("overview")["listeners"]
+        for each in listeners
+        if each["node"] == name
     ]
 
 
@@ -209,21 +202,23 @@ def listener_line(listener: dict[str, Any]) -> str:
     )
 
 
-def _no_alarms(ctl: Session, what: str) -> Message:
-    found = active_alarms(ctl)
+def _no_alarms(ctl: Session, check: str, what: str) -> Message:
+    found = active_alarms(ctl) if check == "alarms" else alarms_of(ctl.api.get("nodes", ctl.node))
     if found:
         raise CtlError(exits.UNAVAILABLE, f"Node {ctl.node} reported alarms: {'; '.join(found)}")
     # Queues that are down, too: the API knows of more than the two alarms.
-    ctl.api.get("health", "checks", "local-alarms")
-    return _passed(ctl, f"Node {ctl.node} reported no {what}")
+    ctl.api.get("health", "checks", check)
+    return passed(ctl, f"Node {ctl.node} reported no {what}")
 
 
-def _single(ctl: Session) -> Message:
+def single(ctl: Session) -> Message:
+    """A check that has no sense without other nodes."""
     text = f"Node {ctl.node} seems to be the only one in a single node cluster, the check does not apply"
-    return _passed(ctl, text)
+    return passed(ctl, text)
 
 
-def _passed(ctl: Session, text: str) -> Message:
+def passed(ctl: Session, text: str) -> Message:
+    """A check that was passed."""
     return Message(text, {"result": "ok", "node": ctl.node, "message": text})
 
 

@@ -58,20 +58,6 @@ def await_startup(ctl: Session) -> None:
     _await(ctl, _START_TIMEOUT_S, lambda: None)
 
 
-@command("", "await_online_nodes 1")
-def await_online_nodes(
-    ctl: Session, count: Annotated[int, Argument(min=1, help="How many nodes must be online.")]
-) -> None:
-    """Wait until so many nodes of the cluster are online; a Leveret node is a cluster of one."""
-    timeout_s = ctl.timeout_s or _START_TIMEOUT_S
-    ctl.announce(
-        f"Will wait for at least {count} nodes to join the cluster of {ctl.node}. Timeout: {timeout_s} seconds."
-    )
-    if count > 1:
-        text = f"Not enough nodes joined {ctl.node}'s cluster: a Leveret node is a cluster of its own"
-        raise CtlError(exits.SOFTWARE, text)
-
-
 @command("", "wait --timeout 60 /run/leveret.pid")
 def wait(
     ctl: Session,

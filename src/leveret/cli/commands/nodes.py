@@ -53,47 +53,6 @@ def status(ctl: Session) -> Sections:
     return Sections(parts, document)
 
 
-@command("Cluster status of node {node} ...", "cluster_status")
-def cluster_status(ctl: Session) -> Sections:
-    """Show the cluster, which is this node."""
-    overview = ctl.api.get("overview")
-    name, product = overview["node"], overview["product_name"]
-    alarms, listeners, flags = active_alarms(ctl), listeners_of(ctl), ctl.api.get("feature-flags")
-    version = f"{product} {overview['product_version']}"
-    drained = ctl.api.get("nodes", name)["being_drained"]
-    maintenance = "marked for maintenance" if drained else "not under maintenance"
-    parts = [
-        ("Basics", [f"Cluster name: {overview['cluster_name']}"]),
-        ("Disk Nodes", [name]),
-        ("Running Nodes", [name]),
-        ("Versions", [f"{name}: {version}"]),
-        ("Maintenance status", [f"Node: {name}, status: {maintenance}"]),
-        ("Alarms", alarms or ["(none)"]),
-        ("Network Partitions", ["(none)"]),
-        ("Listeners", [f"Node: {name}, {_lowered(listener_line(each))}" for each in listeners]),
-        ("Feature flags", [f"Flag: {each['name']}, state: {each['state']}" for each in flags]),
-    ]
-    document = {
-        "cluster_name": overview["cluster_name"],
-        "disk_nodes": [name],
-        "ram_nodes": [],
-        "running_nodes": [name],
-        "versions": {
-            name: {
-                "rabbitmq_name": product,
-                "rabbitmq_version": overview["product_version"],
-                "erlang_version": "",
-            }
-        },
-        "maintenance_status": {name: maintenance},
-        "alarms": alarms,
-        "partitions": {},
-        "listeners": {name: listeners},
-        "feature_flags": flags,
-    }
-    return Sections(parts, document)
-
-
 @command("Asking node {node} for its version...", "server_version")
 def server_version(ctl: Session) -> Message:
     """Show the node's version; leveretctl's own is shown by version."""
@@ -121,7 +80,7 @@ def report(ctl: Session) -> Text:
 
 _REPORTED: Final = (
     ("nodes", "status"),
-    ("nodes", "cluster_status"),
+    ("cluster", "cluster_status"),
     ("nodes", "environment"),
     ("clients", "list_connections"),
     ("clients", "list_channels"),
@@ -190,7 +149,3 @@ def _totals(overview: Mapping[str, Any], vhosts: int) -> list[str]:
         f"Virtual host count: {vhosts}",
         f"Message count: {ready} ready, {unacked} unacknowledged",
     ]
-
-
-def _lowered(line: str) -> str:
-    return line[0].lower() + line[1:]

@@ -12,7 +12,7 @@ from leveret.cli.api import CtlError, NotThere
 from leveret.cli.checks import json_of, json_text, listed, need_vhost, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.names import policies
-from leveret.cli.values import Message, Table
+from leveret.cli.values import Table
 
 Name = Annotated[str, Argument(help="Name of the policy.", autocompletion=policies)]
 Pattern = Annotated[str, Argument(help="Regular expression for the names of queues or exchanges.")]
@@ -73,22 +73,6 @@ def list_policies_that_match(
         if each["apply-to"] in wanted and re.search(each["pattern"], name)
     ]
     return policy_table(sorted(found, key=lambda each: -float(each["priority"])))
-
-
-@command(
-    "Checking if classic queue mirroring is used in policies of node {node} ...",
-    "list_policies_with_classic_queue_mirroring",
-)
-def list_policies_with_classic_queue_mirroring(ctl: Session) -> Table | Message:
-    """List policies that ask for classic queue mirroring, which RabbitMQ 4 removed."""
-    found = [
-        each
-        for each in [*ctl.api.get("policies"), *ctl.api.get("operator-policies")]
-        if "ha-mode" in each["definition"]
-    ]
-    if found:
-        return policy_table(found)
-    return Message(f"Node {ctl.node} reported no policies with classic queue mirroring", {"result": "ok"})
 
 
 def put_policy(

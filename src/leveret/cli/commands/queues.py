@@ -70,13 +70,13 @@ def list_queues(
     columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_KNOWN)}.")] = None,
     online: Annotated[bool, Option("--online", help="Only queues that are served.")] = False,
     offline: Annotated[bool, Option("--offline", help="Only queues that are down.")] = False,
-    local: Annotated[bool, Option("--local", help="Only queues of this node, which are all.")] = False,
+    local: Annotated[bool, Option("--local", help="Only queues that this node leads.")] = False,
 ) -> Table:
     """List the queues of a virtual host, by default with the number of their messages."""
     wanted = chosen(columns, ("name", "messages"), _KNOWN)
     ctl.announce(f"Timeout: {float(ctl.timeout_s or _DEFAULT_TIMEOUT_S)} seconds ...")
     ctl.announce(f"Listing queues for vhost {ctl.vhost} ...")
-    found = [_shown(each) for each in listed(ctl, "queues")]
+    found = [_shown(each) for each in _led(ctl, local)]
     if online is not offline:
         found = [each for each in found if (each["state"] in _DOWN) is offline]
     return Table.of(wanted, found)
@@ -86,7 +86,7 @@ def list_queues(
 def list_unresponsive_queues(
     ctl: Session,
     columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_UNRESPONSIVE)}.")] = None,
-    local: Annotated[bool, Option("--local", help="Only queues of this node, which are all.")] = False,
+    local: Annotated[bool, Option("--local", help="Only queues that this node leads.")] = False,
     queue_timeout: Annotated[
         int, Option(min=1, help="Milliseconds in which a queue must answer; --timeout bounds the command.")
     ] = 15_000,
@@ -95,7 +95,7 @@ def list_unresponsive_queues(
     wanted = chosen(columns, ("name",), _UNRESPONSIVE)
     ctl.announce(f"Listing unresponsive queues for vhost {ctl.vhost} ...")
     found = []
-    for each in listed(ctl, "queues"):
+    for each in _led(ctl, local):
         try:
             seen = ctl.api.get_within(queue_timeout / 1000, "queues", ctl.vhost, each["name"])
         except NotThere:
@@ -136,6 +136,11 @@ def delete_queue(
 _DOWN: Final = ("crashed", "stopped", "down")
 
 
+def _led(ctl: Session, local: bool) -> list[dict[str, Any]]:
+    """The queues of the virtual host; those that the node leads, or all."""
+    return [each for each in listed(ctl, "queues") if not local or each["node"] == ctl.node]
+
+
 def _queue(ctl: Session, name: str, status: int) -> dict[str, Any]:
     """A queue that exists."""
     found: dict[str, Any] | None = ctl.api.get_or_none("queues", ctl.vhost, name)
@@ -148,9 +153,18 @@ def _shown(queue: dict[str, Any]) -> dict[str, Any]:
     """A queue of the API with the columns that only rabbitmqctl has."""
     owner = queue.get("owner_pid_details") or {}
     tag = queue.get("single_active_consumer_tag") or queue.get("exclusive_consumer_tag")
+    name = f"{queue['vhost']}/{queue['name']}"
+    mirrors, synchronised = (
+        None if nodes is None else [pid(node, name) for node in nodes]
+        for nodes in (queue.get("slave_nodes"), queue.get("synchronised_slave_nodes"))
+    )
     return {
         **queue,
-        "pid": pid(queue["node"], f"{queue['vhost']}/{queue['name']}"),
+        "pid": pid(queue["node"], name),
+        "slave_pids": mirrors,
+        "mirror_pids": mirrors,
+        "synchronised_slave_pids": synchronised,
+        "synchronised_mirror_pids": synchronised,
         "owner_pid": pid(queue["node"], owner["name"]) if owner.get("name") else "",
         "exclusive_consumer_tag": tag,
         "effective_policy_definition": queue.get("effective_policy_definition") or {},

@@ -9,8 +9,10 @@ from starlette.responses import Response
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.listing import Listing
+from leveret.management.merging import whole_list
 from leveret.management.peer_view import channel_json, channel_name, consumer_json
 from leveret.management.peers import channels
+from leveret.management.places import at_holder
 from leveret.management.queue_view import idle_since
 from leveret.model.errors import NotFound
 from leveret.session.amqp091.channel import Channel
@@ -61,12 +63,17 @@ async def _list(call: Call, found: list[Channel]) -> Response:
         lambda each: shown_channel(call, each),
         order=lambda each: (each.connection.peer, each.number),
         name=channel_name,
+        row_order=("connection_details.name", "number"),
     )
-    return await call.list(listing, in_pages=True)
+    return await whole_list(call, listing, in_pages=True)
+
+
+def _is_here(call: Call) -> bool:
+    return any(channel_name(each) == call.path("name") for each in _visible(call))
 
 
 ROUTES = [
     resource("/api/channels", GET=show_all),
-    resource("/api/channels/{name}", GET=show),
+    resource("/api/channels/{name}", place=at_holder("/api/channels/{name}", _is_here), GET=show),
     resource("/api/vhosts/{vhost}/channels", GET=show_vhost),
 ]

@@ -6,15 +6,18 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from leveret.management.asking import parts
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.listing import Listing
+from leveret.management.merging import whole_list, whole_rows
 from leveret.management.peer_view import (
     amqp_connection_json,
     ends,
     stream_connection_json,
 )
 from leveret.management.peers import amqp_connections, stream_connections
+from leveret.management.places import at_holder
 from leveret.management.replies import done
 from leveret.management.resources.channels import shown_channel
 from leveret.model.errors import NotFound
@@ -66,11 +69,12 @@ async def show_of_user(call: Call) -> Response:
         }
         for each in _of_user(call)
     ]
-    return await call.plain_list(rows, "name")
+    return await whole_rows(call, rows, "name")
 
 
 async def close_of_user(call: Call) -> Response:
-    """End all connections of a user."""
+    """End all connections of a user, on all nodes."""
+    await parts(call, method="DELETE")
     for each in _of_user(call):
         _close(each, _reason(call))
     await call.node.commit()
@@ -100,6 +104,13 @@ def name_of(connection: Any) -> str:
     """`PEER:PORT -> OWN:PORT`."""
     name: str = connection.peer if isinstance(connection, ClientConnection) else connection.name
     return name
+
+
+def _is_here(call: Call) -> bool:
+    return any(name_of(each) == call.path("name") for each in visible(call))
+
+
+_elsewhere: Final = at_holder("/api/connections/{name}", _is_here)
 
 
 def _held(call: Call) -> Any:
@@ -133,13 +144,13 @@ async def _list(call: Call, found: list[Any]) -> Response:
         order=name_of,
         name=lambda each: ends(name_of(each))["name"],
     )
-    return await call.list(listing, in_pages=True)
+    return await whole_list(call, listing, in_pages=True)
 
 
 ROUTES = [
     resource("/api/connections", GET=show_all),
-    resource("/api/connections/username/{user}", GET=show_of_user, DELETE=close_of_user),
-    resource("/api/connections/{name}", GET=show, DELETE=close),
-    resource("/api/connections/{name}/channels", GET=show_channels),
+    resource("/api/connections/username/{user}", defines=False, GET=show_of_user, DELETE=close_of_user),
+    resource("/api/connections/{name}", defines=False, place=_elsewhere, GET=show, DELETE=close),
+    resource("/api/connections/{name}/channels", place=_elsewhere, GET=show_channels),
     resource("/api/vhosts/{vhost}/connections", GET=show_vhost),
 ]

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from leveret.management.call import Call, resource
 from leveret.management.listing import Listing, Row
+from leveret.management.merging import whole_list
 from leveret.management.peer_view import consumer_json, stream_consumer_json
 from leveret.management.peers import consumers, stream_connections
 
@@ -37,7 +38,7 @@ async def _list(call: Call, vhosts: set[str]) -> Response:
         if connection.vhost in vhosts
         for number in connection.subscriptions
     ]
-    return await call.list(Listing(rows, lambda row: row(), order=lambda row: 0))
+    return await whole_list(call, Listing(rows, lambda row: row(), order=lambda row: 0, row_order=()))
 
 
 ROUTES = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
@@ -11,10 +11,15 @@ from starlette.responses import Response
 from leveret.core.topology import PREDECLARED, ExchangeState
 from leveret.management.call import Call, resource
 from leveret.management.listing import Listing
+from leveret.management.merging import sums_of, with_sum
 from leveret.management.replies import done, put_reply
 from leveret.management.resources.bindings import binding_json, default_bindings
 from leveret.model.definitions import Binding, Exchange, Put
 from leveret.model.errors import AccessRefused
+
+_KEY: Final = ("vhost", "name")
+_SUMMED: Final = ("message_stats",)
+"""Each node counts what its own clients publish."""
 
 
 class Wanted(msgspec.Struct):
@@ -41,7 +46,9 @@ async def show(call: Call) -> Response:
     """One exchange."""
     exchange = call.broker.exchange(call.vhost(), call.exchange_name())
     state = call.broker.topology(exchange.vhost).exchanges[exchange.name]
-    return call.show({**exchange_json(call, state), "incoming": [], "outgoing": []})
+    shown = {**exchange_json(call, state), "incoming": [], "outgoing": []}
+    others = await sums_of(call, _KEY)
+    return call.show(with_sum(shown, others.get(exchange.key, ()), _SUMMED))
 
 
 async def put(call: Call) -> Response:
@@ -104,9 +111,10 @@ def exchange_json(call: Call, state: ExchangeState) -> dict[str, Any]:
 
 
 async def _list(call: Call, vhosts: list[str]) -> Response:
+    others = await sums_of(call, _KEY)
     listing = Listing(
         [state for vhost in vhosts for state in call.broker.topology(vhost).exchanges.values()],
-        lambda state: exchange_json(call, state),
+        lambda state: with_sum(exchange_json(call, state), others.get(state.definition.key, ()), _SUMMED),
         order=lambda state: state.definition.key,
         name=lambda state: state.definition.name,
     )

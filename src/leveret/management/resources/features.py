@@ -1,4 +1,4 @@
-"""What the node can do and may be asked to do as a whole: feature flags, extensions, rebalancing."""
+"""What the node can do: feature flags, extensions."""
 
 from __future__ import annotations
 
@@ -54,11 +54,6 @@ async def show_extensions(call: Call) -> Response:
     return json_reply([])
 
 
-async def rebalance(call: Call) -> Response:
-    """Spread queues over all nodes; they are, on one."""
-    return done()
-
-
 def _flag(name: str) -> dict[str, Any]:
     return {
         "name": name,
@@ -73,9 +68,8 @@ def _flag(name: str) -> dict[str, Any]:
 _ADMIN = Need.ADMINISTRATOR
 ROUTES = [
     resource("/api/feature-flags", need=_ADMIN, GET=show_flags),
-    resource("/api/feature-flags/{name}/enable", need=_ADMIN, PUT=enable_flag),
+    resource("/api/feature-flags/{name}/enable", need=_ADMIN, defines=False, PUT=enable_flag),
     resource("/api/deprecated-features", need=_ADMIN, GET=show_deprecated),
     resource("/api/deprecated-features/used", need=_ADMIN, GET=show_deprecated),
     resource("/api/extensions", GET=show_extensions),
-    resource("/api/rebalance/queues", need=_ADMIN, POST=rebalance),
 ]

@@ -8,14 +8,20 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from leveret.core.validation import queue_type
+from leveret.management.asking import parts
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.certificates import expiring_before
 from leveret.management.doors import open_doors
 from leveret.management.leadership import FENCED, FOLLOWER, is_leader, standing
+from leveret.management.node import QueuePlacement
+from leveret.management.places import at_node
 from leveret.management.replies import json_reply
 from leveret.model.errors import InvalidCommand, NotFound
 
+_CHECKS: Final = "/api/health/checks"
+_SINGLE: Final = "single node cluster"
 _DAYS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
 _KEEPING_UP: Final = ("streaming", "delayed")
 _PROTOCOLS: Final = {
@@ -31,9 +37,23 @@ _PROTOCOLS: Final = {
 
 
 async def check_alarms(call: Call) -> Response:
+    """As the next, on all nodes that answer."""
+    alarms = _alarms(call)
+    for part in await parts(call, path=f"{_CHECKS}/local-alarms"):
+        alarms += part.document.get("alarms", [])
+    if alarms:
+        return _failed("There are alarms in effect in the cluster", {"alarms": alarms})
+    return await check_local_alarms(call)
+
+
+def _alarms(call: Call) -> list[dict[str, str]]:
+    name = call.cluster.name
+    return [{"node": name, "resource": resource} for resource in call.node.alarms.active]
+
+
+async def check_local_alarms(call: Call) -> Response:
     """No alarm of memory or disk is in effect, and no queue's log is damaged."""
-    name = call.node.config.node_name
-    alarms = [{"node": name, "resource": resource} for resource in call.node.alarms.active]
+    alarms = _alarms(call)
     if alarms:
         return _failed("There are alarms in effect in the cluster", {"alarms": alarms})
     damaged = [
@@ -60,9 +80,38 @@ async def check_in_service(call: Call) -> Response:
     return _ok()
 
 
-async def check_single_node(call: Call) -> Response:
-    """Ok: nothing is lost with a node that a second one could keep."""
-    return json_reply({"status": "ok", "reason": "single node cluster"})
+async def check_quorum_critical(call: Call) -> Response:
+    """Ok: no node is part of a quorum, whose loss would stop a queue."""
+    return json_reply({"status": "ok", "reason": _SINGLE}) if _is_single(call) else _ok()
+
+
+async def check_mirror_sync_critical(call: Call) -> Response:
+    """No mirrored queue is led here that has no synchronised mirror: none would lose messages with this node."""
+    if _is_single(call):
+        return json_reply({"status": "ok", "reason": _SINGLE})
+    placement = call.cluster.placement
+    queues = [
+        {
+            "readable_name": f"queue '{name}' in vhost '{vhost}'",
+            "name": name,
+            "virtual_host": vhost,
+            "type": queue_type(queue.definition.arguments),
+        }
+        for (vhost, name), queue in sorted(call.broker.queues.items())
+        if not queue.is_remote and _is_critical(placement((vhost, name)))
+    ]
+    if queues:
+        reason = "There are classic mirrored queues without online synchronised mirrors"
+        return _failed(reason, {"queues": queues})
+    return _ok()
+
+
+def _is_critical(placed: QueuePlacement) -> bool:
+    return placed.is_mirrored and not placed.synchronised_mirrors
+
+
+def _is_single(call: Call) -> bool:
+    return len(call.cluster.members()) == 1
 
 
 async def check_port(call: Call) -> Response:
@@ -129,7 +178,7 @@ def _follower_fault(status: dict[str, Any], max_lag_ms: int) -> str | None:
 
 async def check_node(call: Call) -> Response:
     """The old check of a node: that it answers, without alarms."""
-    if "node" in call.request.path_params and call.path("node") != call.node.config.node_name:
+    if "node" in call.request.path_params and call.path("node") != call.cluster.name:
         raise NotFound(f"node '{call.path('node')}' is not part of this cluster")
     if call.node.alarms.active:
         return json_reply({"status": "failed", "reason": "resource alarm(s) in effect"})
@@ -147,18 +196,17 @@ def _failed(reason: str, details: Mapping[str, Any]) -> Response:
     )
 
 
-_CHECKS = "/api/health/checks"
 ROUTES = [
     resource(f"{_CHECKS}/alarms", GET=check_alarms),
-    resource(f"{_CHECKS}/local-alarms", GET=check_alarms),
+    resource(f"{_CHECKS}/local-alarms", GET=check_local_alarms),
     resource(f"{_CHECKS}/certificate-expiration/{{within}}/{{unit}}", GET=check_certificates),
     resource(f"{_CHECKS}/port-listener/{{port}}", GET=check_port),
     resource(f"{_CHECKS}/protocol-listener/{{protocol}}", GET=check_protocol),
     resource(f"{_CHECKS}/virtual-hosts", GET=check_vhosts),
     resource(f"{_CHECKS}/replication", GET=check_replication),
     resource(f"{_CHECKS}/is-in-service", GET=check_in_service),
-    resource(f"{_CHECKS}/node-is-mirror-sync-critical", GET=check_single_node),
-    resource(f"{_CHECKS}/node-is-quorum-critical", GET=check_single_node),
+    resource(f"{_CHECKS}/node-is-mirror-sync-critical", GET=check_mirror_sync_critical),
+    resource(f"{_CHECKS}/node-is-quorum-critical", GET=check_quorum_critical),
     resource("/api/healthchecks/node", GET=check_node),
-    resource("/api/healthchecks/node/{node}", need=Need.MANAGEMENT, GET=check_node),
+    resource("/api/healthchecks/node/{node}", need=Need.MANAGEMENT, place=at_node("node"), GET=check_node),
 ]

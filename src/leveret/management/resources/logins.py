@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from leveret.management.auth import Need, Unauthorised, log_in
 from leveret.management.call import Call, resource
+from leveret.management.places import at_node
 from leveret.management.replies import done, json_reply
 from leveret.model.errors import NotFound
 
@@ -76,7 +77,7 @@ async def forget_attempts(call: Call) -> Response:
 
 def _check_name(call: Call) -> None:
     name = call.path("node")
-    if name != call.node.config.node_name:
+    if name != call.cluster.name:
         raise NotFound(f"node '{name}' is not part of this cluster")
 
 
@@ -87,6 +88,8 @@ ROUTES = [
         "/api/auth/attempts/{node}",
         need=Need.MONITORING,
         on_followers=True,
+        defines=False,
+        place=at_node("node"),
         GET=show_attempts,
         DELETE=forget_attempts,
     ),
@@ -94,6 +97,8 @@ ROUTES = [
         "/api/auth/attempts/{node}/source",
         need=Need.MONITORING,
         on_followers=True,
+        defines=False,
+        place=at_node("node"),
         GET=show_sources,
         DELETE=forget_attempts,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from http import HTTPStatus
@@ -13,6 +14,7 @@ from starlette.responses import Response
 from leveret.management.call import NAME_BYTES_MAX, Call, resource
 from leveret.management.leadership import need_leader
 from leveret.management.message_view import Properties, header_of, message_json
+from leveret.management.places import at_leader, leader_elsewhere, need_led_here
 from leveret.management.replies import Declined, json_reply
 from leveret.management.turns import in_turns
 from leveret.model.definitions import Queue
@@ -24,6 +26,7 @@ COUNT_MAX: Final = 50_000
 BYTES_MAX: Final = 64 * 1024 * 1024
 """Of the messages of one answer, about: what is beyond stays in the queue."""
 _ALIVE: Final = "aliveness-test"
+_DECIDE_TIMEOUT_S: Final = 30.0
 
 
 class Message(msgspec.Struct):
@@ -57,11 +60,21 @@ async def publish(call: Call) -> Response:
     if len(wanted.routing_key.encode()) > NAME_BYTES_MAX:
         raise InvalidCommand(f"routing_key should be at most {NAME_BYTES_MAX} bytes")
     outsider = _outsider(call, vhost)
+    decided: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    outsider.when_decided = decided.set_result
     try:
         routed = outsider.publish(exchange, wanted.routing_key, header_of(wanted.properties, len(body)), body)
     except LeveretError as error:
         raise InvalidCommand(_amqp_text(error)) from None
     await call.node.commit()
+    if routed and outsider.outcome is None:
+        # A queue that another node leads, or mirrors: it is safe when they say so.
+        await asyncio.wait([decided], timeout=_DECIDE_TIMEOUT_S)
+        if outsider.outcome is None:
+            reason = (
+                f"not all leaders and mirrors took the message within {_DECIDE_TIMEOUT_S:g} s; they may yet"
+            )
+            raise Declined("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
     if routed and outsider.outcome is not True:
         raise InvalidCommand("the message was not taken: a queue is full, or its log refused it")
     return json_reply({"routed": routed})
@@ -71,6 +84,9 @@ async def get(call: Call) -> Response:
     """Get messages, in their order, and acknowledge, return or reject them."""
     vhost, name = call.vhost(), call.path("name")
     wish = await call.body(Wish)
+    held = call.broker.queues.get((vhost, name))
+    if held is not None:
+        need_led_here(call, held)
     outsider = _outsider(call, vhost)
     count = COUNT_MAX if wish.count < 0 else min(wish.count, COUNT_MAX)
     no_ack = wish.ackmode == "ack_requeue_false"
@@ -103,7 +119,9 @@ async def check_alive(call: Call) -> Response:
     need_leader(call.node)
     vhost = call.vhost()
     call.caller.may("configure", vhost, _ALIVE, "queue")
-    call.broker.declare_queue(Queue(name=_ALIVE, vhost=vhost, durable=False))
+    async with call.cluster.changing():
+        call.broker.declare_queue(Queue(name=_ALIVE, vhost=vhost, durable=False))
+        await call.node.commit()
     outsider = _outsider(call, vhost)
     outsider.publish("", _ALIVE, header_of(Properties(), len(_ALIVE)), _ALIVE.encode())
     await call.node.commit()
@@ -112,6 +130,10 @@ async def check_alive(call: Call) -> Response:
     if not found:
         raise Declined("failed", "the message did not come back", HTTPStatus.SERVICE_UNAVAILABLE)
     return json_reply({"status": "ok"})
+
+
+async def _at_aliveness(call: Call) -> str | None:
+    return leader_elsewhere(call, (call.path("vhost"), _ALIVE))
 
 
 def _outsider(call: Call, vhost: str) -> Outsider:
@@ -134,7 +156,7 @@ def _amqp_text(error: LeveretError) -> str:
 
 
 ROUTES = [
-    resource("/api/exchanges/{vhost}/{name}/publish", POST=publish),
-    resource("/api/queues/{vhost}/{name}/get", POST=get),
-    resource("/api/aliveness-test/{vhost}", GET=check_alive),
+    resource("/api/exchanges/{vhost}/{name}/publish", defines=False, POST=publish),
+    resource("/api/queues/{vhost}/{name}/get", defines=False, place=at_leader, POST=get),
+    resource("/api/aliveness-test/{vhost}", place=_at_aliveness, GET=check_alive),
 ]

@@ -119,9 +119,9 @@ _ADMIN: Final = Need.ADMINISTRATOR
 _REPLICATION: Final = "/api/replication"
 ROUTES = [
     resource(f"{_REPLICATION}/node", need=Need.MONITORING, GET=show_status),
-    resource(f"{_REPLICATION}/promote", need=_ADMIN, on_followers=True, POST=promote),
-    resource(f"{_REPLICATION}/verify", need=_ADMIN, on_followers=True, POST=verify),
-    resource(f"{_REPLICATION}/scrub", need=_ADMIN, on_followers=True, POST=scrub),
+    resource(f"{_REPLICATION}/promote", need=_ADMIN, on_followers=True, defines=False, POST=promote),
+    resource(f"{_REPLICATION}/verify", need=_ADMIN, on_followers=True, defines=False, POST=verify),
+    resource(f"{_REPLICATION}/scrub", need=_ADMIN, on_followers=True, defines=False, POST=scrub),
     resource(f"{_REPLICATION}/divergent", need=Need.MONITORING, GET=show_divergent),
     resource(f"{_REPLICATION}/divergent/messages", need=_ADMIN, GET=show_messages),
 ]

@@ -1,22 +1,27 @@
-"""`/api/nodes`: this node, with what the operating system says about it; `/api/cluster-name`."""
+"""`/api/nodes`: the nodes, with what the operating system says about each; `/api/cluster-name`."""
 
 from __future__ import annotations
 
-from typing import Any
+from http import HTTPStatus
+from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
 
 import leveret
 from leveret.management import node_stats
+from leveret.management.asking import parts, rows_of
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.memory import memory_of, relative
-from leveret.management.replies import done
+from leveret.management.places import at_node
+from leveret.management.replies import Declined, done
 from leveret.management.resources.overview import cluster_name, contexts, exchange_types
 from leveret.model.definitions import GlobalParameter, Put
 from leveret.model.errors import NotFound
 from leveret.runtime.node import clock_ms
+
+_OF_LISTS: Final = frozenset({"columns", "sort", "sort_reverse"})
 
 
 class Name(msgspec.Struct):
@@ -26,12 +31,19 @@ class Name(msgspec.Struct):
 
 
 async def show_all(call: Call) -> Response:
-    """All nodes; there is one."""
-    return await call.plain_list([node_json(call)], "name")
+    """All nodes, those that do not run, or do not answer, by their names."""
+    query = [each for each in call.query.multi_items() if each[0] not in _OF_LISTS]
+    told = {row["name"]: row for rows in rows_of(await parts(call, query=query)) for row in rows}
+    told[call.cluster.name] = node_json(call)
+    names = [call.cluster.name] if call.is_part else call.cluster.members()
+    return await call.plain_list([told.get(name) or _named(call, name) for name in names], "name")
 
 
 async def show(call: Call) -> Response:
     """One node; with `memory=true`, what its memory is used for."""
+    name = call.path("name")
+    if name != call.cluster.name and name in call.cluster.members():
+        return call.show(_named(call, name))
     _check_name(call)
     shown = node_json(call)
     if call.flag("memory"):
@@ -63,6 +75,17 @@ async def set_cluster_name(call: Call) -> Response:
     return done()
 
 
+def _named(call: Call, name: str) -> dict[str, Any]:
+    """What is known of another member that does not run, or does not answer."""
+    return {"name": name, "type": "disc", "running": name in call.cluster.alive(), "cluster_links": []}
+
+
+def _partitions(call: Call) -> list[str]:
+    """The nodes that run and cannot be reached from here."""
+    found: list[str] = call.cluster.status()["partitions"].get(call.cluster.name, [])
+    return found
+
+
 def node_json(call: Call) -> dict[str, Any]:
     """A node as RabbitMQ shows it; only what is known is told."""
     node = call.node
@@ -89,7 +112,7 @@ def node_json(call: Call) -> dict[str, Any]:
         "config_files": [],
         "log_files": [],
         "enabled_plugins": [],
-        "partitions": [],
+        "partitions": _partitions(call),
         "cluster_links": [],
         "followers": [_follower_json(each) for each in node.replication.status()["followers"]],
         "net_ticktime": 60,
@@ -115,17 +138,21 @@ def _follower_json(follower: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_name(call: Call) -> None:
-    name = call.path("name")
-    if name != call.node.config.node_name:
-        raise NotFound(f"node '{name}' is not part of this cluster")
+    name, cluster = call.path("name"), call.cluster
+    if name == cluster.name:
+        return
+    if name in cluster.members():
+        raise Declined("unavailable", f"node '{name}' does not answer", HTTPStatus.SERVICE_UNAVAILABLE)
+    raise NotFound(f"node '{name}' is not part of this cluster")
 
 
-_MONITORING = Need.MONITORING
+_MONITORING: Final = Need.MONITORING
+_THERE: Final = at_node()
 ROUTES = [
     resource("/api/nodes", need=_MONITORING, GET=show_all),
-    resource("/api/nodes/{name}", need=_MONITORING, GET=show),
-    resource("/api/nodes/{name}/memory", need=_MONITORING, GET=show_memory),
-    resource("/api/nodes/{name}/memory/relative", need=_MONITORING, GET=show_relative_memory),
+    resource("/api/nodes/{name}", need=_MONITORING, place=_THERE, GET=show),
+    resource("/api/nodes/{name}/memory", need=_MONITORING, place=_THERE, GET=show_memory),
+    resource("/api/nodes/{name}/memory/relative", need=_MONITORING, place=_THERE, GET=show_relative_memory),
     resource(
         "/api/cluster-name",
         change=Need.ADMINISTRATOR,

@@ -13,6 +13,7 @@ from leveret.core.routing import ROUTERS
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.doors import open_doors
+from leveret.management.merging import sums_of, with_sum
 from leveret.management.node import ManagedNode
 from leveret.management.peers import (
     amqp_connections,
@@ -55,7 +56,21 @@ async def show(call: Call) -> Response:
     }
     if call.caller.has(Need.MONITORING):
         shown |= _doors(call)
+    for part in (await sums_of(call, ())).get((), ()):
+        shown = _with_part(shown, part)
     return call.show(shown)
+
+
+def _with_part(shown: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    """Totals with what another node counts; what was declared, all nodes have."""
+    totals = with_sum(
+        shown["object_totals"], (part["object_totals"],), ("channels", "connections", "consumers")
+    )
+    summed = with_sum(shown, (part,), ("message_stats", "queue_totals", "churn_rates"))
+    lists: dict[str, Any] = {
+        name: shown[name] + part[name] for name in ("listeners", "contexts") if name in shown
+    }
+    return {**summed, "object_totals": totals, **lists}
 
 
 def exchange_types() -> list[dict[str, Any]]:

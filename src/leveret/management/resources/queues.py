@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -13,14 +14,16 @@ from leveret.core.queue import Queue
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.listing import Listing
+from leveret.management.merging import whole_list_of
 from leveret.management.peer_view import consumer_json
 from leveret.management.peers import consumers_of_queue
+from leveret.management.places import at_leader, need_led_here
 from leveret.management.queue_view import owner_json, queue_json
 from leveret.management.replies import done, put_reply
 from leveret.management.resources.bindings import binding_json
 from leveret.model.definitions import Binding
 from leveret.model.definitions import Queue as QueueDefinition
-from leveret.model.errors import AccessRefused, InvalidCommand, ResourceLocked
+from leveret.model.errors import AccessRefused, InvalidCommand, PreconditionFailed, ResourceLocked
 
 _ACTIONS = ("sync", "cancel_sync")
 
@@ -58,6 +61,8 @@ async def show(call: Call) -> Response:
     if not call.flag("disable_stats"):
         shown["consumer_details"] = [consumer_json(call.node, each) for each in consumers_of_queue(queue)]
         shown |= {"deliveries": [], "incoming": []}
+        if call.cluster.is_member:
+            shown["mirror_details"] = call.cluster.mirror_states(queue.key)
     return call.show(shown)
 
 
@@ -66,6 +71,8 @@ async def put(call: Call) -> Response:
     vhost, name = call.vhost(), call.new_name()
     wanted = await call.body(Wanted)
     held = call.broker.queues.get((vhost, name))
+    if held is not None:
+        need_led_here(call, held)
     if held is None and (not name or name.startswith("amq.")):
         raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
     call.caller.may("configure", vhost, name, "queue")
@@ -86,9 +93,22 @@ async def put(call: Call) -> Response:
     return put_reply(existed=held is not None)
 
 
+async def _at_wanted(call: Call) -> str | None:
+    """Where a queue is to be declared: at its leader if it is there, else at the node that the body names."""
+    if call.request.method != "PUT" or (call.path("vhost"), call.path("name")) in call.broker.queues:
+        return await at_leader(call)
+    node, cluster = (await call.body(Wanted)).node, call.cluster
+    return node if node != cluster.name and node in cluster.alive() else None
+
+
 async def delete(call: Call) -> Response:
-    """Delete a queue; `if-unused`, `if-empty` on these conditions only."""
+    """Delete a queue; `if-unused`, `if-empty` on these conditions only.
+
+    One that is down, as its leader is gone, can be deleted without them.
+    """
     queue = unlocked_queue(call, "configure")
+    if queue.is_remote and (call.flag("if-unused") or call.flag("if-empty") or call.passed is not None):
+        need_led_here(call, queue)
     call.broker.delete_queue(queue, if_unused=call.flag("if-unused"), if_empty=call.flag("if-empty"))
     await call.node.commit()
     return done()
@@ -96,18 +116,23 @@ async def delete(call: Call) -> Response:
 
 async def purge(call: Call) -> Response:
     """Drop all ready messages."""
-    vhost, name = unlocked_queue(call, "read").key
-    call.node.purge(vhost, name)
+    queue = unlocked_queue(call, "read")
+    need_led_here(call, queue)
+    call.node.purge(*queue.key)
     await call.node.commit()
     return done()
 
 
 async def act(call: Call) -> Response:
-    """Synchronise mirrors, or stop to: done, as a queue here has no mirrors."""
-    queue_of(call)
+    """Synchronise mirrors, or stop to: this tells nobody when it is done, nor that there is nothing to do."""
+    queue = queue_of(call)
     wanted = await call.body(Action)
     if wanted.action not in _ACTIONS:
         raise InvalidCommand(f"unknown action '{wanted.action}': use {' or '.join(_ACTIONS)}")
+    need_led_here(call, queue)
+    cluster = call.cluster
+    with suppress(PreconditionFailed):
+        await (cluster.sync_queue if wanted.action == "sync" else cluster.cancel_sync_queue)(*queue.key)
     return done()
 
 
@@ -152,7 +177,22 @@ def _check_unlocked(queue: Queue) -> None:
 
 
 async def _list(call: Call, queues: Collection[Queue]) -> Response:
-    listing = Listing(
+    return await whole_list_of(
+        call, lambda missing: _listing(call, queues, missing), in_pages=True, key=("vhost", "name")
+    )
+
+
+def _listing(call: Call, queues: Collection[Queue], missing: Collection[str]) -> Listing[Queue]:
+    """The queues that this node leads and, unless it is its part that is asked for, those that nobody tells of."""
+    cluster = call.cluster
+    if cluster.is_member:
+        told = set(cluster.alive()).difference(missing) - {cluster.name}
+        queues = [
+            queue
+            for queue in queues
+            if not queue.is_remote or not (call.is_part or cluster.placement(queue.key).leader in told)
+        ]
+    return Listing(
         list(queues),
         lambda queue: queue_json(call, queue),
         order=lambda queue: queue.key,
@@ -165,15 +205,21 @@ async def _list(call: Call, queues: Collection[Queue]) -> Response:
             "messages_unacknowledged": lambda queue: queue.unacked_count,
             "consumers": lambda queue: queue.consumer_count,
         },
+        row_order=("vhost", "name"),
     )
-    return await call.list(listing, in_pages=True)
 
 
 ROUTES = [
     resource("/api/queues", GET=show_all),
     resource("/api/queues/{vhost}", GET=show_vhost),
-    resource("/api/queues/{vhost}/{name}", GET=show, PUT=put, DELETE=delete),
-    resource("/api/queues/{vhost}/{name}/contents", DELETE=purge),
-    resource("/api/queues/{vhost}/{name}/actions", need=Need.ADMINISTRATOR, POST=act),
+    resource("/api/queues/{vhost}/{name}", place=_at_wanted, GET=show, PUT=put, DELETE=delete),
+    resource("/api/queues/{vhost}/{name}/contents", defines=False, place=at_leader, DELETE=purge),
+    resource(
+        "/api/queues/{vhost}/{name}/actions",
+        need=Need.ADMINISTRATOR,
+        defines=False,
+        place=at_leader,
+        POST=act,
+    ),
     resource("/api/queues/{vhost}/{name}/bindings", GET=show_bindings),
 ]

@@ -37,7 +37,7 @@ _ADMIN = Need.ADMINISTRATOR
 _STANDBY = "/api/replication/standby"
 ROUTES = [
     resource(f"{_STANDBY}/downstreams", need=Need.MONITORING, GET=list_downstreams),
-    resource(f"{_STANDBY}/downstreams/{{name}}", need=_ADMIN, DELETE=forget_downstream),
-    resource(f"{_STANDBY}/delete-outgoing", need=_ADMIN, POST=delete_outgoing),
-    resource(f"{_STANDBY}/delete-orphaned", need=_ADMIN, POST=delete_orphaned),
+    resource(f"{_STANDBY}/downstreams/{{name}}", need=_ADMIN, defines=False, DELETE=forget_downstream),
+    resource(f"{_STANDBY}/delete-outgoing", need=_ADMIN, defines=False, POST=delete_outgoing),
+    resource(f"{_STANDBY}/delete-orphaned", need=_ADMIN, defines=False, POST=delete_orphaned),
 ]

@@ -150,9 +150,9 @@ async def _lines(step: dict[str, Any], steps: Steps) -> AsyncIterator[bytes]:
 _ADMIN = Need.ADMINISTRATOR
 _STANDBY = "/api/replication/standby"
 ROUTES = [
-    resource(f"{_STANDBY}/promote", need=_ADMIN, POST=promote),
-    resource(f"{_STANDBY}/dry-run", need=_ADMIN, POST=dry_run),
-    resource(f"{_STANDBY}/rehearse", need=_ADMIN, POST=rehearse),
-    resource(f"{_STANDBY}/rejoin", need=_ADMIN, POST=rejoin),
+    resource(f"{_STANDBY}/promote", need=_ADMIN, defines=False, POST=promote),
+    resource(f"{_STANDBY}/dry-run", need=_ADMIN, defines=False, POST=dry_run),
+    resource(f"{_STANDBY}/rehearse", need=_ADMIN, defines=False, POST=rehearse),
+    resource(f"{_STANDBY}/rejoin", need=_ADMIN, defines=False, POST=rejoin),
     resource(f"{_STANDBY}/summary", need=Need.MONITORING, GET=show_summary),
 ]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from starlette.responses import Response
 
 from leveret.management.call import Call, resource
 from leveret.management.listing import Listing, Row
+from leveret.management.merging import whole_list, whole_rows
 from leveret.management.node import ManagedNode
 from leveret.management.peer_view import publisher_json, subscription_json
 from leveret.management.peers import stream_connections
+from leveret.management.places import at_holder
 from leveret.management.replies import done
 from leveret.management.resources.connections import connection_json, name_of, visible
 from leveret.model.errors import NotFound
@@ -76,12 +78,19 @@ async def _attached(
         for number, held in getattr(connection, what).items()
         if stream in (None, getattr(held, to))
     ]
-    return await call.plain_list(rows)
+    return await whole_rows(call, rows)
 
 
 def _visible(call: Call) -> list[Any]:
     streams = set(map(id, stream_connections(call.node)))
     return [each for each in visible(call) if id(each) in streams]
+
+
+def _is_here(call: Call) -> bool:
+    return any(name_of(each) == call.path("name") for each in _visible(call))
+
+
+_elsewhere: Final = at_holder("/api/stream/connections/{vhost}/{name}", _is_here)
 
 
 def _held(call: Call) -> Any:
@@ -94,15 +103,21 @@ def _held(call: Call) -> Any:
 
 async def _list(call: Call, found: list[Any]) -> Response:
     listing = Listing(found, lambda each: connection_json(call, each), order=name_of, name=name_of)
-    return await call.list(listing, in_pages=True)
+    return await whole_list(call, listing, in_pages=True)
 
 
 ROUTES = [
     resource("/api/stream/connections", GET=show_connections),
     resource("/api/stream/connections/{vhost}", GET=show_connections_of_vhost),
-    resource("/api/stream/connections/{vhost}/{name}", GET=show_connection, DELETE=close),
-    resource("/api/stream/connections/{vhost}/{name}/publishers", GET=show_publishers_of),
-    resource("/api/stream/connections/{vhost}/{name}/consumers", GET=show_consumers_of),
+    resource(
+        "/api/stream/connections/{vhost}/{name}",
+        defines=False,
+        place=_elsewhere,
+        GET=show_connection,
+        DELETE=close,
+    ),
+    resource("/api/stream/connections/{vhost}/{name}/publishers", place=_elsewhere, GET=show_publishers_of),
+    resource("/api/stream/connections/{vhost}/{name}/consumers", place=_elsewhere, GET=show_consumers_of),
     resource("/api/stream/publishers", GET=show_publishers),
     resource("/api/stream/publishers/{vhost}", GET=show_publishers),
     resource("/api/stream/publishers/{vhost}/{stream}", GET=show_publishers),

@@ -118,7 +118,13 @@ ROUTES = [
     ),
     resource("/api/users/bulk-delete", need=Need.ADMINISTRATOR, POST=delete_some),
     resource("/api/users/{user}", need=Need.ADMINISTRATOR, GET=show, PUT=put, DELETE=delete),
-    resource("/api/users/{user}/authenticate", need=Need.ADMINISTRATOR, on_followers=True, POST=authenticate),
+    resource(
+        "/api/users/{user}/authenticate",
+        need=Need.ADMINISTRATOR,
+        on_followers=True,
+        defines=False,
+        POST=authenticate,
+    ),
     resource("/api/users/{user}/permissions", need=Need.ADMINISTRATOR, GET=show_permissions),
     resource(
         "/api/users/{user}/topic-permissions",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from starlette.responses import Response
@@ -11,6 +11,8 @@ from starlette.responses import Response
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.listing import Listing
+from leveret.management.merging import sums_of, with_sum
+from leveret.management.rates import LENGTHS, OCTETS
 from leveret.management.replies import done, put_reply
 from leveret.model.definitions import AnyEntity, Delete, Permission, Put, Vhost
 from leveret.model.errors import InvalidCommand, NotFound
@@ -19,6 +21,11 @@ from leveret.model.tags import tags_of
 logger = logging.getLogger(__name__)
 
 Tags: TypeAlias = str | list[str]
+_SUMMED: Final = (
+    "message_stats",
+    *(f"{name}{end}" for name in (*LENGTHS, *OCTETS) for end in ("", "_details")),
+)
+"""Of a vhost each node counts its own queues and connections."""
 
 
 class Wanted(msgspec.Struct):
@@ -33,12 +40,18 @@ class Wanted(msgspec.Struct):
 async def show_all(call: Call) -> Response:
     """The vhosts the caller knows of."""
     names = [name for (name,) in call.definitions["vhosts"] if call.caller.knows(name)]
-    return await call.list(Listing(names, lambda name: vhost_json(call, name), order=str), in_pages=True)
+    others = await sums_of(call, ("name",))
+    listing = Listing(
+        names, lambda name: with_sum(vhost_json(call, name), others.get((name,), ()), _SUMMED), order=str
+    )
+    return await call.list(listing, in_pages=True)
 
 
 async def show(call: Call) -> Response:
     """One vhost."""
-    return call.show(vhost_json(call, call.vhost()))
+    vhost = call.vhost()
+    others = await sums_of(call, ("name",))
+    return call.show(with_sum(vhost_json(call, vhost), others.get((vhost,), ()), _SUMMED))
 
 
 async def put(call: Call) -> Response:
@@ -78,7 +91,7 @@ async def delete(call: Call) -> Response:
 async def start(call: Call) -> Response:
     """Start a vhost on a node, where it runs already as long as the node does."""
     vhost, node = call.path("vhost"), call.path("node")
-    if node != call.node.config.node_name:
+    if node not in call.cluster.members():
         raise InvalidCommand(f"node '{node}' is not part of this cluster")
     if (vhost,) not in call.definitions["vhosts"]:
         raise InvalidCommand(f"no_such_vhost: vhost '{vhost}' does not exist")
@@ -109,7 +122,9 @@ def vhost_json(call: Call, name: str) -> dict[str, Any]:
         **shown,
         "metadata": shown,
         "tracing": name in call.broker.traced_vhosts,
-        "cluster_state": {call.node.config.node_name: "running"},
+        "cluster_state": {
+            node: "running" if node in call.cluster.alive() else "stopped" for node in call.cluster.members()
+        },
         **call.rates.vhost(name, call.ranges()),
     }
 
@@ -137,7 +152,7 @@ _ADMIN = Need.ADMINISTRATOR
 ROUTES = [
     resource("/api/vhosts", GET=show_all),
     resource("/api/vhosts/{vhost}", need=_ADMIN, GET=show, PUT=put, DELETE=delete),
-    resource("/api/vhosts/{vhost}/start/{node}", need=_ADMIN, POST=start),
+    resource("/api/vhosts/{vhost}/start/{node}", need=_ADMIN, defines=False, POST=start),
     resource("/api/vhosts/{vhost}/permissions", need=_ADMIN, GET=show_permissions),
     resource("/api/vhosts/{vhost}/topic-permissions", need=_ADMIN, GET=show_topic_permissions),
 ]

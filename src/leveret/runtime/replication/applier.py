@@ -139,9 +139,14 @@ class Applier:
             StorageError: a log cannot be read.
         """
         for name, log in tuple(self._tree.logs.items()):
-            yield self._held(name, log)
+            yield self.held(name, log)
 
-    def _held(self, name: str, log: Log) -> Held:
+    def held(self, name: str, log: Log) -> Held:
+        """What this node has of one log; may read a file.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
         last = self._last.get(name)
         if last is None:
             last = b""
@@ -305,11 +310,15 @@ class Applier:
 
     def _delete(self, name: str) -> None:
         log = self._tree.logs.get(name)
-        self._last.pop(name, None)
-        self._drops.pop(name, None)
+        self.forget(name)
         if log is not None:
             self._commits.forget(log)
             log.delete()
+
+    def forget(self, name: str) -> None:
+        """Somebody else changes that log from now on: nothing that was to be done to it is done any more."""
+        self._last.pop(name, None)
+        self._drops.pop(name, None)
 
     # -- what is divergent --------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ step reads a megabyte or so, and the next one waits until the socket has taken i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterator
+from itertools import count, islice
 from typing import Final
 
 from leveret.model.errors import StorageError
@@ -38,11 +38,13 @@ class Lacking:
         sent: dict[str, int],
         spared: set[str],
         on_unreadable: Callable[[str, StorageError], None],
+        numbers: Iterator[int] | None = None,
     ) -> None:
         """`sent` is what the follower has of the logs it shares with the leader.
 
         Of the logs in `spared`, which the leader cannot read, nothing is sent. `on_unreadable` is told of another
-        one that turns out to be such: it is spared from then on, unless that raises.
+        one that turns out to be such: it is spared from then on, unless that raises. `numbers` are those that
+        logs may get; who uses several of these on one link hands them all the same.
         """
         self.sent = sent
         self._spared = set(spared)
@@ -55,7 +57,7 @@ class Lacking:
         self._idle: set[str] = set()
         self._changes: list[bytes] = []
         self._numbers: dict[str, int] = {}
-        self._last_number = _FIRST_NUMBER
+        self._free_numbers = numbers if numbers is not None else count(_FIRST_NUMBER + 1)
 
     @property
     def is_nothing(self) -> bool:
@@ -128,6 +130,10 @@ class Lacking:
 
     # -- what the follower is to do -----------------------------------------------------------
 
+    def go_on(self, name: str, offset: int) -> None:
+        """The follower has all that is before that offset, of what the log holds."""
+        self.sent[name] = offset
+
     def drop(self, name: str, first_offset: int) -> None:
         """The follower is to drop what ends before that offset."""
         self._changes.append(log_change(Kind.DROP, self._number(name), first_offset))
@@ -169,15 +175,14 @@ class Lacking:
     def _number(self, name: str) -> int:
         number = self._numbers.get(name)
         if number is None:
-            self._last_number += 1
-            number = self._numbers[name] = self._last_number
+            number = self._numbers[name] = next(self._free_numbers)
             self._changes.append(name_change(number, name))
         return number
 
     # -- sending ------------------------------------------------------------------------------
 
-    def step(self, bytes_max: int) -> Frame:
-        """The next part of what is missing, about so many octets."""
+    def step(self, bytes_max: int, records_max: int = 1 << 62) -> Frame:
+        """The next part of what is missing, about so many octets, or records."""
         frame = Frame()
         if len(self._changes) > _STEP_CHANGES:
             for change in self._changes[:_STEP_CHANGES]:
@@ -185,7 +190,7 @@ class Lacking:
             del self._changes[:_STEP_CHANGES]
             return frame
         for name in tuple(islice(self._behind, STEP_LOGS)):
-            if frame.octets >= bytes_max:
+            if frame.octets >= bytes_max or frame.records >= records_max:
                 break
             log = self._tree.logs.get(name)
             if log is None:
@@ -194,7 +199,7 @@ class Lacking:
             if not log.has_descriptors:
                 self._idle.add(name)
             try:
-                self._read(frame, name, log, bytes_max)
+                self._read(frame, name, log, bytes_max, records_max)
             except StorageError as error:
                 self._on_unreadable(name, error)
                 self.spare(name)
@@ -205,7 +210,7 @@ class Lacking:
         self._flush(frame)
         return frame
 
-    def _read(self, frame: Frame, name: str, log: Log, bytes_max: int) -> None:
+    def _read(self, frame: Frame, name: str, log: Log, bytes_max: int, records_max: int) -> None:
         number = self._number(name)
         if name not in self.sent or self.sent[name] < log.first_offset:
             self.begin(name, log.first_offset)
@@ -214,6 +219,8 @@ class Lacking:
             if header.next_offset > self.sent[name]:
                 frame.add(log_change(Kind.APPEND, number, segment), [octets], header.records)
                 self.sent[name] = header.next_offset
+            if frame.records >= records_max:
+                break
         if log.size_bytes == 0:
             self.sent[name] = log.next_offset
 

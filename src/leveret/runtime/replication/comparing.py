@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Protocol
 
 from leveret.core.join import (
     Begin,
@@ -25,7 +25,6 @@ from leveret.core.join import (
     Step,
 )
 from leveret.model.errors import StorageError
-from leveret.runtime.replication.catching_up import Lacking
 from leveret.storage.tree import Tree
 from leveret.wire import link
 from leveret.wire.link import Held, LinkError
@@ -34,19 +33,45 @@ DEFINITIONS: Final = "definitions"
 SLICE_S: Final = 0.01
 
 
+class Notes(Protocol):
+    """Who notes what is to be done, log by log: a catching_up.Lacking, or what stands in front of one."""
+
+    def go_on(self, name: str, offset: int) -> None:
+        """What the follower has up to there is the leader's."""
+
+    def begin(self, name: str, offset: int) -> None:
+        """The follower has nothing of it that is of use."""
+
+    def cut(self, name: str, offset: int) -> None:
+        """What the follower has from there on is divergent."""
+
+    def drop(self, name: str, first_offset: int) -> None:
+        """What the follower has before that is superfluous."""
+
+    def delete(self, name: str) -> None:
+        """The leader has deleted the log."""
+
+    def set_aside(self, name: str) -> None:
+        """The whole log is divergent."""
+
+    def spare(self, name: str) -> None:
+        """The leader cannot read the log."""
+
+
 class Comparing:
     """One follower's logs; also core.join.Leader, for what is here."""
 
     def __init__(
         self,
         tree: Tree,
-        lacking: Lacking,
+        lacking: Notes,
         held: Sequence[Held],
         spared: set[str],
         *,
         is_clean: bool,
         unreadable: Callable[[str, StorageError], None],
         ask: Callable[[link.Probe], None],
+        paths: Callable[[], Iterable[str]] | None = None,
     ) -> None:
         """Of a follower that has `held`; `lacking` is told what to do.
 
@@ -58,6 +83,7 @@ class Comparing:
             is_clean: see core.join.
             unreadable: told of another one that the leader cannot read, which is spared then, unless that raises.
             ask: sends a question to the follower, whose answer is for `probed`.
+            paths: the logs that the follower is to have; without it all.
 
         Raises:
             LinkError: a log comes twice.
@@ -66,6 +92,7 @@ class Comparing:
         self._lacking = lacking
         self._unreadable = unreadable
         self._ask = ask
+        self._paths = paths
         self._join = Join(self, is_clean=is_clean)
         self._is_compared = False
         for path in spared:
@@ -135,7 +162,7 @@ class Comparing:
         for step in steps:
             match step:
                 case Continue(path, at):
-                    lacking.sent[path] = at
+                    lacking.go_on(path, at)
                 case Begin(path, at):
                     lacking.begin(path, at)
                 case Cut(path, at):
@@ -153,7 +180,7 @@ class Comparing:
 
     def paths(self) -> Iterable[str]:
         """See core.join.Leader."""
-        return list(self._tree.logs)
+        return list(self._tree.logs if self._paths is None else self._paths())
 
     def bounds(self, path: str) -> Bounds | None:
         """See core.join.Leader."""

@@ -8,34 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from leveret.config.followers import Followers
-from leveret.config.tls import TlsOptions
+from leveret.config.etcd import EtcdOptions
 from leveret.config.uris import NodeUri, parse_node_uri
 from leveret.core.election import Leader
 from leveret.core.in_sync import InSync
 from leveret.model.errors import LeveretError
+from leveret.runtime.etcd import etcd_context
 from leveret.runtime.replication.election import Deposed, Election, Won
-from leveret.runtime.tls import client_context
 
 logger = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.2
-
-
-def etcd_context(settings: Followers) -> ssl.SSLContext | None:
-    """Whom to trust to be etcd; None for whom the system trusts.
-
-    Raises:
-        ConfigError: the file is missing, or holds no certificates.
-    """
-    if settings.etcd_cacertfile is None:
-        return None
-    trust = TlsOptions(verify="verify_peer", cacertfile=settings.etcd_cacertfile)
-    return client_context(trust, "cluster.etcd.ssl_options")
 
 
 class Candidate(Protocol):
@@ -63,7 +49,7 @@ class Candidate(Protocol):
 class Elected:
     """See the module."""
 
-    def __init__(self, settings: Followers, candidate: Candidate) -> None:
+    def __init__(self, settings: EtcdOptions, candidate: Candidate) -> None:
         """Ask nobody yet.
 
         Raises:

@@ -13,10 +13,8 @@
     await election.resign()                                  # a graceful stop: the next one leads at once
     await election.close()
 
-What is decided is in core/election; this asks etcd (`etcd.py`), keeps the lease alive and looks at the clock.
-The clock goes on while the machine sleeps, and it is asked at the moment of a promise: a leader that was
-stopped, or whose event loop stood still, for longer than its lease finds out before it says anything, not when
-a timer gets its turn.
+What is decided is in core/election; this asks etcd (runtime/etcd) and has the lease kept alive (runtime/lease), whose
+clock is asked at the moment of a promise.
 
 While etcd is away nobody is elected, and the leader gives up when its lease ends. When it is back all goes on.
 """
@@ -26,28 +24,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from leveret.config.followers import Followers
+from leveret.config.etcd import EtcdOptions
 from leveret.config.uris import Endpoint
 from leveret.core import election as core
 from leveret.core.election import Leader
 from leveret.model.errors import LeveretError
-from leveret.runtime.replication.etcd import Etcd, EtcdAway, EtcdError
+from leveret.runtime.etcd import Etcd, EtcdAway, EtcdError
+from leveret.runtime.lease import RETRY_S, KeptLease, attempt_timeout_s, boot_clock_s
 
 logger = logging.getLogger(__name__)
 
-ATTEMPT_TIMEOUT_S_MAX: Final = 2.0
-"""One endpoint has a keepalive's interval for an answer, and no longer than this when leases are long."""
-RETRY_S: Final = 0.1
 READ_EVERY_S_MAX: Final = 2.0
 """What etcd holds is read this often, or twice in a lease's time, though the bell did not ring."""
-TIMER_S_MIN: Final = 0.001
 CANDIDACIES_MAX: Final = 5
 """Of one campaign; each but the first means that others changed what etcd holds meanwhile."""
 
@@ -79,29 +73,12 @@ class Lost(NamedTuple):
 class _Term:
     """One time of leading, from the win to the end of the lease."""
 
-    def __init__(
-        self, leader: Leader, lease_id: int, lease: core.Lease, in_sync: frozenset[str], modified: int
-    ) -> None:
+    def __init__(self, leader: Leader, lease: KeptLease, in_sync: frozenset[str], modified: int) -> None:
         self.leader = leader
-        self.lease_id = lease_id
         self.lease = lease
         self.in_sync = in_sync
         self.modified = modified
         """The revision that wrote the record of who is in sync last, as far as is known."""
-        self.timer: asyncio.TimerHandle | None = None
-        self.keeper: asyncio.Task[None] | None = None
-
-    def end(self) -> None:
-        """Neither keep the lease alive nor watch its end any more."""
-        if self.timer is not None:
-            self.timer.cancel()
-        if self.keeper is not None and self.keeper is not asyncio.current_task():
-            self.keeper.cancel()
-
-
-def boot_clock_s() -> float:
-    """Seconds since the machine started, those included in which it slept."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Election:
@@ -109,7 +86,7 @@ class Election:
 
     def __init__(
         self,
-        settings: Followers,
+        settings: EtcdOptions,
         *,
         on_deposed: Callable[[str], None],
         tls: ssl.SSLContext | None = None,
@@ -126,10 +103,9 @@ class Election:
             clock_s: seconds that go on while the machine sleeps.
         """
         self._settings = settings
-        self._ttl_s = settings.etcd_lease_ttl_ms / 1000
-        attempt_timeout_s = min(self._ttl_s / core.KEEPALIVES_PER_LEASE, ATTEMPT_TIMEOUT_S_MAX)
-        self._etcd = Etcd(settings.etcd_endpoints, attempt_timeout_s, tls)
-        self._keys = core.Keys.under(settings.etcd_prefix)
+        self._ttl_s = settings.lease_ttl_ms / 1000
+        self._etcd = Etcd(settings.endpoints, attempt_timeout_s(self._ttl_s), tls)
+        self._keys = core.Keys.under(settings.prefix)
         self._on_deposed = on_deposed
         self._clock_s = clock_s
         self._term: _Term | None = None
@@ -187,50 +163,44 @@ class Election:
             return await self._campaign(core.Candidate(node_id, uri, epoch), force=force)
 
     async def _campaign(self, candidate: core.Candidate, *, force: bool) -> Won | Lost:
-        lease_id, term = 0, None
-        lease = core.Lease(0, 0)
+        lease: KeptLease | None = None
+        term: _Term | None = None
         try:
             for _ in range(CANDIDACIES_MAX):
                 decision = core.stand(self._keys, await self._read(), self._memory, candidate, force=force)
                 if isinstance(decision, core.Declined):
                     return Lost(decision.reason, decision.leader)
-                if not lease_id:
-                    sent_s = self._clock_s()
-                    lease_id, ttl_s = await self._etcd.grant(round(self._ttl_s))
-                    lease = core.Lease(ttl_s, sent_s)
-                term = await self._take(decision, lease_id, lease)
+                if lease is None:
+                    lease = await KeptLease.granted(
+                        self._etcd, self._ttl_s, on_error=self._note, clock_s=self._clock_s
+                    )
+                term = await self._take(decision, lease)
                 if term is not None:
                     self._begin(term)
                     return Won(term.leader.epoch, term.in_sync - {candidate.node_id})
-                if self._is_closed or self._clock_s() >= lease.keepalive_s:
+                if self._is_closed or not lease.is_fresh:
                     return Lost("etcd was too slow, not much is left of the lease")
             return Lost("other nodes campaign at the same time")
         finally:
-            if lease_id and term is None:
-                self._spawn(self._revoke(lease_id))
+            if lease is not None and term is None:
+                self._spawn(lease.revoke())
 
-    async def _take(self, candidacy: core.Candidacy, lease_id: int, lease: core.Lease) -> _Term | None:
+    async def _take(self, candidacy: core.Candidacy, lease: KeptLease) -> _Term | None:
         """Write what makes this node the leader; None when that did not happen."""
         with suppress(EtcdAway):
-            await self._etcd.transact(candidacy.transaction, lease_id)
+            await self._etcd.transact(candidacy.transaction, lease.id)
         # The answer of an attempt that was carried out may have been lost, so what counts is what is there.
         # If it is carried out later, then with a lease that nobody keeps alive.
         observed = await self._read()
-        is_late = self._is_closed or not lease.is_held(self._clock_s())
-        if is_late or observed.leader_lease != lease_id:
+        is_late = self._is_closed or not lease.is_held_now()
+        if is_late or observed.leader_lease != lease.id:
             return None
         modified = observed.unchanged(self._keys.in_sync).modified
-        return _Term(candidacy.leader, lease_id, lease, candidacy.in_sync, modified)
+        return _Term(candidacy.leader, lease, candidacy.in_sync, modified)
 
     def holds_lease_now(self) -> bool:
         """Whether this node leads at this moment, by the clock: cheap, to be asked before each promise."""
-        term = self._term
-        if term is None:
-            return False
-        if term.lease.is_held(self._clock_s()):
-            return True
-        self._depose(term, f"no keepalive of the lease in time; last error: {self._last_error or 'none'}")
-        return False
+        return self._term is not None and self._term.lease.is_held_now()
 
     async def record_in_sync(self, followers: frozenset[str]) -> None:
         """Have etcd name these nodes, and this one, as those that may lead next; return when it does.
@@ -266,9 +236,9 @@ class Election:
         """
         term, self._term = self._term, None
         if term is not None:
-            term.end()
+            term.lease.end()
             logger.info("leader_resigned epoch=%d", term.leader.epoch)
-            await self._revoke(term.lease_id)
+            await term.lease.revoke()
 
     # What is seen.
 
@@ -299,15 +269,15 @@ class Election:
         """
         leader = self._told
         holds = self.holds_lease_now()
-        left_s = self._term.lease.ends_s - self._clock_s() if self._term is not None else None
+        left_s = self._term.lease.left_s if self._term is not None else None
         return {
-            "endpoints": [str(endpoint) for endpoint in self._settings.etcd_endpoints],
+            "endpoints": [str(endpoint) for endpoint in self._settings.endpoints],
             "reachable": self._is_reachable,
             "leader": msgspec.to_builtins(leader),
             "epoch": self._memory.epoch,
             "in_sync": None if self._memory.in_sync is None else sorted(self._memory.in_sync),
             "holds_lease": holds,
-            "lease_ttl_ms": self._settings.etcd_lease_ttl_ms,
+            "lease_ttl_ms": self._settings.lease_ttl_ms,
             "lease_left_ms": None if left_s is None else max(0, round(left_s * 1000)),
             "last_error": self._last_error,
         }
@@ -317,8 +287,7 @@ class Election:
     def _begin(self, term: _Term) -> None:
         logger.info("leader_elected node=%s epoch=%d", term.leader.node_id, term.leader.epoch)
         self._term = term
-        term.keeper = self._spawn(self._keep(term))
-        self._set_timer(term)
+        term.lease.keep(lambda reason: self._deposed(term, reason))
         self._bell.set()
 
     def _current(self) -> _Term:
@@ -328,46 +297,17 @@ class Election:
             )
         return self._term
 
-    def _set_timer(self, term: _Term) -> None:
-        wait_s = max(TIMER_S_MIN, term.lease.ends_s - self._clock_s())
-        term.timer = asyncio.get_running_loop().call_later(wait_s, self._look_at_clock, term)
-
-    def _look_at_clock(self, term: _Term) -> None:
-        if self._term is term and self.holds_lease_now():
-            self._set_timer(term)
-
-    async def _keep(self, term: _Term) -> None:
-        """Keep the lease alive for as long as the term lasts."""
-        while self._term is term:
-            await asyncio.sleep(max(0.0, term.lease.keepalive_s - self._clock_s()))
-            sent_s = self._clock_s()
-            try:
-                ttl_s = await self._etcd.keep_alive(term.lease_id)
-            except EtcdError as error:
-                self._last_error = str(error)
-                await asyncio.sleep(RETRY_S)
-                continue
-            if ttl_s > 0:
-                term.lease.renewed(ttl_s, sent_s, self._clock_s())
-            else:
-                self._depose(term, "etcd has ended the lease")
-
-    def _depose(self, term: _Term, reason: str) -> None:
-        """End the term against this node's will."""
-        if self._term is not term:
-            return
-        self._term = None
-        term.end()
+    def _deposed(self, term: _Term, reason: str) -> None:
+        """The lease is over against this node's will."""
+        if self._term is term:
+            self._term = None
         logger.warning("leader_deposed epoch=%d reason=%s", term.leader.epoch, reason)
         asyncio.get_running_loop().call_soon(self._on_deposed, reason)
         # Nothing is promised any more, so the others need not wait for the lease's end.
-        self._spawn(self._revoke(term.lease_id))
+        self._spawn(term.lease.revoke())
 
-    async def _revoke(self, lease_id: int) -> None:
-        try:
-            await self._etcd.revoke(lease_id)
-        except EtcdError as error:
-            self._last_error = str(error)
+    def _note(self, error: str) -> None:
+        self._last_error = error
 
     # Looking.
 
@@ -398,9 +338,9 @@ class Election:
         self._revision = snapshot.revision
         self._memory = self._memory.after(observed)
         # A term that began while the read was under way is not to be seen in it.
-        if term is not None and observed.leader_lease != term.lease_id:
+        if term is not None and self._term is term and observed.leader_lease != term.lease.id:
             who = f"node {observed.leader.node_id} leads" if observed.leader else "etcd has ended the lease"
-            self._depose(term, who)
+            term.lease.lose(who)
         return observed
 
     def _tell(self, leader: Leader | None) -> None:
@@ -441,7 +381,7 @@ class Election:
 
     async def _ring(self, revision: int) -> None:
         try:
-            async for _ in self._etcd.changes(self._keys.prefix, revision):
+            async for _ in self._etcd.watch(self._keys.prefix, revision):
                 self._bell.set()
         except EtcdError as error:
             self._last_error = str(error)

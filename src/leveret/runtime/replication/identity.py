@@ -20,7 +20,7 @@ from leveret.storage.state_file import StateFile
 
 FILE: Final = "replication.json"
 _NODE_ID_BYTES: Final = 12
-_STARTS_BITS: Final = 20
+STARTS_BITS: Final = 20
 
 
 class Identity(msgspec.Struct, kw_only=True):
@@ -63,7 +63,7 @@ class Identity(msgspec.Struct, kw_only=True):
         A leader that lost with the power what it had sent already, and starts again in its epoch, must not write
         chunks that look like those; see core.join.
         """
-        return self.epoch << _STARTS_BITS | self.starts
+        return self.epoch << STARTS_BITS | self.starts
 
     @property
     def reign(self) -> Reign:

@@ -21,7 +21,7 @@ from leveret.runtime.commit import GroupCommit
 from leveret.runtime.replication.applier import Hands, HeldBack
 from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.replication.link_peer import LinkPeer
-from leveret.runtime.replication.questions import Questions, Unanswered
+from leveret.runtime.replication.questions import Questions, Unanswered, in_thread
 from leveret.session.link_handshake import (
     NONCE_BYTES,
     FollowerHandshake,
@@ -135,7 +135,7 @@ class Inbound:
         self._on_hopeless = on_hopeless
         self.uri = uri
         self.progress = Progress()
-        self.questions = Questions(answer)
+        self.questions = Questions(in_thread(answer))
         self._secret = secret
         self._identity = identity
         self._name = name

@@ -54,11 +54,12 @@ class LinkPeer(asyncio.BufferedProtocol):
     """
 
     def __init__(self, on_connected: Callable[[LinkPeer], None] | None = None) -> None:
-        """Not connected yet; set `receiver` before octets can come, or in `on_connected`.
+        """Not connected yet; set `receiver` before octets can come, or in `on_connected`; another one may follow.
 
         That is called when there is a connection, with TLS if that is spoken: not for who tries and fails.
         """
-        self.receiver: Receiver
+        self._receiver: Receiver
+        self._is_held = False
         self.address = ""
         self.sent_bytes = 0
         self.received_bytes = 0
@@ -75,6 +76,28 @@ class LinkPeer(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._error: Exception | None = None
+
+    @property
+    def receiver(self) -> Receiver:
+        """Who gets the messages."""
+        return self._receiver
+
+    @receiver.setter
+    def receiver(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        if self._is_held:
+            self._is_held = False
+            asyncio.get_running_loop().call_soon(self._release)
+
+    def hold(self) -> None:
+        """Keep back what follows the message that is being received, until another receiver is set."""
+        self._is_held = True
+        self._transport.pause_reading()
+
+    def _release(self) -> None:
+        if not self.is_closed:
+            self._transport.resume_reading()
+            self.buffer_updated(0)
 
     # -- what asyncio calls -------------------------------------------------------------------
 
@@ -126,7 +149,7 @@ class LinkPeer(asyncio.BufferedProtocol):
         self._writable.set()
         if self._closing is not None:
             self._closing.cancel()
-        self.receiver.ended(self._error or exc)
+        self._receiver.ended(self._error or exc)
 
     def pause_writing(self) -> None:
         """The socket takes no more for now."""
@@ -151,7 +174,7 @@ class LinkPeer(asyncio.BufferedProtocol):
                 )
             self._greeted, at = True, len(GREETING)
         buffer = self._buffer
-        while self._filled - at >= LENGTH.size and not self.is_closed:
+        while self._filled - at >= LENGTH.size and not self.is_closed and not self._is_held:
             (size,) = LENGTH.unpack_from(buffer, at)
             if not 0 < size <= (MESSAGE_BYTES_MAX if self.is_trusted else SMALL_BYTES_MAX):
                 raise LinkError(f"a message of {size} octets")
@@ -174,7 +197,9 @@ class LinkPeer(asyncio.BufferedProtocol):
             kind = Type(octets[0])
         except ValueError:
             raise LinkError(f"message of unknown type {octets[0]}") from None
-        self.receiver.received(kind, octets[1:])
+        if kind is Type.BEAT:
+            return
+        self._receiver.received(kind, octets[1:])
 
     def write(self, *pieces: Octets) -> None:
         """Send; what is too much at once is kept, see `waiting_bytes`."""

@@ -26,7 +26,7 @@ from leveret.runtime.replication.comparing import Comparing
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import Identity, IdentityFile
 from leveret.runtime.replication.link_peer import LinkPeer
-from leveret.runtime.replication.questions import Questions
+from leveret.runtime.replication.questions import Questions, in_thread
 from leveret.session.link_handshake import (
     NONCE_BYTES,
     Follower,
@@ -107,7 +107,7 @@ class Outbound:
         self.is_live = False
         self.follower: Follower | None = None
         self.peer = peer
-        self.questions = Questions(leading.answer)
+        self.questions = Questions(in_thread(leading.answer))
         self.connected_at_ms = leading.clock_ms()
         self.joined_ms: int | None = None
         self.acked_position = 0

@@ -1,10 +1,10 @@
-"""Questions over a replication link, asked by either side beside the stream of changes."""
+"""Questions over a link between nodes, asked by either side beside what else it carries."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -17,22 +17,34 @@ logger = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S: Final = 60.0
 
+Finder = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+"""What was found for a question; what it raises is told."""
+
 
 class Unanswered(LeveretError):
     """The other side could not answer, did not in time, or is gone."""
 
 
+def in_thread(answer: Callable[[str, dict[str, Any]], dict[str, Any]]) -> Finder:
+    """A finder that runs in a thread, as it reads from disk."""
+
+    async def find(what: str, about: dict[str, Any]) -> dict[str, Any]:
+        return await asyncio.to_thread(answer, what, about)
+
+    return find
+
+
 class Questions:
     """Asks, answers, and remembers who waits."""
 
-    def __init__(self, answer: Callable[[str, dict[str, Any]], dict[str, Any]]) -> None:
-        """`answer` gives what was found for a question; it runs in a thread, and what it raises is told."""
-        self._answer = answer
+    def __init__(self, find: Finder) -> None:
+        """`find` answers the other side; it ends with the link."""
+        self._find_answer = find
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._last_number = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ask(self, peer: LinkPeer, what: str, about: dict[str, str | int | bool]) -> dict[str, Any]:
+    async def ask(self, peer: LinkPeer, what: str, about: dict[str, Any]) -> dict[str, Any]:
         """What the other side found.
 
         Raises:
@@ -76,7 +88,7 @@ class Questions:
 
     async def _find(self, peer: LinkPeer, question: Question) -> None:
         try:
-            found = await asyncio.to_thread(self._answer, question.what, dict(question.about))
+            found = await self._find_answer(question.what, dict(question.about))
             answer = Answer(question.number, "", found)
         except LeveretError as error:
             answer = Answer(question.number, str(error) or type(error).__name__, {})
@@ -87,7 +99,9 @@ class Questions:
         peer.write(pack(Type.ANSWER, answer))
 
     def ended(self) -> None:
-        """The link is gone: nobody answers any more."""
+        """The link is gone: nobody answers any more, and nobody waits for what is asked here."""
+        for task in self._tasks:
+            task.cancel()
         for waits in self._waiting.values():
             if not waits.done():
-                waits.set_exception(Unanswered("the replication link ended"))
+                waits.set_exception(Unanswered("the link ended"))

@@ -50,6 +50,8 @@ from leveret.storage.secret_file import SECRET_FILE, Secret, SecretError, make_o
 from leveret.storage.tree import Tree
 
 if TYPE_CHECKING:
+    from leveret.runtime.cluster.clustered import Clustered
+    from leveret.runtime.cluster.coordinator import Coordinator
     from leveret.runtime.replication.elected import Elected
 
 logger = logging.getLogger(__name__)
@@ -95,11 +97,17 @@ class Roles:
         self._applier: Applier | None = None
         self._delaying: Delaying | None = None
         self._elected: Elected | None = None
-        if config.followers.etcd_endpoints:
+        if config.is_elected:
             # An HTTP client is a tenth of a second to import, which a start without etcd need not take.
             from leveret.runtime.replication.elected import Elected
 
-            self._elected = Elected(config.followers, self)
+            self._elected = Elected(config.etcd, self)
+        self._clustered: Clustered | None = None
+        if config.cluster.is_member:
+            from leveret.runtime.cluster.clustered import Clustered
+
+            node_id = self._identity.identity.node_id
+            self._clustered = Clustered(config, data_dir, node_id, make_or_read(data_dir), self)
         self.inspection = Inspection(
             data_dir,
             name=config.node_name,
@@ -122,7 +130,9 @@ class Roles:
             LeveretError: a log is damaged, an address cannot be had, the secret is missing.
         """
         identity = self._identity.identity
-        if self._elected is not None:
+        if self._clustered is not None:
+            await self._clustered.start()
+        elif self._elected is not None:
             await self._show("follower")
             self._spawn(self._elected.run())
         elif self._settings.follow is not None and not await self._succession.leads_on(self._settings.follow):
@@ -163,6 +173,8 @@ class Roles:
         if self._elected is not None:
             # Only now: what was received is with the followers, and one of them may lead.
             await self._elected.stop()
+        if self._clustered is not None:
+            await self._clustered.stop()
 
     async def _close(self, *, in_order: bool) -> None:
         """Whatever this node is, it is no more."""
@@ -181,9 +193,13 @@ class Roles:
                     await asyncio.wait_for(self.node.commits.settle(), _PROMOTE_SETTLE_S)
             self.node.close()
         elif in_order:
+            if self._clustered is not None:
+                await self._clustered.hand_over()
             await self.node.stop()
         else:
             await self.node.abandon()
+        if self._clustered is not None:
+            await self._clustered.detach()
         if self.listener is not None:
             await self.listener.stop()
             self.listener = None
@@ -209,6 +225,18 @@ class Roles:
         await node.open()
         if self._elected is None:
             self._succession.tell_former_leaders(self.own_uri())
+
+    async def serve_with(self, attach: Callable[[Node], Coordinator]) -> None:
+        """See runtime.cluster.clustered.Host."""
+        async with self._changing:
+            await self._close(in_order=False)
+            self._succession.take_lead(raises_epoch=False, epoch=0)
+            tree = Tree(self.data_dir, epoch=self._identity.identity.stamp)
+            node = self._take(Node(self.config, self.data_dir, tree), "leader")
+            node.coordinator = attach(node)
+            await node.recover()
+            await node.coordinator.begin()
+            await node.open()
 
     async def _lead_or_end(
         self, *, raises_epoch: bool, epoch: int = 0, recorded: frozenset[str] = frozenset()
@@ -489,7 +517,12 @@ class Roles:
         async with self._changing:
             if self.role == "leader":
                 await self._close(in_order=False)
-                await self._show("follower" if self._elected is not None else "fenced")
+                await self._show(self._role_without_lease())
+
+    def _role_without_lease(self) -> str:
+        if self._clustered is not None:
+            return "suspended"
+        return "follower" if self._elected is not None else "fenced"
 
     # -- what etcd decides: elected.Candidate -------------------------------------------------
 

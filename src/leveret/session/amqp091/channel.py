@@ -13,10 +13,12 @@ from pamqp import base, commands
 
 from leveret.core.confirms import Batch, Confirms
 from leveret.core.counters import Counters
-from leveret.core.head import Head
+from leveret.core.head import Head, Run
 from leveret.core.queue import Queue
+from leveret.core.remote_queue import RemoteQueue
 from leveret.model.errors import AccessRefused, PreconditionFailed
-from leveret.session.amqp091.delivery import Consumer, Unacked, UnackedRuns, content
+from leveret.session.amqp091 import passing
+from leveret.session.amqp091.delivery import Consumer, Source, Unacked, UnackedRuns, content
 from leveret.session.amqp091.direct_reply import REPLY_TO, ReplyConsumer
 from leveret.session.amqp091.publishing import Incoming
 from leveret.session.amqp091.replies import Fault, locked
@@ -27,6 +29,7 @@ from leveret.wire import amqp091 as wire
 
 if TYPE_CHECKING:
     from leveret.session.amqp091.connection import ClientConnection
+    from leveret.session.relay.shadow import ShadowChannel
 
 _CLOSE: Final = b"\x00\x14\x00\x28"
 _CLOSE_OK: Final = b"\x00\x14\x00\x29"
@@ -53,6 +56,7 @@ class Channel:
         self.is_closed = False
         self.is_closing = False
         self.held_notices: list[bytes] | None = None
+        self.shadows: dict[str, ShadowChannel] = {}
 
     # -- frames -------------------------------------------------------------------------------
 
@@ -122,6 +126,8 @@ class Channel:
         """End: consumers go, unacked deliveries return, later frames are dropped until close-ok."""
         self.is_closing = True
         self.incoming = None
+        for shadow in list(self.shadows.values()):
+            shadow.close()
         for tag in list(self.consumers):
             self._remove_consumer(tag)
         if self.reply_consumer is not None:
@@ -157,10 +163,11 @@ class Channel:
         if queue.owner is not None and queue.owner is not self.connection:
             raise locked(*queue.key)
 
-    def mark(self, queue: Queue) -> None:
+    def mark(self, queue: Source) -> None:
         """The queue has something to log or to hand out at the next flush."""
-        if self.connection.broker.queues.get(queue.key) is queue:
-            self.connection.broker.dirty[queue] = None
+        held = self.connection.broker.queues.get(queue.key)
+        if held is not None and held is queue:
+            self.connection.broker.dirty[held] = None
 
     # -- consuming ----------------------------------------------------------------------------
 
@@ -169,6 +176,8 @@ class Channel:
             raise Fault(540, f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_:
             self.global_prefetch = method.prefetch_count
+            for shadow in self.shadows.values():
+                shadow.limit()
             self.wake_consumers()
         else:
             self.prefetch = method.prefetch_count
@@ -187,16 +196,27 @@ class Channel:
         queue = self.queue(method.queue)
         vhost, name = queue.key
         self.connection.access.require("read", "queue", name)
+        if isinstance(queue, RemoteQueue):
+            passing.consume(self, queue, tag, method)
+            return
         if any(other.exclusive for other in queue.consumers) or (
             method.exclusive and (queue.consumers or queue.consumers.single_active)
         ):
             raise AccessRefused(f"queue '{name}' in vhost '{vhost}' in exclusive use")
-        consumer = Consumer(self, queue, tag, method, self.prefetch)
+        consumer = self.make_consumer(queue, tag, method)
         queue.add_consumer(consumer)
         self.consumers[tag] = consumer
         if not method.nowait:
             self.connection.send(wire.named_reply(self.number, 60, 21, tag))
         self.mark(queue)
+
+    def make_consumer(self, queue: Source, tag: bytes, method: commands.Basic.Consume) -> Consumer:
+        """A consumer, not registered yet.
+
+        Raises:
+            PreconditionFailed: an argument is not valid.
+        """
+        return Consumer(self, queue, tag, method, self.prefetch)
 
     def _consume_replies(self, method: commands.Basic.Consume, tag: bytes) -> None:
         """`amq.rabbitmq.reply-to`: replies come to this channel without a queue."""
@@ -210,7 +230,10 @@ class Channel:
 
     def _cancel(self, method: commands.Basic.Cancel) -> None:
         tag = (method.consumer_tag or "").encode()
-        if tag in self.consumers:
+        consumer = self.consumers.get(tag)
+        if consumer is not None:
+            if consumer.queue.is_remote and passing.cancel(self, consumer, method):
+                return
             self._remove_consumer(tag)
         elif self.reply_consumer is not None and self.reply_consumer.tag == tag:
             self.reply_consumer.close()
@@ -221,9 +244,9 @@ class Channel:
         consumer = self.consumers.pop(tag)
         queue = consumer.queue
         queue.remove_consumer(consumer)
-        held = self.connection.broker.queues.get(queue.key) is queue
-        if held and queue.definition.auto_delete and not queue.consumers:
-            self.connection.broker.delete_queue(queue)
+        held = self.connection.broker.queues.get(queue.key)
+        if held is queue and held is not None and held.definition.auto_delete and not held.consumers:
+            self.connection.broker.delete_when_writable(held)
         else:
             self.mark(queue)
 
@@ -241,18 +264,30 @@ class Channel:
         """Something changed about how much this channel takes."""
         for consumer in self.consumers.values():
             self.mark(consumer.queue)
+        for shadow in self.shadows.values():
+            shadow.wake()
 
     def _get(self, method: commands.Basic.Get) -> None:
         queue = self.queue(method.queue)
         self.connection.access.require("read", "queue", queue.key[1])
+        if isinstance(queue, RemoteQueue):
+            passing.get(self, queue, method.no_ack)
+            return
         runs, redelivered = queue.take_one(self.connection.now_ms)
         self.mark(queue)
-        if not runs:
+        self.got(queue, runs[0] if runs else None, redelivered, queue.ready_count, no_ack=method.no_ack)
+        if runs and method.no_ack:
+            queue.settle(runs[0].first, 1)
+
+    def got(
+        self, queue: Source, run: Run | None, redelivered: bool, ready_count: int, *, no_ack: bool
+    ) -> None:
+        """Answer a basic.get: with a message, behind which so many are ready, or with none."""
+        if run is None:
             self._count(queue, "get_empty", 1)
             self.connection.send(wire.named_reply(self.number, 60, 72, b""))
             return
-        run = runs[0]
-        self._count(queue, "get_no_ack" if method.no_ack else "get", 1)
+        self._count(queue, "get_no_ack" if no_ack else "get", 1)
         if redelivered:
             self._count(queue, "redeliver", 1)
         if self.connection.broker.traced_vhosts:
@@ -262,11 +297,9 @@ class Channel:
         message = content(self, run.head, run.bodies[0], redelivered)
         # A get-ok has the count between routing key and frame end; its content is a delivery's.
         after_route = message[1 + len(run.head.route) + 1 :]
-        ok = wire.get_ok(self.number, tag, redelivered, run.head.route, queue.ready_count)
+        ok = wire.get_ok(self.number, tag, redelivered, run.head.route, ready_count)
         self.connection.send(ok + after_route)
-        if method.no_ack:
-            queue.settle(run.first, 1)
-        else:
+        if not no_ack:
             self.unacked.add(Unacked(tag, run.first, 1, queue, None, self.connection.now_ms))
 
     # -- settling -----------------------------------------------------------------------------
@@ -287,15 +320,20 @@ class Channel:
         Raises:
             Fault: 406, the tag is not unacked.
         """
-        self._settle_runs(self._acknowledge, self._take(tag, multiple))
+        self._settle_runs(self._acknowledge, self.take(tag, multiple))
 
     def _refuse(self, tag: int, *, multiple: bool, requeue: bool) -> None:
-        runs = self._take(tag, multiple)
+        runs = self.take(tag, multiple)
         for run in runs:
             run.queue.check_refusable()
         self._settle_runs(self.requeue if requeue else self._reject, runs)
 
-    def _take(self, tag: int, multiple: bool) -> list[Unacked]:
+    def take(self, tag: int, multiple: bool) -> list[Unacked]:
+        """Remove and return deliveries.
+
+        Raises:
+            Fault: 406, the tag is not unacked.
+        """
         if multiple:
             if tag and tag not in self.unacked:
                 raise Fault(406, f"unknown delivery tag {tag}")
@@ -316,20 +354,20 @@ class Channel:
         for run in runs:
             run.queue.settle(run.offset, run.count)
             self._count(run.queue, "ack", run.count)
-        self._let_go(runs)
+        self.let_go(runs)
 
     def _reject(self, runs: list[Unacked]) -> None:
         for run in runs:
             run.queue.reject(run.offset, run.count)
-        self._let_go(runs)
+        self.let_go(runs)
 
     def requeue(self, runs: list[Unacked]) -> None:
         """Give deliveries back to their queues, in their old places."""
         for run in runs:
             run.queue.requeue(run.offset, run.count)
-        self._let_go(runs)
+        self.let_go(runs)
 
-    def _let_go(self, runs: list[Unacked]) -> None:
+    def let_go(self, runs: list[Unacked]) -> None:
         """These deliveries no longer count against anybody's prefetch."""
         for run in runs:
             if run.consumer is not None:
@@ -338,9 +376,9 @@ class Channel:
         if self.global_prefetch:
             self.wake_consumers()
 
-    def _count(self, queue: Queue, what: str, count: int) -> None:
+    def _count(self, queue: Source, what: str, count: int) -> None:
         """Count up for the queue, the channel and the node."""
-        for counters in (queue.counters, self.counters, self.connection.broker.counters):
+        for counters in (queue.counters, self.counters, self.connection.counters):
             setattr(counters, what, getattr(counters, what) + count)
 
     def tick(self, now_ms: int) -> None:
@@ -433,7 +471,7 @@ class Channel:
             self.connection.send(encode(self.number, tag, multiple))
         count = self.confirms.confirmed - before
         self.counters.confirm += count
-        self.connection.broker.counters.confirm += count
+        self.connection.counters.confirm += count
 
     def _committed(self, batch: Batch, ok: bool) -> None:
         if ok:

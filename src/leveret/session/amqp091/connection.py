@@ -7,14 +7,15 @@ each flush. Time comes as `now_ms`; `next_deadline_ms` says when `tick` wants to
 States: HEADER (eight octets) -> START (start-ok) -> TUNE (tune-ok) -> OPEN_WAIT (open) -> OPEN ->
 CLOSING (we sent close, all but close-ok is dropped) -> CLOSED.
 
-A connection may stall: it leaves whole frames untaken until an alarm is over, or until its output has
-gone. Then the runtime does not read from its socket, and calls `go_on` when things may have changed.
+A connection may stall: it leaves whole frames untaken until an alarm is over, its output has gone, another node has
+answered, ... Then the runtime does not read from its socket, and calls `go_on` when things may have changed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pamqp import base, commands
 
@@ -26,6 +27,7 @@ from leveret.session.amqp091 import handshake
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.publishing import Publisher
 from leveret.session.amqp091.replies import Fault, broken_frame, code_of, reply_text
+from leveret.session.amqp091.stalls import Postponed, Stall
 from leveret.session.certificate import TlsPeer
 from leveret.session.host import Access, Host
 from leveret.wire import amqp091 as wire
@@ -50,28 +52,27 @@ class State(Enum):
     CLOSED = auto()
 
 
-class Stall(Enum):
-    """What a connection waits for before it takes more of what it was sent."""
-
-    ALARM = auto()
-    OUTPUT = auto()
-
-
 class ClientConnection:
     """A client's connection; see the module.
 
     Attributes:
         out: octets to send, in order.
+        counters: of all its messages; the node's.
+        churn: where its channels are counted as they come and go.
+        wake: has the runtime call `go_on` soon.
         confirming: channels with publishes since the last flush, in order.
         held: whether `out` must wait until what the next flush appends is durable.
         is_paused: whether the socket takes no more for now.
         is_reading: whether the socket is read from; a peer we do not listen to is not silent.
         is_throttled: whether deliveries stopped because `out` was full; `resume` lets them go on.
         stall: what is waited for before more is taken, None for nothing.
+        waits_for_alarms: whether publishes wait while there are alarms.
         mechanism: how the user logged in.
         tls: how the connection is encrypted, None if it is not.
         end_reason: why it ended or ends, for the log; empty if the socket was lost.
     """
+
+    waits_for_alarms: ClassVar[bool] = True
 
     def __init__(
         self, host: Host, *, peer: str, from_loopback: bool, now_ms: int, tls: TlsPeer | None = None
@@ -99,12 +100,16 @@ class ClientConnection:
         self.received_bytes = 0
         self.sent_bytes = 0
         self.access = Access(host.broker, "", "")
-        self.publisher = Publisher(self)
+        self.publisher = self.make_publisher()
         self.from_loopback = from_loopback
         self.tls = tls
         self.mechanism = ""
         self.end_reason = ""
         self.stall: Stall | None = None
+        self.counters = host.broker.counters
+        self.churn = host.broker.churn
+        self.wake: Callable[[], None] = _do_nothing
+        self._asked: bytes | None = None
         self._is_told_blocked = False
         self._rest: list[bytes] = []
         self._missing_bytes = 0
@@ -150,23 +155,52 @@ class ClientConnection:
         if self._is_told_blocked and not self.host.alarms.active:
             self._is_told_blocked = False
             self.reply(commands.Connection.Unblocked())
-        if self.stall is not None:
+        if self.stall is not None and self._asked is None:
             self.stall = None
             self._take(b"".join(self._rest))
 
+    def ask(self) -> None:
+        """Another node was asked for what the method at hand wants: take nothing more until `answered`, or `repeat`."""
+        self._asked = b""
+        self.stall = Stall.REMOTE
+
+    def answered(self) -> None:
+        """What was asked is answered."""
+        if self._asked is not None:
+            self._asked = None
+            self.wake()
+
+    def repeat(self) -> None:
+        """There will be no answer: the method is to be taken again, as if it came only now."""
+        if self._asked is not None:
+            self._rest.insert(0, self._asked)
+            self.answered()
+
     def _must_stall(self, data: bytes, position: int) -> bool:
         """Whether the frame at `position` has to wait."""
+        if self._asked is not None:
+            self.stall = Stall.REMOTE
+            return True
         if self.out_bytes >= OUT_BYTES_MAX:
             self.stall = Stall.OUTPUT
             return True
         alarms = self.host.alarms.active
-        if not alarms or not data.startswith(wire.BASIC_PUBLISH, position + FRAME_HEAD_BYTES):
+        if (
+            not alarms
+            or not self.waits_for_alarms
+            or not data.startswith(wire.BASIC_PUBLISH, position + FRAME_HEAD_BYTES)
+        ):
             return False
         self.stall = Stall.ALARM
-        if not self._is_told_blocked and self.client_can("connection.blocked"):
+        self.tell_blocked()
+        return True
+
+    def tell_blocked(self) -> None:
+        """Tell the client that alarms keep it from publishing, once, if it can hear it."""
+        alarms = self.host.alarms.active
+        if alarms and not self._is_told_blocked and self.client_can("connection.blocked"):
             self._is_told_blocked = True
             self.reply(commands.Connection.Blocked(alarm_reason(alarms)))
-        return True
 
     def _take_frames(self, data: bytes, position: int, end: int) -> int:
         if self.state is State.HEADER:
@@ -192,7 +226,13 @@ class ClientConnection:
             if data[stop] != wire.FRAME_END:
                 octets = data[position + 7 : stop]
                 raise broken_frame(kind, octets, f"{{invalid_frame_end_marker,{data[stop]}}}")
-            self._frame(kind, number, data[position + 7 : stop])
+            try:
+                self._frame(kind, number, data[position + 7 : stop])
+            except Postponed as postponed:
+                self.stall = postponed.stall
+                break
+            if self._asked is not None:
+                self._asked = data[position : stop + 1]
             position = stop + 1
         return position
 
@@ -247,18 +287,31 @@ class ClientConnection:
             self.fail(error, number, _method_of(kind, payload))
         if channel is not None and channel.is_closed and number in self.channels:
             del self.channels[number]
-            self.broker.churn.channel_closed += 1
+            self.churn.channel_closed += 1
             self.publisher.forget()
 
     def _open_channel(self, kind: int, number: int, payload: bytes) -> None:
         if kind != wire.FRAME_METHOD or payload[:4] != b"\x00\x14\x00\x0a":
             raise Fault(504, "expected 'channel.open'")
-        self._check_channel_limits()
-        self.channels[number] = Channel(self, number)
-        self.broker.churn.channel_created += 1
+        self.check_channel_limits()
+        self.channels[number] = self.make_channel(number)
+        self.churn.channel_created += 1
         self.send(wire.frame(wire.FRAME_METHOD, number, b"\x00\x14\x00\x0b\x00\x00\x00\x00"))
 
-    def _check_channel_limits(self) -> None:
+    def make_publisher(self) -> Publisher:
+        """What takes its publishes."""
+        return Publisher(self)
+
+    def make_channel(self, number: int) -> Channel:
+        """A channel that was opened."""
+        return Channel(self, number)
+
+    def check_channel_limits(self) -> None:
+        """Whether one more channel may be opened.
+
+        Raises:
+            NotAllowed: in RabbitMQ's words.
+        """
         count = len(self.channels)
         if count >= self.channel_max:
             raise NotAllowed(
@@ -281,7 +334,7 @@ class ClientConnection:
                 handshake.tune(self, method)
                 self.state = State.OPEN_WAIT
             case commands.Connection.Open(), State.OPEN_WAIT:
-                self._open(method.virtual_host)
+                self.open(method.virtual_host)
             case commands.Connection.Close(), _:
                 self.reply(commands.Connection.CloseOk())
                 self.end_reason = "client_closed"
@@ -312,7 +365,12 @@ class ClientConnection:
         capabilities = self.client_properties.get("capabilities")
         return isinstance(capabilities, dict) and bool(capabilities.get(capability))
 
-    def _open(self, vhost: str) -> None:
+    def open(self, vhost: str) -> None:
+        """Enter a vhost.
+
+        Raises:
+            LeveretError: the client may not.
+        """
         handshake.enter(self, vhost)
         self.state = State.OPEN
         self.broker.connections.add(self)
@@ -420,13 +478,14 @@ class ClientConnection:
     def _release(self) -> None:
         for channel in self.channels.values():
             channel.abandon()
-        self.broker.churn.channel_closed += len(self.channels)
+        self.churn.channel_closed += len(self.channels)
+        self._asked = None
         self.channels.clear()
         if self in self.broker.connections:
             self.broker.connections.discard(self)
             self.broker.churn.connection_closed += 1
         for queue in self.broker.owned_by(self):
-            self.broker.delete_queue(queue)
+            self.broker.delete_when_writable(queue)
         self.confirming.clear()
 
     # -- time ---------------------------------------------------------------------------------
@@ -479,6 +538,10 @@ _SHOWN: Final = {
     State.CLOSED: "closed",
 }
 """RabbitMQ's names of the states."""
+
+
+def _do_nothing() -> None:
+    """Nobody runs it: who uses it calls `go_on` by themselves."""
 
 
 def _method_of(kind: int, payload: bytes) -> int:

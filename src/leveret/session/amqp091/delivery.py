@@ -6,14 +6,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from pamqp import commands
 
+from leveret.core.consumers import Consumers
 from leveret.core.counters import Counters
 from leveret.core.head import Head, Run
-from leveret.core.queue import Queue
 from leveret.core.queue_arguments import check_consumer_arguments
+from leveret.core.queue_settings import QueueSettings
+from leveret.model.definitions import Queue as QueueDefinition
 from leveret.session.amqp091.tracing import trace_delivered
 from leveret.wire import amqp091 as wire
 
@@ -24,13 +26,48 @@ _pack_tag: Callable[[int], bytes] = Struct(">Q").pack
 UNLIMITED: Final = 1 << 30
 
 
+class Source(Protocol):
+    """Where deliveries come from: a queue, or what stands for one that another node leads (session.relay.shadow)."""
+
+    is_remote: ClassVar[bool]
+    key: tuple[str, ...]
+    definition: QueueDefinition
+    settings: QueueSettings
+    counters: Counters
+    consumers: Consumers
+
+    def settle(self, first: int, count: int) -> None:
+        """See core.queue.Queue, as all of these."""
+
+    def reject(self, first: int, count: int) -> None:
+        """These are refused for good."""
+
+    def requeue(self, first: int, count: int) -> None:
+        """These come back to their place."""
+
+    def check_refusable(self) -> None:
+        """Whether nack and reject are possible."""
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Register a consumer."""
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Forget a consumer."""
+
+
 class Unacked:
     """Deliveries with consecutive tags and consecutive offsets of one queue."""
 
     __slots__ = ("consumer", "count", "delivered_at_ms", "offset", "queue", "tag")
 
     def __init__(
-        self, tag: int, offset: int, count: int, queue: Queue, consumer: Consumer | None, delivered_at_ms: int
+        self,
+        tag: int,
+        offset: int,
+        count: int,
+        queue: Source,
+        consumer: Consumer | None,
+        delivered_at_ms: int,
     ) -> None:
         """`consumer` is None for what basic.get took."""
         self.tag = tag
@@ -71,6 +108,14 @@ class UnackedRuns:
                 break
             taken.append(runs.popleft())
         self.count -= sum(run.count for run in taken)
+        return taken
+
+    def take_of(self, source: Source) -> list[Unacked]:
+        """Remove and return everything that one queue delivered."""
+        taken = [run for run in self._runs if run.queue is source]
+        if taken:
+            self._runs = deque(run for run in self._runs if run.queue is not source)
+            self.count -= sum(run.count for run in taken)
         return taken
 
     def put_back(self, runs: list[Unacked]) -> None:
@@ -160,7 +205,7 @@ class Consumer:
     )
 
     def __init__(
-        self, channel: Channel, queue: Queue, tag: bytes, method: commands.Basic.Consume, prefetch: int
+        self, channel: Channel, queue: Source, tag: bytes, method: commands.Basic.Consume, prefetch: int
     ) -> None:
         """Take what the method asks for.
 
@@ -195,7 +240,7 @@ class Consumer:
         """The queue is gone: RabbitMQ's consumer_cancel_notify, if the client asked for it."""
         self.channel.consumer_cancelled(self)
 
-    def deliver(self, queue: Queue, runs: Sequence[Run], redelivered: bool) -> None:
+    def deliver(self, queue: Source, runs: Sequence[Run], redelivered: bool) -> None:
         """Frame the runs, and remember them unless they need no acknowledgement."""
         channel = self.channel
         for run in runs:
@@ -206,7 +251,7 @@ class Consumer:
                 trace_delivered(channel, queue, run.head, run.bodies, redelivered)
             channel.connection.send(self._frames(run, first, redelivered))
             self._count(channel.counters, count, redelivered)
-            self._count(channel.connection.broker.counters, count, redelivered)
+            self._count(channel.connection.counters, count, redelivered)
             if not self.no_ack:
                 now_ms = channel.connection.now_ms
                 channel.unacked.add(Unacked(first, run.first, count, queue, self, now_ms))

@@ -42,7 +42,7 @@ class ReplyConsumer:
         first = channel.next_tag
         channel.next_tag += len(bodies)
         channel.counters.deliver_no_ack += len(bodies)
-        channel.connection.broker.counters.deliver_no_ack += len(bodies)
+        channel.connection.counters.deliver_no_ack += len(bodies)
         channel.connection.send(delivery_frames(channel, self._before, head, bodies, first, False))
 
     def close(self) -> None:

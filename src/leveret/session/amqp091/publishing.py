@@ -19,6 +19,7 @@ from leveret.core.direct_reply import DirectReply
 from leveret.core.head import Head, make_head
 from leveret.core.queue import Queue
 from leveret.core.queue_settings import DROP_HEAD, REJECT_PUBLISH_DLX
+from leveret.core.remote_queue import RemoteQueue
 from leveret.model.errors import PreconditionFailed, Refusal
 from leveret.session.amqp091.direct_reply import with_reply_name
 from leveret.session.amqp091.replies import Fault
@@ -289,6 +290,10 @@ class Publisher:
         self._shapes_bytes = 0
         self._last = None
 
+    def resolve(self, channel: Channel, exchange: bytes, routing_key: bytes, header: bytes) -> Target:
+        """Where a message goes, see `resolve` of the module."""
+        return resolve(channel, exchange, routing_key, header)
+
     def fast(self, data: bytes, position: int, end: int) -> int:
         """Take publishes at `position` as long as they are whole and regular; return where that stops."""
         version = self._connection.broker.version
@@ -335,14 +340,15 @@ class Publisher:
         if target.guarded:
             self._publish_guarded(shape, bodies)
             return
-        batch = self._batch_of(channel, len(bodies), refused=False)
-        self._hand_over(target, target.queues, bodies, batch)
+        batch = self.batch_of(channel, len(bodies), refused=False)
+        self.hand_over(channel, target, target.queues, bodies, batch)
         if not target.queues:
             self._unroutable(shape, bodies)
 
-    def _hand_over(
-        self, target: Target, queues: list[Queue], bodies: list[bytes], batch: Batch | None
+    def hand_over(
+        self, channel: Channel, target: Target, queues: list[Queue], bodies: list[bytes], batch: Batch | None
     ) -> None:
+        """Give whole messages to these queues, which may be none of the target's."""
         head, count = target.head, len(bodies)
         dirty = self._connection.broker.dirty
         for queue in queues:
@@ -353,7 +359,7 @@ class Publisher:
                 batch.queues[queue] = needs_disk or batch.queues.get(queue, False)
         target.exchange.publish_in += count
         target.exchange.publish_out += count * len(queues)
-        self._connection.broker.counters.publish_out += count * len(queues)
+        self._connection.counters.publish_out += count * len(queues)
 
     @property
     def is_ahead(self) -> bool:
@@ -363,7 +369,7 @@ class Publisher:
 
     def count(self, channel: Channel, count: int) -> None:
         """Messages came in on a channel."""
-        counters = self._connection.broker.counters
+        counters = self._connection.counters
         channel.counters.publish += count
         counters.publish += count
         if channel.confirms is not None:
@@ -375,7 +381,7 @@ class Publisher:
         if target.reply is not None:
             target.reply.take_reply(target.head, bodies)
             return
-        for counters in (channel.counters, self._connection.broker.counters):
+        for counters in (channel.counters, self._connection.counters):
             if shape.mandatory:
                 counters.return_unroutable += len(bodies)
             else:
@@ -391,13 +397,21 @@ class Publisher:
             rooms = {queue: queue.room(target.head.body_bytes) for queue in target.queues}
             full = [queue for queue, room in rooms.items() if not room]
             takers = [queue for queue, room in rooms.items() if room]
-            count = min([len(bodies), *(rooms[queue] for queue in takers)])
+            remote = [queue for queue in takers if isinstance(queue, RemoteQueue)]
+            # Another node may reject any of them: then that one is nacked, and no other.
+            count = 1 if remote else min([len(bodies), *(rooms[queue] for queue in takers)])
             part, bodies = bodies[:count], bodies[count:]
             for queue in full:
                 if queue.settings.overflow == REJECT_PUBLISH_DLX:
                     queue.refuse(target.head, part)
                     self._connection.broker.dirty[queue] = None
-            self._hand_over(target, takers, part, self._batch_of(channel, count, refused=bool(full)))
+            if remote and channel.confirms is not None:
+                channel.confirms.end_batch()
+            batch = self.batch_of(channel, count, refused=bool(full))
+            self.hand_over(channel, target, takers, part, batch)
+            if batch is not None and remote and channel.confirms is not None:
+                batch.places |= {queue: queue.place for queue in remote}
+                channel.confirms.end_batch()
 
     def _refuse_durable(self, shape: Shape, count: int) -> bool:
         """Refuse what could not be confirmed now, so that nothing of it is stored; who asks for no confirm, is not."""
@@ -406,10 +420,10 @@ class Publisher:
             return False
         if not any(queue.must_keep(target.head) for queue in target.queues):
             return False
-        self._batch_of(channel, count, refused=True)
+        self.batch_of(channel, count, refused=True)
         return True
 
-    def _batch_of(self, channel: Channel, count: int, *, refused: bool) -> Batch | None:
+    def batch_of(self, channel: Channel, count: int, *, refused: bool) -> Batch | None:
         """Number publishes if they are to be confirmed; those that are refused have no batch to wait with."""
         if channel.confirms is not None:
             self._connection.confirming[channel] = None
@@ -464,7 +478,7 @@ class Publisher:
             return None
         exchange, routing_key, flags = wire.split_publish(octets[7 : header_at - 1])
         try:
-            target = resolve(channel, exchange, routing_key, header)
+            target = self.resolve(channel, exchange, routing_key, header)
         except (Refusal, Fault):
             return None
         if flags & _IMMEDIATE:
@@ -481,7 +495,7 @@ class Publisher:
         """Publish a message that came the long way."""
         if incoming.flags & _IMMEDIATE:
             raise Fault(540, "immediate=true")
-        target = resolve(channel, incoming.exchange, incoming.routing_key, incoming.header or b"")
+        target = self.resolve(channel, incoming.exchange, incoming.routing_key, incoming.header or b"")
         self.count(channel, 1)
         shape = Shape(b"", channel, target, bool(incoming.flags & _MANDATORY))
         self.publish(shape, [bytes(incoming.body)])

@@ -9,12 +9,15 @@ from pamqp import base, commands
 
 from leveret.core.queue import Queue
 from leveret.core.queue_arguments import DEAD_LETTER_EXCHANGE
+from leveret.core.remote_queue import RemoteQueue
 from leveret.core.validation import ALTERNATE_EXCHANGE
 from leveret.model import definitions as d
 from leveret.model.errors import AccessRefused, NotFound, PreconditionFailed
 from leveret.model.reasons import Reason
+from leveret.session.amqp091 import passing
 from leveret.session.amqp091.direct_reply import PREFIX, REPLY_TO
 from leveret.session.amqp091.replies import locked
+from leveret.session.amqp091.stalls import Postponed, Stall
 from leveret.wire import amqp091 as wire
 
 if TYPE_CHECKING:
@@ -56,6 +59,18 @@ def _hold(channel: Channel) -> None:
         channel.connection.held = True
 
 
+def _need_pen(channel: Channel) -> None:
+    """Ask before the first change: another node of the cluster may be the one that may change definitions.
+
+    Raises:
+        Postponed: it is; the method is taken again when this node may.
+    """
+    broker = channel.connection.broker
+    if not broker.is_writable:
+        broker.want_pen()
+        raise Postponed(Stall.PEN)
+
+
 def _exchange_declare(channel: Channel, method: commands.Exchange.Declare) -> None:
     vhost, name = _vhost(channel), _name(method.exchange)
     broker = channel.connection.broker
@@ -76,6 +91,7 @@ def _exchange_declare(channel: Channel, method: commands.Exchange.Declare) -> No
         _check_reserved_exchange(channel, name)
         if name not in broker.topology(vhost).exchanges:
             channel.connection.access.require_target("exchange", name, wanted.arguments, ALTERNATE_EXCHANGE)
+            _need_pen(channel)
         broker.declare_exchange(wanted)
         _hold(channel)
     if not method.nowait:
@@ -100,6 +116,8 @@ def _exchange_delete(channel: Channel, method: commands.Exchange.Delete) -> None
     if name.startswith("amq."):
         raise AccessRefused(f"deletion of system exchange '{name}' in vhost '{vhost}' not allowed")
     channel.connection.access.require("configure", "exchange", name)
+    if name in channel.connection.broker.topology(vhost).exchanges:
+        _need_pen(channel)
     channel.connection.broker.delete_exchange(vhost, name, if_unused=method.if_unused)
     _hold(channel)
     if not method.nowait:
@@ -136,6 +154,8 @@ def _change_binding(channel: Channel, binding: d.Binding, *, add: bool) -> None:
     held = broker.queues.get((binding.vhost, binding.destination))
     if binding.destination_type == "queue" and held is not None:
         channel.check_lock(held)
+    if add != broker.topology(binding.vhost).has_binding(binding):
+        _need_pen(channel)
     if add:
         broker.bind(binding)
     elif source is not None:
@@ -150,6 +170,7 @@ def _queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
     if method.queue == REPLY_TO or method.queue.startswith(PREFIX):
         _declare_replies(channel, method)
         return
+    is_new = (vhost, name) not in connection.broker.queues
     if method.passive:
         queue = channel.queue(_name(method.queue))
     else:
@@ -157,6 +178,9 @@ def _queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
         queue = _declare(channel, method, name, vhost)
         _hold(channel)
     channel.last_queue = queue.key[1]
+    if isinstance(queue, RemoteQueue) and not is_new:
+        passing.declare(channel, queue, nowait=method.nowait)
+        return
     queue.touch()
     channel.mark(queue)
     if not method.nowait:
@@ -194,6 +218,7 @@ def _declare(channel: Channel, method: commands.Queue.Declare, name: str, vhost:
         connection.broker.check_server_named(wanted, exclusive=method.exclusive)
     if held is None:
         connection.access.require_target("queue", name, wanted.arguments, DEAD_LETTER_EXCHANGE)
+        _need_pen(channel)
     return connection.broker.declare_queue(wanted, connection if method.exclusive else None)
 
 
@@ -216,6 +241,9 @@ def _queue_bind(channel: Channel, method: commands.Queue.Bind | commands.Queue.U
 def _queue_purge(channel: Channel, method: commands.Queue.Purge) -> None:
     queue = channel.queue(method.queue)
     channel.connection.access.require("read", "queue", queue.key[1])
+    if isinstance(queue, RemoteQueue):
+        passing.purge(channel, queue, nowait=method.nowait)
+        return
     count = queue.drop_ready(Reason.PURGED)
     channel.mark(queue)
     if queue.definition.durable:
@@ -232,6 +260,11 @@ def _queue_delete(channel: Channel, method: commands.Queue.Delete) -> None:
     channel.connection.access.require("configure", "queue", name or channel.last_queue)
     is_absent = name and (_vhost(channel), name) not in broker.queues
     queue = None if is_absent else channel.queue(name)
+    if isinstance(queue, RemoteQueue):
+        passing.delete(channel, queue, method)
+        return
+    if queue is not None:
+        _need_pen(channel)
     # As at RabbitMQ, a consumer of this very channel hears of it after the delete-ok: a client that
     # waits for the one would take the other for an error.
     notices: list[bytes] = []

@@ -18,6 +18,7 @@ from leveret.wire import tables
 
 if TYPE_CHECKING:
     from leveret.session.amqp091.channel import Channel
+    from leveret.session.amqp091.delivery import Source
 
 _NAMES: Final = {
     props.CONTENT_TYPE: b"content_type",
@@ -46,7 +47,7 @@ def trace_published(channel: Channel, queues: list[Queue], head: Head, bodies: l
 
 
 def trace_delivered(
-    channel: Channel, queue: Queue, head: Head, bodies: list[bytes], redelivered: bool
+    channel: Channel, queue: Source, head: Head, bodies: list[bytes], redelivered: bool
 ) -> None:
     """Copy messages that go out, to a consumer or a get, if their vhost is traced."""
     told = {b"redelivered": tables.integer(redelivered)}

@@ -14,9 +14,10 @@ not looked into. Messages of one size, the usual case, are cut in one go.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from leveret.wire.chunk import ENTRIES_MAX, ChunkError, encode_entry, split_entries
 from leveret.wire.stream.codec import VERSION, Key
 from leveret.wire.stream.fields import MalformedCommand
 
@@ -26,7 +27,11 @@ _LENGTH: Final = struct.Struct(">I")
 _ID_LENGTH: Final = struct.Struct(">QI")
 _SUB_BATCH: Final = struct.Struct(">BHII")
 _BATCH_BIT: Final = 0x8000_0000
+_COMPRESSION: Final = 0x70
+_ID: Final = struct.Struct(">Q")
+_BATCH_HEAD: Final = struct.Struct(">QBHII")
 VERSION_MAX: Final = 2
+RUN_COUNT_MAX: Final = ENTRIES_MAX
 
 
 class Published(NamedTuple):
@@ -45,6 +50,45 @@ class Published(NamedTuple):
     entries: list[bytes]
     records: int
     filters: set[bytes] | None
+
+
+class MessageRun(NamedTuple):
+    """Messages with publishing ids that follow each other, side by side as a chunk holds them.
+
+    So nobody on their way has to take them apart: on the wire they are a batch without compression, whose publishing
+    id is that of the last one. A message by itself is an ordinary entry.
+
+    Attributes:
+        first: id of the first.
+        count: how many there are, at most RUN_COUNT_MAX.
+        data: each with its length in front.
+    """
+
+    first: int
+    count: int
+    data: bytes | memoryview
+
+    @classmethod
+    def of(cls, first: int, messages: Iterable[bytes]) -> MessageRun:
+        """Put messages side by side."""
+        entries = [encode_entry(message) for message in messages]
+        return cls(first, len(entries), b"".join(entries))
+
+    @property
+    def last(self) -> int:
+        """Id of the last."""
+        return self.first + self.count - 1
+
+    def messages(self) -> Iterator[tuple[int, bytes]]:
+        """Each with its id.
+
+        Raises:
+            ChunkError: they are not as many as it says, or the last is cut short.
+        """
+        messages = split_entries(self.data)
+        if len(messages) != self.count:
+            raise ChunkError(f"{len(messages)} messages stand where there are to be {self.count}")
+        return enumerate(messages, self.first)
 
 
 def decode_published(frame: bytes) -> Published:
@@ -133,6 +177,24 @@ def _check_end(frame: bytes, position: int) -> None:
 def is_sub_batch(entry: bytes) -> bool:
     """Whether an entry is a batch of messages itself."""
     return entry[0] >= _BATCH_BIT >> 24
+
+
+def run_of(last: int, entry: bytes) -> MessageRun | None:
+    """The run that an entry of a Publish frame is, its id being `last`; None if it is compressed."""
+    if not is_sub_batch(entry):
+        return MessageRun(last, 1, entry)
+    kind, count, _, _ = _SUB_BATCH.unpack_from(entry)
+    return None if kind & _COMPRESSION else MessageRun(last - count + 1, count, entry[_SUB_BATCH.size :])
+
+
+def run_head(publisher: int, run: MessageRun) -> bytes:
+    """What precedes a run's data in a Publish frame that holds it alone."""
+    size = len(run.data)
+    if run.count == 1:
+        head = _ID.pack(run.last)
+    else:
+        head = _BATCH_HEAD.pack(run.last, _BATCH_BIT >> 24, run.count, size, size)
+    return _WHOLE_HEAD.pack(9 + len(head) + size, Key.PUBLISH, VERSION, publisher, 1) + head
 
 
 def encode_publish(publisher: int, entries: Iterable[tuple[int, bytes]]) -> bytes:

@@ -17,7 +17,7 @@ from leveret.core.queue import Queue
 from leveret.model import definitions as d
 from leveret.model.errors import AuthenticationFailed
 from leveret.session.amqp091.connection import ClientConnection, State
-from leveret.session.host import Sender
+from leveret.session.host import Leaders, Sender
 from leveret.wire import amqp091 as wire
 
 FRAME_MAX_BYTES = 4096
@@ -31,6 +31,7 @@ class FakeNode:
     """A session.host.Host whose logs are lists: a message or None (a settlement) at every offset."""
 
     def __init__(self) -> None:
+        self.leaders: Leaders | None = None
         self.broker = Broker(self.read)
         self.cluster_name = self.node_name = "fake"
         self.version = "0"

@@ -7,7 +7,8 @@ from pamqp import commands
 
 from leveret.core.alarms import Watermark
 from leveret.session.amqp091 import connection as module
-from leveret.session.amqp091.connection import ClientConnection, Stall, State
+from leveret.session.amqp091.connection import ClientConnection, State
+from leveret.session.amqp091.stalls import Stall
 from tests.unit.session.amqp091.fakes import HANDSHAKE, FakeNode, connect, frame, publish, take
 
 ALARMED, CALM = Watermark(ratio=0.0), Watermark()

@@ -1,0 +1,291 @@
+"""What mirrors cost, and what they are worth: rows of a cluster of three nodes on one machine.
+
+    mirrored            the loads of `publish` and `together` on a queue that is mirrored on all nodes, window 2000,
+                        publisher and consumer at its leader; a confirm means that all three have the message
+    mirrored-failover   the leader is killed while 5,000/s are published; a client knocks at a survivor until a
+                        publish of its own is confirmed, and every message that was ever confirmed must be there
+    mirrored-sync-pause a queue holds the backlog without mirrors, 5,000/s are published to it, and it gets two,
+                        which synchronise: the longest time between two confirms until they have
+
+A round in which a mirror was not synchronised at its end is an error and no number. Processor time is that of all
+nodes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+from bench.backlog import fill
+from bench.client import Connection, LoadError
+from bench.contenders import LEVERET, RABBITMQ, Node
+from bench.failover import FAILOVER_S_MAX, first_confirm
+from bench.load import ConsumeJob, PublishJob
+from bench.pacer import RATE, PaceJob, longest_pause_s
+from bench.rows import Reading, Row, Scenario, Settings, Target, reading
+from bench.workers import QUEUE, Worker, alone, measured
+from leveret.testing import cluster_site
+from leveret.testing.cluster_site import ClusterSite
+from leveret.testing.mirror_cluster import ClusterNode, MirrorCluster
+from leveret.testing.ports import NotReady
+from leveret.testing.rabbitmq_cluster import RabbitCluster
+
+NODES: Final = 3
+WINDOW: Final = 2_000
+RATIO_MIN: Final = 4.0
+SYNC_PAUSE_MS_MAX: Final = 100.0
+SYNC_TIMEOUT_S: Final = 300.0
+POLICY: Final = "ha"
+PATTERN: Final = f"^{QUEUE}$"
+READY_TIMEOUT_S: Final = 60.0
+
+
+class Measured(Protocol):
+    """What is measured of a node's process."""
+
+    def cpu_seconds(self) -> float:
+        """Processor time since its start."""
+
+    def rss_bytes(self) -> int:
+        """Resident memory now."""
+
+
+class ClusterContender:
+    """A cluster of three as what the rows run on (bench.contenders.Node): its first node, and all of them together."""
+
+    stream_port = 0
+
+    def __init__(self, cluster: MirrorCluster, measured_nodes: Sequence[Measured], folder: Path) -> None:
+        """Nothing runs yet; `folder` is removed in the end."""
+        self.cluster = cluster
+        self.amqp_port = cluster.nodes[0].amqp_port
+        self.management_port = cluster.nodes[0].management_port
+        self._measured = measured_nodes
+        self._folder = folder
+
+    @property
+    def first(self) -> ClusterNode:
+        """Where queues are declared, so the one that leads them."""
+        return self.cluster.nodes[0]
+
+    @property
+    def others(self) -> list[ClusterNode]:
+        """Where their mirrors are."""
+        return list(self.cluster.nodes[1:])
+
+    def start(self) -> object:
+        """Start all nodes; return when they are a cluster."""
+        self.cluster.form()
+        return self
+
+    def stop(self) -> int:
+        """End the first node in order."""
+        return self.first.stop()
+
+    def kill9(self) -> None:
+        """End the first node as a crash would."""
+        self.first.kill9()
+
+    def close(self) -> None:
+        """End all nodes and remove all data."""
+        self.cluster.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def rss_bytes(self) -> int:
+        """Resident memory of all nodes now."""
+        return sum(each.rss_bytes() for each in self._measured)
+
+    def cpu_seconds(self) -> float:
+        """Processor time of all nodes since their start."""
+        return sum(each.cpu_seconds() for each in self._measured)
+
+
+def make_leveret(folder: Path) -> Node:
+    """Make a cluster of Leveret nodes; it is not started.
+
+    Raises:
+        LoadError: none can be run here.
+    """
+    if reason := cluster_site.available():
+        raise LoadError(reason)
+    own = Path(tempfile.mkdtemp(prefix="cluster-", dir=folder))
+    site = ClusterSite(own, NODES)
+    return ClusterContender(site, site.members, own)
+
+
+def make_rabbitmq(folder: Path) -> Node:
+    """Make a cluster of RabbitMQ nodes; it is not started."""
+    own = Path(tempfile.mkdtemp(prefix="cluster-", dir=folder))
+    cluster = RabbitCluster(NODES, schedulers=None, parent_dir=own)
+    return ClusterContender(cluster, cluster.rabbits, own)
+
+
+MAKERS: Final[dict[str, Callable[[Path], Node]]] = {LEVERET: make_leveret, RABBITMQ: make_rabbitmq}
+
+
+# -- with mirrors -----------------------------------------------------------------------------
+
+
+def _run(node: Node, settings: Settings) -> dict[str, Reading]:
+    assert isinstance(node, ClusterContender)
+    job = PublishJob(node.amqp_port, QUEUE, window=WINDOW, seconds=settings.warmup_s + settings.seconds)
+    warmup_s, seconds = settings.warmup_s, settings.seconds
+    with _mirrored(node) as connection, Worker(job) as publisher:
+        publish = alone(node, publisher, warmup_s, seconds)
+        found = connection.ready_messages(QUEUE)
+    if found != publish.published:
+        raise LoadError(f"{publish.published} messages published, {found} in the queue")
+    with _mirrored(node), Worker(ConsumeJob(node.amqp_port, QUEUE)) as consumer, Worker(job) as publisher:
+        both = measured(node, publisher, consumer, warmup_s, seconds)
+    return {"mirrored": reading(publish), "mirrored-together": reading(both)}
+
+
+@contextmanager
+def _mirrored(node: ClusterContender) -> Iterator[Connection]:
+    """A queue with two synchronised mirrors, which they must still be at the end; deleted then."""
+    node.cluster.set_policy(POLICY, PATTERN, {"ha-mode": "all", "ha-sync-mode": "automatic"})
+    connection = Connection(node.amqp_port)
+    connection.declare_queue(QUEUE)
+    try:
+        _wait_synchronised(node)
+        yield connection
+        _assert_synchronised(node)
+    finally:
+        connection.delete_queue(QUEUE)
+        connection.close()
+
+
+def _wait_synchronised(node: ClusterContender, timeout_s: float = READY_TIMEOUT_S) -> None:
+    node.cluster.wait_placed(
+        QUEUE, node.first, mirrors=node.others, synchronised=node.others, timeout_s=timeout_s
+    )
+
+
+def _assert_synchronised(node: ClusterContender) -> None:
+    placed = node.cluster.queue(QUEUE)
+    if placed is None or placed.leader != node.first.node or len(placed.synchronised) != NODES - 1:
+        raise LoadError(f"a mirror fell behind: {placed}")
+
+
+# -- fail-over --------------------------------------------------------------------------------
+
+
+def _run_failover(node: Node, settings: Settings) -> dict[str, Reading]:
+    assert isinstance(node, ClusterContender)
+    survivor = node.others[0]
+
+    def assert_alive() -> None:
+        if not survivor.alive:
+            raise NotReady(f"{survivor.node} has ended\n{survivor.log_tail()}")
+
+    with _left(node), Worker(PaceJob(node.amqp_port, QUEUE, until_lost=True), "bench.pacer") as pacer:
+        pacer.ready().go()
+        time.sleep(2 * settings.warmup_s)
+        killed = time.monotonic()
+        node.kill9()
+        confirmed = first_confirm(survivor.amqp_port, assert_alive)
+        lost = pacer.result()
+    connection = Connection(survivor.amqp_port)
+    found = connection.ready_messages(QUEUE) - 1
+    connection.close()
+    if found < lost.count:
+        raise LoadError(f"{lost.count} messages confirmed by the old leader, {found} at the new one")
+    details = {"messages": float(found), "confirmed": float(lost.count)}
+    return {"mirrored-failover": Reading(confirmed - killed, details=details)}
+
+
+@contextmanager
+def _left(node: ClusterContender) -> Iterator[None]:
+    """A queue with two synchronised mirrors, whose leader will be gone at the end."""
+    node.cluster.set_policy(POLICY, PATTERN, {"ha-mode": "all", "ha-sync-mode": "automatic"})
+    connection = Connection(node.amqp_port)
+    connection.declare_queue(QUEUE)
+    _wait_synchronised(node)
+    try:
+        yield
+    finally:
+        connection.socket.close()
+
+
+# -- synchronisation --------------------------------------------------------------------------
+
+
+def _run_sync(node: Node, settings: Settings) -> dict[str, Reading]:
+    assert isinstance(node, ClusterContender)
+    fill(node, settings.backlog)
+    quiet_s = 2 * settings.warmup_s
+    with Worker(PaceJob(node.amqp_port, QUEUE), "bench.pacer") as pacer:
+        pacer.ready().go()
+        began = time.monotonic()
+        time.sleep(quiet_s)
+        started = time.monotonic()
+        node.cluster.set_policy(POLICY, PATTERN, {"ha-mode": "all", "ha-sync-mode": "automatic"})
+        _wait_synchronised(node, SYNC_TIMEOUT_S)
+        ended = time.monotonic()
+        time.sleep(quiet_s)
+        pacer.end()
+        result = pacer.result()
+    _assert_synchronised(node)
+    pause_s = longest_pause_s(result.samples, started, ended)
+    details = {
+        "synchronised_s": ended - started,
+        "mb_s": settings.backlog * PublishJob.body_bytes / 1e6 / (ended - started),
+        "before_ms": longest_pause_s(result.samples, began + quiet_s / 2, started) * 1000,
+    }
+    return {"mirrored-sync-pause": Reading(pause_s * 1000, details=details)}
+
+
+LOAD: Final = f"1000 B persistent, confirms, window {WINDOW}"
+MIRRORED: Final = Scenario(
+    (
+        Row(
+            "mirrored",
+            f"publish to a queue mirrored on 3 nodes, {LOAD}",
+            "msg/s",
+            True,
+            Target("ratio", RATIO_MIN),
+        ),
+        Row(
+            "mirrored-together",
+            f"publish and consume together, a queue mirrored on 3 nodes, {LOAD}",
+            "msg/s",
+            True,
+            Target("ratio", RATIO_MIN),
+        ),
+    ),
+    _run,
+    makers=MAKERS,
+)
+MIRRORED_FAILOVER: Final = Scenario(
+    (
+        Row(
+            "mirrored-failover",
+            "fail-over of a mirrored queue, from kill -9 of the leader until a publish is confirmed",
+            "s",
+            False,
+            Target("value", FAILOVER_S_MAX),
+        ),
+    ),
+    _run_failover,
+    once=True,
+    makers=MAKERS,
+)
+MIRRORED_SYNC: Final = Scenario(
+    (
+        Row(
+            "mirrored-sync-pause",
+            f"longest pause between confirms while two mirrors synchronise the backlog, {RATE:,}/s published",
+            "ms",
+            False,
+            Target("value", SYNC_PAUSE_MS_MAX),
+        ),
+    ),
+    _run_sync,
+    once=True,
+    makers=MAKERS,
+)

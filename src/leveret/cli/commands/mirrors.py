@@ -1,0 +1,210 @@
+"""Mirrors of queues, and the policies that ask for them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated, Any, Final
+
+from typer import Argument
+
+from leveret.cli import exits
+from leveret.cli.api import CtlError, NotThere, TimedOut
+from leveret.cli.checks import refused_as
+from leveret.cli.command import Session, command
+from leveret.cli.commands.cluster import wait_until
+from leveret.cli.commands.health import passed, single
+from leveret.cli.commands.policies import policy_table
+from leveret.cli.names import queues
+from leveret.cli.values import Message, Table
+
+Name = Annotated[str, Argument(help="Name of the queue.", autocompletion=queues)]
+
+_MIRROR_TIMEOUT_S: Final = 120
+_POLL_S: Final = 0.2
+_SYNCING: Final = "syncing"
+_POLICIES: Final = "policies"
+_OPERATOR_POLICIES: Final = "operator-policies"
+_KEYS: Final = "ha-"
+"""What the policy keys of mirroring begin with."""
+
+
+@command("Synchronising queue '{name}' in vhost '{vhost}' ...", "sync_queue -p orders paid")
+def sync_queue(ctl: Session, name: Name) -> None:
+    """Have a queue's mirrors synchronised, and wait until they are; the queue goes on meanwhile."""
+    with refused_as(exits.UNAVAILABLE), _found():
+        ctl.api.post("cluster", "sync", ctl.vhost, name)
+    deadline_s = None if ctl.timeout_s is None else time.monotonic() + ctl.timeout_s
+    # A queue that is deleted meanwhile has nothing left to wait for.
+    with _Bar(sys.stderr.isatty() and not ctl.quiet) as bar, suppress(NotThere):
+        while (queue := ctl.api.get("queues", ctl.vhost, name))["state"] == _SYNCING:
+            bar.show(queue)
+            if deadline_s is not None and time.monotonic() > deadline_s:
+                raise TimedOut(exits.RETRY, f"queue '{name}' is still being synchronised; that goes on")
+            time.sleep(_POLL_S)
+
+
+@command("Stopping synchronising queue '{name}' in vhost '{vhost}' ...", "cancel_sync_queue -p orders paid")
+def cancel_sync_queue(ctl: Session, name: Name) -> Message | None:
+    """Stop a synchronisation; what a mirror has got it keeps."""
+    with _found():
+        found = ctl.api.delete_with_answer("cluster", "sync", ctl.vhost, name)
+    return None if found["was_syncing"] else Message("not_syncing")
+
+
+@command(
+    "Checking if node {node} is critical for data safety of any classic mirrored queues ...",
+    "check_if_node_is_mirror_sync_critical",
+)
+def check_if_node_is_mirror_sync_critical(ctl: Session) -> Message:
+    """Fail if the node leads mirrored queues that would lose messages with it, for want of a synchronised mirror."""
+    found = _verdict(ctl)
+    if found.get("reason") and found["status"] == "ok":
+        return single(ctl)
+    if found["status"] == "ok":
+        text = f"Node {ctl.node} reported no classic mirrored queues without online synchronised mirrors"
+        return passed(ctl, text)
+    lines = [
+        f"{each['readable_name']} would lose its only synchronised replica (master) if node {ctl.node} is stopped"
+        for each in found["queues"]
+    ]
+    raise CtlError(exits.UNAVAILABLE, "; ".join(lines))
+
+
+@command("", "await_online_synchronized_mirror --timeout 60")
+def await_online_synchronized_mirror(ctl: Session) -> Message | None:
+    """Wait until all mirrored queues that the node leads have a synchronised mirror, two minutes by default."""
+    timeout_s = ctl.timeout_s or _MIRROR_TIMEOUT_S
+    ctl.announce(
+        "Will wait for a synchronised mirror be online for all classic mirrored queues "
+        f"for {timeout_s} seconds..."
+    )
+    if _verdict(ctl).get("reason") == _SINGLE:
+        text = "Target node seems to be the only one in a single node cluster, the command does not apply"
+        return passed(ctl, text)
+    if not wait_until(lambda: _verdict(ctl)["status"] == "ok", timeout_s):
+        text = "time is up, no synchronised mirror came online for at least some classic mirrored queues"
+        raise CtlError(exits.UNAVAILABLE, text)
+    return None
+
+
+_SINGLE: Final = "single node cluster"
+
+
+def _verdict(ctl: Session) -> dict[str, Any]:
+    return ctl.api.verdict("health", "checks", "node-is-mirror-sync-critical")
+
+
+@command(
+    "Listing policies with classic queue mirroring ...",
+    "list_policies_with_classic_queue_mirroring -s --formatter=pretty_table",
+)
+def list_policies_with_classic_queue_mirroring(ctl: Session) -> Table:
+    """List the policies of all virtual hosts that have queues mirrored."""
+    return policy_table(_mirroring(ctl, _POLICIES))
+
+
+@command(
+    "Listing operator policies with classic queue mirroring ...",
+    "list_operator_policies_with_classic_queue_mirroring -s --formatter=pretty_table",
+)
+def list_operator_policies_with_classic_queue_mirroring(ctl: Session) -> Table:
+    """List the operator policies of all virtual hosts that have queues mirrored."""
+    return policy_table(_mirroring(ctl, _OPERATOR_POLICIES))
+
+
+@command(
+    "Checking if cluster has any classic queue mirroring policy ...",
+    "check_if_cluster_has_classic_queue_mirroring_policy",
+)
+def check_if_cluster_has_classic_queue_mirroring_policy(ctl: Session) -> Message:
+    """Fail if a policy has queues mirrored, which RabbitMQ 4 does not take; Leveret does."""
+    found = [f"Policy {each['name']}" for each in _mirroring(ctl, _POLICIES)]
+    found += [f"Operator policy {each['name']}" for each in _mirroring(ctl, _OPERATOR_POLICIES)]
+    if found:
+        raise CtlError(
+            exits.UNAVAILABLE, "; ".join(f"{each} enables classic queue mirroring" for each in found)
+        )
+    return passed(ctl, "Cluster reported no policies that enable classic queue mirroring")
+
+
+@command(
+    "Will remove keys that enable classic queue mirroring from all regular and operator policies",
+    "remove_classic_queue_mirroring_from_policies",
+)
+def remove_classic_queue_mirroring_from_policies(ctl: Session) -> None:
+    """Have no queue mirrored any more: take the keys out of all policies; one that has no others is cleared."""
+    for path in (_POLICIES, _OPERATOR_POLICIES):
+        for policy in _mirroring(ctl, path):
+            left = {key: value for key, value in policy["definition"].items() if not key.startswith(_KEYS)}
+            where = (path, policy["vhost"], policy["name"])
+            with refused_as(exits.UNAVAILABLE):
+                if left:
+                    fields = {key: policy[key] for key in ("pattern", "priority", "apply-to")}
+                    ctl.api.put(*where, body={**fields, "definition": left})
+                else:
+                    ctl.api.delete(*where)
+
+
+def _mirroring(ctl: Session, path: str) -> list[dict[str, Any]]:
+    held = ctl.api.get(path)
+    return [each for each in held if any(key.startswith(_KEYS) for key in each["definition"])]
+
+
+@contextmanager
+def _found() -> Iterator[None]:
+    """In RabbitMQ's word, where there is no such queue."""
+    try:
+        yield
+    except NotThere:
+        raise CtlError(exits.UNAVAILABLE, "not_found") from None
+
+
+class _Bar:
+    """A progress bar on a terminal, nothing in a pipe: of all mirrors that are being synchronised, in octets."""
+
+    def __init__(self, shows: bool) -> None:
+        self._progress: Any = None
+        if shows:
+            from rich.console import Console
+            from rich.progress import (
+                BarColumn,
+                DownloadColumn,
+                Progress,
+                TextColumn,
+                TimeRemainingColumn,
+                TransferSpeedColumn,
+            )
+
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                DownloadColumn(),
+                TransferSpeedColumn(),
+                TimeRemainingColumn(),
+                TextColumn("left"),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._progress.add_task("synchronising", total=None)
+
+    def __enter__(self) -> _Bar:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def show(self, queue: dict[str, Any]) -> None:
+        """Take what the queue's leader says of it."""
+        told = [each["progress"] for each in queue.get("mirror_details", []) if each["progress"] is not None]
+        if self._progress is not None and told:
+            done, total = (sum(each[name] for each in told) for name in ("bytes_done", "bytes_total"))
+            count = f"{len(told)} mirror{'s' if len(told) > 1 else ''}"
+            self._progress.update(
+                self._task, completed=done, total=total, description=f"synchronising {count}"
+            )

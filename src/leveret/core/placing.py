@@ -1,0 +1,186 @@
+"""What is to be written of where queues are, as nodes come and go and policies change: pure.
+
+A queue's leader writes its placement, and nobody else does as long as the leader lives. When it is gone each node
+works out the same successor, and that one writes. `core/mirroring` says who should lead and mirror by RabbitMQ's rules;
+here it becomes the next record. docs/adr/0008-cluster.md has the order in which a record and what it promises change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from leveret.core.cluster import Placement, Presence
+from leveret.core.mirror_policy import NODES, MirrorPolicy
+from leveret.core.mirroring import Promotion, Shuffle, successor, suggest
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The cluster, as one node sees it.
+
+    Attributes:
+        me: this node.
+        incarnation: its present one.
+        members: all nodes, in an order that is the same everywhere.
+        alive: those that run, this one among them.
+        shuffle: for where nodes are chosen by chance.
+    """
+
+    me: str
+    incarnation: str
+    members: Sequence[str]
+    alive: dict[str, Presence]
+    shuffle: Shuffle
+
+
+class Next(NamedTuple):
+    """What a leader makes of its queue's placement.
+
+    Attributes:
+        placement: to be written, unless it is as before.
+        move_to: the node that is to lead instead, once it was given everything; empty for none.
+    """
+
+    placement: Placement
+    move_to: str = ""
+
+
+def first(epoch: int, leader: str, around: Surroundings, *, exclusive: bool) -> Placement:
+    """Of a queue that is declared now."""
+    incarnation = around.alive[leader].incarnation if leader in around.alive else around.incarnation
+    return Placement(epoch=epoch, leader=leader, incarnation=incarnation, term=1, exclusive=exclusive)
+
+
+def following(
+    placement: Placement, policy: MirrorPolicy, ready: Collection[str], around: Surroundings
+) -> Next:
+    """Of a queue that this node leads, by its policy and by who is there.
+
+    Args:
+        placement: as it is recorded.
+        policy: what the queue's policies say.
+        ready: the mirrors that have all that this node has, and are told of each change.
+        around: the cluster.
+    """
+    alive, me = around.alive, around.me
+    wanted = suggest(
+        policy, me, placement.mirrors, placement.synchronised, around.members, alive, around.shuffle
+    )
+    gone = [node for node in placement.mirrors if node not in alive]
+    mirrors = tuple(node for node in wanted.mirrors if node != me)
+    if wanted.leader != me:
+        # It is a mirror until it leads; and this node is not one of the queue's any more when it does.
+        mirrors = tuple(dict.fromkeys((*_still(placement.mirrors, alive), *mirrors, wanted.leader)))
+    before = [node for node in placement.stopped if node not in mirrors and node not in gone]
+    return Next(
+        msgspec.structs.replace(
+            placement,
+            incarnation=around.incarnation,
+            mirrors=mirrors,
+            synchronised=tuple(node for node in mirrors if node in ready),
+            stopped=tuple(node for node in (*before, *gone) if _may_return(node, policy, around)),
+        ),
+        wanted.leader if wanted.leader != me and wanted.leader in ready else "",
+    )
+
+
+def _may_return(node: str, policy: MirrorPolicy, around: Surroundings) -> bool:
+    """Whether a node that went away keeps its copy: it continues that if it mirrors the queue again."""
+    if policy.mode == NODES:
+        return isinstance(policy.params, tuple) and node in policy.params
+    return policy.is_mirrored and node in around.members
+
+
+def _still(nodes: Sequence[str], alive: Collection[str]) -> list[str]:
+    return [node for node in nodes if node in alive]
+
+
+def promotion(placement: Placement, policy: MirrorPolicy, alive: Collection[str]) -> Promotion:
+    """Who leads a queue whose leader does not run."""
+    return successor(policy, placement.mirrors, placement.synchronised, alive, is_graceful=False)
+
+
+def taken_over(placement: Placement, promoted: Promotion, around: Surroundings) -> Placement:
+    """Of a queue that this node leads from now on, as its leader is gone.
+
+    Who is recorded as synchronised stays so: it has all that was confirmed, and promises wait for it from the first.
+    """
+    synchronised = placement.synchronised if promoted.is_complete else ()
+    return _led_by(placement, around.me, around.incarnation, promoted.mirrors, synchronised)
+
+
+def led_after_asking(
+    placement: Placement, promoted: Promotion, leader: str, equal: Sequence[str], around: Surroundings
+) -> Placement:
+    """Of a queue that is led by who has most of it, as a majority was asked; `equal` have as much."""
+    mirrors = tuple(node for node in (around.me, *promoted.mirrors) if node != leader)
+    return _led_by(placement, leader, around.alive[leader].incarnation, mirrors, equal)
+
+
+def handed_over(placement: Placement, to: str, around: Surroundings) -> Placement:
+    """Of a queue that this node leads, and another one from now on that has everything."""
+    mirrors = tuple(node for node in placement.mirrors if node != to)
+    return _led_by(placement, to, around.alive[to].incarnation, mirrors, placement.synchronised)
+
+
+def _led_by(
+    placement: Placement, leader: str, incarnation: str, mirrors: Sequence[str], synchronised: Collection[str]
+) -> Placement:
+    others = tuple(node for node in mirrors if node != leader)
+    stopped = tuple(node for node in placement.stopped if node not in (leader, placement.leader, *others))
+    return msgspec.structs.replace(
+        placement,
+        leader=leader,
+        incarnation=incarnation,
+        term=placement.term + 1,
+        mirrors=others,
+        synchronised=tuple(node for node in others if node in synchronised),
+        stopped=(*stopped, placement.leader),
+    )
+
+
+def led_when_started(placement: Placement, leader: str) -> Placement:
+    """Of a queue whose leader is forgotten: a mirror that was stopped leads it once it runs again."""
+    return msgspec.structs.replace(
+        placement,
+        leader=leader,
+        incarnation="",
+        term=placement.term + 1,
+        mirrors=(),
+        synchronised=(),
+        stopped=tuple(node for node in placement.stopped if node not in (leader, placement.leader)),
+    )
+
+
+def is_lost(placement: Placement, alive: dict[str, Presence], *, durable: bool) -> bool:
+    """Whether a queue is gone with its leader's process: one that nobody else has, and that does not outlive a node."""
+    if durable and not placement.exclusive:
+        return False
+    leader = alive.get(placement.leader)
+    return leader is None or leader.incarnation != placement.incarnation
+
+
+class QueuePlacement(NamedTuple):
+    """Where a queue is, as one node sees it.
+
+    Attributes:
+        leader: the node that leads it, or that led it last.
+        mirrors: the nodes that mirror it and run, oldest first.
+        synchronised_mirrors: those of them that have all that the leader has.
+        recoverable_mirrors: all nodes that have a copy beside the leader, also those that are stopped.
+        is_mirrored: whether a policy has it mirrored, be there a mirror or not.
+        state: `running`, `syncing` (it runs, and a mirror is sent what it lacks) or `down` (nobody leads it).
+        term: higher with each leader; 0 outside a cluster.
+    """
+
+    leader: str
+    mirrors: tuple[str, ...] = ()
+    synchronised_mirrors: tuple[str, ...] = ()
+    recoverable_mirrors: tuple[str, ...] = ()
+    is_mirrored: bool = False
+    state: str = "running"
+    term: int = 0

@@ -1,0 +1,58 @@
+"""How fast a mirror is synchronised: how much is sent at once, and how long to wait before more. RabbitMQ's arithmetic.
+
+Only what a mirror lacks is paced so; what is published meanwhile is sent as it comes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MEASURED_MS: Final = 50
+"""The pace is looked at when more than this has passed: of less the measure is chance."""
+
+
+def is_batch_due(messages: int, octets: int, *, is_last: bool, batch_messages: int, bytes_s_max: int) -> bool:
+    """Whether what was gathered for a mirror is sent now, before more is added.
+
+    Args:
+        messages: how many were gathered.
+        octets: their size.
+        is_last: whether the last of them is the last that the mirror lacks.
+        batch_messages: as many are sent at once (`ha-sync-batch-size`).
+        bytes_s_max: `mirroring_sync_max_throughput`, 0 for no limit: what may be sent in a second is sent at once.
+    """
+    return is_last or messages >= batch_messages or 0 < bytes_s_max < octets
+
+
+def pause_ms(octets: int, elapsed_ms: int, bytes_s_max: int) -> int:
+    """How long to wait after `octets` were sent within `elapsed_ms`, so that together no more than the limit was."""
+    if bytes_s_max <= 0:
+        return 0
+    return max(round(octets * 1000 / bytes_s_max) - elapsed_ms, 0)
+
+
+class SyncPace:
+    """Of one synchronisation: what was sent since when. Times are milliseconds of a clock that never goes back."""
+
+    __slots__ = ("_began_ms", "_bytes_s_max", "_octets")
+
+    def __init__(self, bytes_s_max: int, now_ms: int) -> None:
+        """It begins now; 0 is no limit."""
+        self._bytes_s_max = bytes_s_max
+        self._began_ms = now_ms
+        self._octets = 0
+
+    def sent(self, octets: int, now_ms: int) -> int:
+        """Take that a batch was sent.
+
+        Returns:
+            Milliseconds to wait before the next is; 0 for none.
+        """
+        self._octets += octets
+        elapsed_ms = now_ms - self._began_ms
+        if elapsed_ms <= MEASURED_MS:
+            return 0
+        wait_ms = pause_ms(self._octets, elapsed_ms, self._bytes_s_max)
+        # What is measured next begins when the wait is over.
+        self._began_ms, self._octets = now_ms + wait_ms, 0
+        return wait_ms

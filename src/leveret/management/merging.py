@@ -1,0 +1,141 @@
+"""Lists and numbers of which each node of a cluster has a part, put together.
+
+A page needs of each node no more than the rows up to its end, in the same order; so that is what others are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from starlette.responses import Response
+
+from leveret.management.asking import parts, rows_of
+from leveret.management.call import Call
+from leveret.management.listing import Listing, Page, Row, Wish, chosen_rows, rows_reply, value_of, wish_of
+
+_PAGING: Final = ("page", "page_size", "columns")
+
+T = TypeVar("T")
+
+
+async def whole_list(call: Call, listing: Listing[T], *, in_pages: bool = False) -> Response:
+    """The list as the query asks, with what other nodes have; `listing` is what there is here."""
+    return await whole_list_of(call, lambda missing: listing, in_pages=in_pages)
+
+
+async def whole_list_of(
+    call: Call,
+    listing_of: Callable[[Collection[str]], Listing[Any]],
+    *,
+    in_pages: bool = False,
+    key: Sequence[str] = (),
+) -> Response:
+    """The same of what is known here of the part of nodes that are missing, too.
+
+    Args:
+        call: the request.
+        listing_of: what is listed here, given the nodes that did not answer.
+        in_pages: whether the list has pages.
+        key: the columns by which a row is the same as another one; of those the first is shown.
+    """
+    if call.is_part or not call.cluster.is_member:
+        return await call.list(listing_of(()), in_pages=in_pages)
+    wish = wish_of(call.query, in_pages=in_pages)
+    first = listing_of(())
+    found = rows_of(await parts(call, query=_query_of_part(call, wish, [*first.row_order, *key])))
+    listing = listing_of(call.unreachable)
+    until = None if wish.page is None else wish.page.number * wish.page.size
+    own, total, named = await chosen_rows(listing, wish, until)
+    for document in found:
+        rows = document if wish.page is None else document["items"]
+        own += rows
+        total += len(rows) if wish.page is None else document["total_count"]
+        named += len(rows) if wish.page is None else document["filtered_count"]
+    rows = _once(own, key) if key else own
+    named -= len(own) - len(rows)
+    total -= len(own) - len(rows)
+    return await rows_reply(rows, wish, listing.row_order, total, named)
+
+
+async def whole_rows(call: Call, rows: list[Row], *names: str) -> Response:
+    """A list without pages, of rows that are at hand, with what other nodes have."""
+    for document in rows_of(
+        await parts(call, query=_query_of_part(call, wish_of(call.query, in_pages=False), names))
+    ):
+        rows += document
+    return await call.plain_list(rows, *names)
+
+
+async def sums_of(call: Call, key: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
+    """What other nodes count of the things that the request shows, by the fields `key` of a row; see `with_sum`."""
+    query = [each for each in call.query.multi_items() if each[0] in _RATES]
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for document in rows_of(await parts(call, query=query)):
+        for row in document if isinstance(document, list) else [document]:
+            found.setdefault(tuple(row.get(name) for name in key), []).append(row)
+    return found
+
+
+_RATES: Final = frozenset(
+    f"{kind}_{end}"
+    for kind in ("lengths", "msg_rates", "data_rates", "node_stats")
+    for end in ("age", "incr")
+)
+
+
+def with_sum(row: Row, others: Collection[Mapping[str, Any]], summed: Sequence[str]) -> Row:
+    """A row with the sums of some of its fields and those of others."""
+    if not others:
+        return row
+    shown = dict(row)
+    for other in others:
+        for name in summed:
+            if name in other:
+                shown[name] = added(shown[name], other[name]) if name in shown else other[name]
+    return shown
+
+
+def added(one: Any, other: Any) -> Any:
+    """The sum of two values of the same shape: numbers, objects of them, and samples by their times."""
+    match one, other:
+        case {**left}, {**right}:
+            return {
+                name: added(left[name], right[name])
+                if name in left and name in right
+                else (left | right)[name]
+                for name in left | right
+            }
+        case [*left_rows], [*right_rows]:
+            return _added_samples(left_rows, right_rows)
+        case ((int() | float()), (int() | float())):
+            return one + other
+    return one
+
+
+def _added_samples(one: list[Row], other: list[Row]) -> list[Row]:
+    values = {each["timestamp"]: each["sample"] for each in other}
+    return [{**each, "sample": each["sample"] + values.get(each["timestamp"], 0)} for each in one]
+
+
+def _query_of_part(call: Call, wish: Wish, needed: Sequence[str]) -> list[tuple[str, str]]:
+    """What other nodes are asked for, with the columns by which their rows are put in between."""
+    query = [each for each in call.query.multi_items() if each[0] not in _PAGING]
+    if wish.page is not None:
+        query += [("page", "1"), ("page_size", str(_until(wish.page)))]
+    if wish.columns is not None:
+        names = [*map(".".join, wish.columns), *([wish.sort] if wish.sort else []), *needed]
+        query.append(("columns", ",".join(dict.fromkeys(names))))
+    return query
+
+
+def _until(page: Page) -> int:
+    return page.number * page.size
+
+
+def _once(rows: list[Row], key: Sequence[str]) -> list[Row]:
+    """A queue that moves while nodes are asked is shown by both."""
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        found.setdefault(tuple(value_of(row, name) for name in key), row)
+    return list(found.values())

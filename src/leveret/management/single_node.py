@@ -1,0 +1,95 @@
+"""The cluster of a node that belongs to none: itself, and nobody to ask."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from leveret.management.node import Answer, ClusterOperations, ManagedNode, QueuePlacement
+from leveret.model.errors import InvalidCommand, NotFound, PreconditionFailed
+
+ALONE: Final = (
+    "this node belongs to no cluster: set cluster.etcd.endpoints and cluster.bind, as docs/cluster.md says, "
+    "and start it again"
+)
+NOT_MIRRORED: Final = "not_mirrored"
+"""RabbitMQ's word for a queue that no policy mirrors."""
+
+
+class SingleNode:
+    """See `ClusterOperations`."""
+
+    is_member: Final = False
+
+    def __init__(self, node: ManagedNode) -> None:
+        """Of this node."""
+        self.name = node.config.node_name
+        self._node = node
+
+    def members(self) -> tuple[str, ...]:
+        """This node."""
+        return (self.name,)
+
+    def alive(self) -> tuple[str, ...]:
+        """This node."""
+        return (self.name,)
+
+    def status(self) -> dict[str, Any]:
+        """This node, alone; it may change its definitions at any time."""
+        return {
+            "cluster_id": "",
+            "state": "alone",
+            "members": [],
+            "pen": self.name,
+            "has_pen": True,
+            "lease_s": None,
+            "revision": 0,
+            "etcd": None,
+            "partitions": {},
+        }
+
+    def placement(self, key: tuple[str, ...]) -> QueuePlacement:
+        """Here."""
+        return QueuePlacement(self.name)
+
+    def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:
+        """None."""
+        return []
+
+    async def ask(self, node: str, what: str, about: Any) -> Any:
+        """There is nobody."""
+        raise NotFound(f"node '{node}' is not part of this cluster")
+
+    def answer_with(self, answer: Answer) -> None:
+        """Nobody asks."""
+
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        """At once."""
+        yield
+
+    async def sync_queue(self, vhost: str, name: str) -> None:
+        """A queue here has no mirrors."""
+        raise PreconditionFailed(NOT_MIRRORED)
+
+    async def cancel_sync_queue(self, vhost: str, name: str) -> None:
+        """A queue here has no mirrors."""
+        raise PreconditionFailed(NOT_MIRRORED)
+
+    async def forget_node(self, name: str) -> list[dict[str, Any]]:
+        """There is no other."""
+        raise InvalidCommand(ALONE)
+
+    async def join(self, node: str) -> bool:
+        """Not without the settings of a cluster."""
+        raise InvalidCommand(ALONE)
+
+    async def rebalance(self, kind: str, vhost_pattern: str, queue_pattern: str) -> list[dict[str, Any]]:
+        """There is nowhere to move to."""
+        raise InvalidCommand(ALONE)
+
+
+def cluster_of(node: ManagedNode) -> ClusterOperations:
+    """The cluster of a node, be it the node alone."""
+    return node.cluster or SingleNode(node)

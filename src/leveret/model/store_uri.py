@@ -1,0 +1,40 @@
+"""Where a standby's archive may be: on this machine, or in an object store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+"""Object stores that can create an object only if there is none of its name; the manifest rests on that."""
+
+
+def local_path(place: str) -> Path | None:
+    """The path that `place` names, as itself or as a `file:` URI; None for one in an object store.
+
+    Raises:
+        ValueError: it is neither an absolute path nor such a URI; the text says what is wrong.
+    """
+    if "://" not in place:
+        path = Path(place)
+        if not path.is_absolute():
+            raise ValueError(f"'{place}' is no absolute path and no URI")
+        return path
+    parts = urlsplit(place)
+    if parts.query or parts.fragment:
+        raise ValueError(f"'{place}' has a query or a fragment: a place in a store has neither")
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise ValueError(f"'{place}' names another machine's file: write file:///PATH")
+        return Path(unquote(parts.path))
+    if parts.scheme not in SCHEMES:
+        raise ValueError(
+            f"'{place}' is in no store that an archive can be kept in: file and {', '.join(SCHEMES)} are, since "
+            "they can create an object only if there is none of its name"
+        )
+    if parts.scheme not in ("abfs", "abfss") and "@" in parts.netloc:
+        raise ValueError("a URI with credentials is refused, they belong in the environment")
+    if not parts.netloc:
+        raise ValueError(f"'{place}' names no bucket or container")
+    return None

@@ -1,0 +1,238 @@
+"""What the manifest is written in: lines in files on this machine, or objects in a store.
+
+On this machine, `manifest/<number of its first entry>.log`, lines appended with one write and one `fdatasync` under
+a lock; a torn line can only be the last: readers stop before it, the next writer cuts it off.
+
+A store has no append and no lock, but an object that is created only if there is none of its name:
+
+    manifest/entries/<number>.entry   one line
+    manifest/logs/<first>.log         FOLD_ENTRIES lines, whole ones: what the entries say that are deleted a day later
+
+The entry of a number is created once, by whichever process comes first; the other one reads it and thinks again. A
+number is not free again when its entry is deleted: a request to create is valid for minutes, not for a day.
+That rests on the store, so it is tried when a transfer starts (`check`).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+from leveret.model.errors import StorageError
+from leveret.pipeline.files import locked, make_directory, sync_directory
+from leveret.pipeline.objects import ObjectPath
+
+LOG_BYTES_MAX: Final = 8_000_000
+FOLD_ENTRIES: Final = 1000
+FOLDED_KEPT_S: Final = 86_400.0
+_LOCK_TIMEOUT_S: Final = 30.0
+_READERS: Final = 16
+
+Take: TypeAlias = Callable[[bytes], bool]
+"""Given the next line, without its end; false when it is not the next one, or damaged."""
+
+
+class ManifestDamaged(StorageError):
+    """A line that is not the last one does not match its check."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            f"{where} is damaged; nothing was changed, restore it from a copy, or delete all data of the standby and "
+            "let it transfer anew"
+        )
+
+
+class ManifestLog(Protocol):
+    """Lines, numbered from 1."""
+
+    def check(self) -> None:
+        """See that what is appended can be kept as it must be.
+
+        Raises:
+            StorageError: the store does not do what the manifest rests on.
+        """
+
+    def read(self, take: Take) -> None:
+        """Hand over the lines that came since the last call.
+
+        Raises:
+            ManifestDamaged: naming file and line.
+        """
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep others from appending, if that is how they are kept."""
+
+    def append(self, number: int, line: bytes) -> bool:
+        """Append the line of this number; false: there is one by now, to be read."""
+
+    def fold(self, number: int, lines: Callable[[int, int], bytes]) -> None:
+        """Tidy up after line `number`; `lines` gives those from a number to another, with their ends."""
+
+
+class FileLog:
+    """Files on this machine."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._log: Path | None = None
+        self._log_bytes = 0
+
+    def check(self) -> None:
+        """Nothing to see."""
+
+    def read(self, take: Take) -> None:
+        """Read on in the last log, and those that came after it."""
+        logs = sorted(self._directory.glob("*.log"))
+        if self._log is not None and self._log not in logs:
+            raise StorageError(f"{self._log}: the manifest was deleted while it was in use")
+        for log in logs[logs.index(self._log) if self._log else 0 :]:
+            if log != self._log:
+                self._log, self._log_bytes = log, 0
+            self._read_log(log, take, is_last=log == logs[-1])
+
+    def locked(self) -> AbstractContextManager[None]:
+        """The lock beside the logs."""
+        return locked(self._directory / "lock", _LOCK_TIMEOUT_S, "writing the manifest")
+
+    def append(self, number: int, line: bytes) -> bool:
+        """Durable when this returns; in a new log if the last one is long."""
+        self._cut_torn_line()
+        is_new = self._log is None or self._log_bytes > LOG_BYTES_MAX
+        if is_new:
+            make_directory(self._directory)
+            self._log, self._log_bytes = self._directory / f"{number:020}.log", 0
+        assert self._log is not None
+        with self._log.open("ab", buffering=0) as file:
+            file.write(line)
+            os.fdatasync(file.fileno())
+        if is_new:
+            sync_directory(self._directory)
+        self._log_bytes += len(line)
+        return True
+
+    def fold(self, number: int, lines: Callable[[int, int], bytes]) -> None:
+        """Nothing to tidy up."""
+
+    def _read_log(self, log: Path, take: Take, is_last: bool) -> None:
+        with log.open("rb") as file:
+            file.seek(self._log_bytes)
+            octets = file.read()
+        lines = octets.split(b"\n")
+        for index, line in enumerate(lines[:-1]):
+            if not take(line):
+                if is_last and index == len(lines) - 2 and not lines[-1]:
+                    return
+                raise ManifestDamaged(f"{log}: the line at byte {self._log_bytes}")
+            self._log_bytes += len(line) + 1
+
+    def _cut_torn_line(self) -> None:
+        if self._log is not None and self._log.stat().st_size > self._log_bytes:
+            with self._log.open("r+b") as file:
+                file.truncate(self._log_bytes)
+                os.fsync(file.fileno())
+
+
+class ObjectLog:
+    """Objects in a store."""
+
+    def __init__(self, directory: ObjectPath) -> None:
+        self._entries = directory / "entries"
+        self._logs = directory / "logs"
+        self._probe = directory / "probes"
+        self._next = 1
+
+    def check(self) -> None:
+        """Try whether an object can be created twice."""
+        probe = self._probe / secrets.token_hex(8)
+        probe.create(b"1")
+        try:
+            if probe.create(b"2"):
+                raise StorageError(
+                    f"{self._entries.root}: the store lets an object be created that is there already (it knows no "
+                    "If-None-Match), so two processes could write the manifest over each other: keep the archive in "
+                    "another store, or on a disk"
+                )
+        finally:
+            probe.unlink(missing_ok=True)
+
+    def read(self, take: Take) -> None:
+        """Read what there is: at first by listing it, then by asking for the next."""
+        if self._next == 1:
+            # What is folded and deleted meanwhile is read in what follows.
+            with suppress(FileNotFoundError):
+                self._read_listed(take)
+        while True:
+            entry = self._entry(self._next)
+            try:
+                octets = entry.read_bytes()
+            except FileNotFoundError:
+                entry = self._log_with(self._next)
+                try:
+                    lines = entry.read_bytes().split(b"\n")
+                except FileNotFoundError:
+                    return
+                octets = b"\n".join(lines[(self._next - 1) % FOLD_ENTRIES :])
+            self._take_all(entry, octets, take)
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Nobody is kept from trying."""
+        return nullcontext()
+
+    def append(self, number: int, line: bytes) -> bool:
+        """Durable when this returns true."""
+        entry = self._entry(number)
+        if not entry.create(line) and entry.read_bytes() != line:
+            return False
+        self._next = number + 1
+        return True
+
+    def fold(self, number: int, lines: Callable[[int, int], bytes]) -> None:
+        """Write whole logs of what they are not written of yet, and delete the entries in them that are old."""
+        if number % FOLD_ENTRIES:
+            return
+        written = {log.name for log in self._logs.iterdir()}
+        for first in range(1, number, FOLD_ENTRIES):
+            log = self._log_with(first)
+            if log.name not in written:
+                log.create(lines(first, first + FOLD_ENTRIES - 1))
+        for entry in self._entries.older_than(FOLDED_KEPT_S):
+            if int(entry.name.partition(".")[0]) <= number:
+                entry.unlink(missing_ok=True)
+
+    def _read_listed(self, take: Take) -> None:
+        """Everything there is, many at a time."""
+        logs = list(self._logs.iterdir())
+        if logs:
+            last = int(logs[-1].name.partition(".")[0]) + FOLD_ENTRIES - 1
+            entries = self._entries.listed_after(self._entry(last).name)
+        else:
+            entries = list(self._entries.iterdir())
+        with ThreadPoolExecutor(_READERS, "manifest") as threads:
+            for place, octets in zip(
+                [*logs, *entries], threads.map(ObjectPath.read_bytes, [*logs, *entries]), strict=True
+            ):
+                self._take_all(place, octets, take)
+
+    def _take_all(self, place: ObjectPath, octets: bytes, take: Take) -> None:
+        for line in _lines(octets):
+            if not take(line):
+                raise ManifestDamaged(f"{place}, where entry {self._next} should be,")
+            self._next += 1
+
+    def _entry(self, number: int) -> ObjectPath:
+        return self._entries / f"{number:020}.entry"
+
+    def _log_with(self, number: int) -> ObjectPath:
+        """The log that has, or is to have, the entry of this number."""
+        first = (number - 1) // FOLD_ENTRIES * FOLD_ENTRIES + 1
+        return self._logs / f"{first:020}.log"
+
+
+def _lines(octets: bytes) -> Iterator[bytes]:
+    """Lines without their ends; an object appears whole."""
+    return iter(octets.removesuffix(b"\n").split(b"\n"))

@@ -1,0 +1,100 @@
+"""From columns of the archive to messages as the broker's log has them, many at a time.
+
+Neighbours that share exchange, routing key, properties and size differ in their bodies alone: one pass of numpy puts
+what they share in front of each body. Where neighbours differ, messages are put together one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from leveret.wire.record import content_header, message_head
+from leveret.wire.stream.publish import RUN_COUNT_MAX, MessageRun
+
+SHAPE: Final = ["exchange", "routing_key", "properties"]
+"""Columns that most messages share; dictionaries."""
+BODY: Final = "body"
+RUN_BYTES_MAX: Final = 262_144
+"""Of one run, but for a message that is larger by itself: little enough to stay in a processor's own memory."""
+
+
+def message_runs(messages: pa.Table, first_id: int) -> Iterator[MessageRun]:
+    """Messages (columns SHAPE and BODY), numbered from `first_id` on, as they stand in a log."""
+    for batch in messages.to_batches():
+        for run in _Bodies(batch).runs(first_id):
+            yield run
+            first_id += run.count
+
+
+class _Bodies:
+    """A batch, taken apart into its buffers."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        body = batch.column(BODY)
+        _, offsets, octets = body.buffers()
+        self._offsets = np.frombuffer(offsets, np.int32, len(body) + 1, body.offset * 4).astype(np.int64)
+        self._octets = np.frombuffer(octets, np.uint8) if octets else np.empty(0, np.uint8)
+        columns = [batch.column(name) for name in SHAPE]
+        self._values = [column.dictionary.to_pylist() for column in columns]
+        self._indices = [column.indices.to_numpy() for column in columns]
+        self._heads: dict[tuple[int, ...], bytes] = {}
+
+    def runs(self, first_id: int) -> Iterator[MessageRun]:
+        """All of it, in order."""
+        pieces: list[npt.NDArray[np.uint8]] = []
+        count = size = 0
+        for begin, end in self._alike():
+            head = self._head(begin, int(self._offsets[begin + 1] - self._offsets[begin]))
+            stride = len(head) + int(self._offsets[begin + 1] - self._offsets[begin])
+            while begin < end:
+                room = min((RUN_BYTES_MAX - size) // stride, RUN_COUNT_MAX - count)
+                if room <= 0 and pieces:
+                    yield _run(first_id, count, pieces)
+                    first_id, count, size, pieces = first_id + count, 0, 0, []
+                    continue
+                stop = min(end, begin + max(1, room))
+                pieces.append(self._joined(head, begin, stop))
+                count, size = count + stop - begin, size + (stop - begin) * stride
+                begin = stop
+        if pieces:
+            yield _run(first_id, count, pieces)
+
+    def _alike(self) -> Iterator[tuple[int, int]]:
+        """(first, last + 1) of rows that share all but their bodies."""
+        sizes = np.diff(self._offsets)
+        differ = np.diff(sizes) != 0
+        for indices in self._indices:
+            differ |= np.diff(indices) != 0
+        bounds = [0, *(np.flatnonzero(differ) + 1).tolist(), len(sizes)]
+        return pairwise(bounds)
+
+    def _head(self, row: int, body_bytes: int) -> bytes:
+        """What precedes the body: the entry's length, and all of the message but the body."""
+        shape = (*(int(indices[row]) for indices in self._indices), body_bytes)
+        head = self._heads.get(shape)
+        if head is None:
+            exchange, key, properties = (
+                values[index] for values, index in zip(self._values, shape[:-1], strict=True)
+            )
+            message = message_head(exchange, key, content_header(properties, body_bytes))
+            head = self._heads[shape] = (len(message) + body_bytes).to_bytes(4, "big") + message
+        return head
+
+    def _joined(self, head: bytes, begin: int, end: int) -> npt.NDArray[np.uint8]:
+        """Rows that share `head`, side by side."""
+        bodies = self._octets[self._offsets[begin] : self._offsets[end]].reshape(end - begin, -1)
+        joined = np.empty((end - begin, len(head) + bodies.shape[1]), np.uint8)
+        joined[:, : len(head)] = np.frombuffer(head, np.uint8)
+        joined[:, len(head) :] = bodies
+        return joined.reshape(-1)
+
+
+def _run(first_id: int, count: int, pieces: list[npt.NDArray[np.uint8]]) -> MessageRun:
+    whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    return MessageRun(first_id, count, whole.data)

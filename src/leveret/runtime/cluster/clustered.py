@@ -1,0 +1,120 @@
+"""A node that is one of a cluster: enters it at its start, and again whenever it was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from leveret.config import Config
+from leveret.model.errors import LeveretError
+from leveret.runtime.cluster.coordinator import Coordinator
+from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.etcd import EtcdError
+
+if TYPE_CHECKING:
+    from leveret.runtime.node import Node
+    from leveret.storage.secret_file import Secret
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+
+
+class Host(Protocol):
+    """Who builds and ends nodes: runtime.replication.roles."""
+
+    failed: asyncio.Event
+    """To be set when the process must end."""
+
+    async def serve_with(self, attach: Callable[[Node], Coordinator]) -> None:
+        """Build a node, attach it to the cluster before it recovers, and open its doors."""
+
+    async def fence(self) -> None:
+        """Serve nobody."""
+
+
+class Clustered:
+    """See the module.
+
+    Attributes:
+        coordinator: of the node that serves now; None while none does.
+    """
+
+    def __init__(self, config: Config, data_dir: Path, node_id: str, secret: Secret, host: Host) -> None:
+        """Enter nothing yet."""
+        self.coordinator: Coordinator | None = None
+        self._config = config
+        self._data_dir = data_dir
+        self._node_id = node_id
+        self._secret = secret
+        self._host = host
+        self._member: ClusterMember | None = None
+        self._entering: asyncio.Task[None] | None = None
+        self._is_stopping = False
+
+    async def start(self) -> None:
+        """Serve as one of the cluster's nodes; waits for etcd if need be.
+
+        Raises:
+            LeveretError: this node cannot be one of them; says what to do.
+        """
+        failures = 0
+        while True:
+            member = self._member = ClusterMember(self._config, self._data_dir, self._node_id, self._lost)
+            try:
+                await member.enter()
+                await self._host.serve_with(partial(self._attach, member))
+            except EtcdError as error:
+                logger.warning("cluster_not_entered error=%s action=retry", error)
+            except BaseException:
+                await member.leave()
+                raise
+            else:
+                return
+            await self._host.fence()
+            await member.leave()
+            await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
+            failures += 1
+
+    def _attach(self, member: ClusterMember, node: Node) -> Coordinator:
+        self.coordinator = Coordinator(member, node, self._secret)
+        return self.coordinator
+
+    def _lost(self, reason: str) -> None:
+        """Nothing was promised since (coordinator.Fence)."""
+        if not self._is_stopping and (self._entering is None or self._entering.done()):
+            self._entering = asyncio.get_running_loop().create_task(self._begin_anew())
+
+    async def _begin_anew(self) -> None:
+        try:
+            await self._host.fence()
+            if self._member is not None:
+                await self._member.leave()
+            await self.start()
+        except LeveretError as error:
+            logger.critical("cluster_not_entered error=%s action=stop", error)
+            self._host.failed.set()
+
+    async def hand_over(self) -> None:
+        """The node is about to stop in order."""
+        self._is_stopping = True
+        if self.coordinator is not None:
+            await self.coordinator.hand_over_all()
+
+    async def detach(self) -> None:
+        """The node has stopped, or is to serve nobody: it decides nothing more."""
+        if self.coordinator is not None:
+            await self.coordinator.stop()
+            self.coordinator = None
+
+    async def stop(self) -> None:
+        """Leave."""
+        self._is_stopping = True
+        if self._entering is not None:
+            self._entering.cancel()
+        if self._member is not None:
+            await self._member.leave()

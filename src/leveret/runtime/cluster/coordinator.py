@@ -1,0 +1,390 @@
+"""A node and the cluster it is a member of, brought together.
+
+What others decide comes as changes, in the order in which they became so, and is done at once as far as it needs no
+waiting: definitions are applied, queues are due to be placed. What this node decides goes out through the engine
+(engine.Beyond): changes of definitions to all nodes, messages to the leaders of their queues and to mirrors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.core.broker import Broker
+from leveret.core.cluster import (
+    AliveChanged,
+    Changed,
+    DefinitionChanged,
+    MemberChanged,
+    PlacementChanged,
+)
+from leveret.core.confirms import Batch
+from leveret.core.queue import Queue
+from leveret.core.remote_queue import RemoteQueue
+from leveret.model import definitions as d
+from leveret.model.errors import NotFound, Refusal
+from leveret.runtime.cluster.door import Caller, ClusterDoor, Credentials, Handler
+from leveret.runtime.cluster.keeping import Keeping
+from leveret.runtime.cluster.links import MemberLinks
+from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.placing import Placing, QueueKey
+from leveret.runtime.cluster.queues import ClusterQueues
+from leveret.runtime.cluster.relays import Relays
+from leveret.runtime.cluster.sharing import Sharing
+from leveret.runtime.engine import Part
+from leveret.runtime.mirroring.copies import MirrorCopies
+from leveret.runtime.mirroring.sources import MirrorSources
+from leveret.runtime.mirroring.stream import State
+from leveret.session.link_handshake import Kind
+from leveret.session.relay.shadow import Shadow
+from leveret.storage.secret_file import Secret
+
+if TYPE_CHECKING:
+    from leveret.runtime.node import Node
+
+logger = logging.getLogger(__name__)
+
+_TICK_S: Final = 0.05
+
+
+class Fence:
+    """commit.Fence: nothing is promised without the lease, and what goes to mirrors goes with each round."""
+
+    def __init__(self, holds_lease: Callable[[], bool], cut: Callable[[], int]) -> None:
+        """`cut` sends what was appended since the last cut."""
+        self._holds_lease = holds_lease
+        self._cut = cut
+
+    def cut(self) -> int:
+        """See commit.Fence; positions are not used."""
+        return self._cut()
+
+    def committed(self) -> int:
+        """See commit.Fence."""
+        return 0 if self._holds_lease() else -1
+
+    def confirmable(self) -> int:
+        """See commit.Fence."""
+        return 0 if self._holds_lease() else -1
+
+
+class Coordinator:
+    """See the module; engine.Beyond.
+
+    Attributes:
+        member: the node's membership.
+        placing: where its queues are.
+    """
+
+    def __init__(self, member: ClusterMember, node: Node, secret: Secret) -> None:
+        """Be asked by this node, which has not recovered anything yet."""
+        self.member = member
+        self.answer_management: Callable[[str, Any], Awaitable[Any]] = _unknown
+        self._node = node
+        self._tasks: list[asyncio.Task[None]] = []
+        broker, state, settings = node.broker, member.state, node.config.cluster
+        credentials = Credentials(secret, member.node_id, member.name, member.incarnation)
+        self.links = MemberLinks(settings, credentials, self.answer)
+        self.sources = MirrorSources(
+            node.tree,
+            node.commits,
+            node.engine.clock_ms,
+            self._mirror_changed,
+            sync_bytes_s_max=settings.sync_bytes_s_max,
+        )
+        self.copies = MirrorCopies(
+            node.tree,
+            node.commits,
+            node.data_dir,
+            lambda node_name, kind: self.links.dial(node_name, "mirror"),
+            node=member.name,
+            name_of=lambda name: self._keeping.key_of(name),
+            is_led=lambda name: self._keeping.is_led(name),
+            clock_ms=node.engine.clock_ms,
+        )
+        self.relays = Relays(member.name, node, self.links.dial, member.incarnation)
+        self._keeping = self._make_keeping()
+        self.placing = Placing(
+            settings, member.store, state, broker, self._keeping, member.around, self._tell
+        )
+        self.sharing = Sharing(
+            member.store,
+            state,
+            broker.epochs,
+            placed=self.placing.recorded,
+            all_have=member.all_have,
+            on_idle=member.pen.look,
+            on_lost=member.lost,
+        )
+        handlers: dict[Kind, Handler] = {
+            "member": self.links.accept,
+            "relay": self.relays.accept,
+            "mirror": lambda peer, caller: self.sources.accept(peer, caller.name),
+        }
+        self.door = ClusterDoor(settings, credentials, handlers, self._why_not)
+        broker.shared = []
+        node.stores.relays = self.relays
+        node.engine.beyond = self
+        node.commits.fence = Fence(member.store.holds_lease_now, self.sources.cut)
+        member.pen.serve(broker.pen, self._has_changes, node.amqp.go_on)
+
+    def _why_not(self, caller: Caller) -> str:
+        """Only who runs, as far as is known here, may come; who is not known yet comes again."""
+        presence = self.member.state.alive.get(caller.name)
+        if presence is None or presence.incarnation != caller.incarnation:
+            return f"node {caller.name} is not known to run"
+        return ""
+
+    def _make_keeping(self) -> Keeping:
+        node = self._node
+        queues = ClusterQueues(
+            self.member.name,
+            node.broker,
+            node.stores,
+            node.tree,
+            node.commits,
+            node.engine,
+            lambda definition, exclusive: self.placing.placement_of(definition, exclusive),
+        )
+        return Keeping(
+            self.member.name,
+            node.broker,
+            node.engine,
+            node.commits,
+            queues,
+            self.sources,
+            self.copies,
+            self.relays,
+            lambda definition: self.placing.policy(definition),
+            self.member.ask,
+        )
+
+    # -- life ---------------------------------------------------------------------------------
+
+    @property
+    def is_founder(self) -> bool:
+        """Whether the cluster begins with what this node has."""
+        return self.member.is_founder
+
+    def take_definitions(self, stored: d.Definitions) -> None:
+        """Give the broker what the cluster has; what the node's own log has otherwise is logged with the next flush.
+
+        The founder has what it has, and shares it.
+        """
+        broker = self._node.broker
+        broker.epochs.last = max(broker.epochs.last, self.member.state.epoch)
+        if self.member.is_founder:
+            return
+        self._apply(self.member.pending())
+        known = {
+            (change.entity.kind, change.entity.key) for change in broker.changes if isinstance(change, d.Put)
+        }
+        new = [
+            change
+            for change in broker.changes
+            if isinstance(change, d.Put)
+            and stored.by_kind[change.entity.kind].get(change.entity.key) != change.entity
+        ]
+        gone = [
+            d.Delete(entity.kind, entity.key)
+            for entity in reversed(stored.entities())
+            if (entity.kind, entity.key) not in known
+        ]
+        broker.changes = [*gone, *new]
+
+    async def begin(self) -> None:
+        """The node has recovered: follow what happens, and see to its queues.
+
+        Raises:
+            LeveretError: etcd does not answer.
+        """
+        await self.member.joined()
+        self.member.take_with(self._take)
+        self.links.know(self.member.state.alive)
+        await self.door.start()
+        await self.member.serve(self.links, str(self.door.uri))
+        loop = asyncio.get_running_loop()
+        self._tasks += [loop.create_task(self.placing.run()), loop.create_task(self._tick())]
+        for key in self.member.state.placements:
+            self.placing.changed(key)
+
+    async def _tick(self) -> None:
+        """Promises may be due since a lease was renewed; and not all that mirrors have to be told is of a flush."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self.sources.cut()
+            self._node.commits.keep()
+
+    async def stop(self) -> None:
+        """Decide nothing more."""
+        for task in self._tasks:
+            task.cancel()
+        self.sharing.stop()
+        self.links.stop()
+        await self.door.stop()
+        await self.copies.close()
+        self.sources.close()
+        await self.relays.stop()
+
+    async def hand_over_all(self) -> None:
+        """The node stops in order: whoever has all of a queue leads it from now on."""
+        self.placing.is_held = True
+        await self.placing.leave()
+
+    def _has_changes(self) -> bool:
+        broker = self._node.broker
+        return self.sharing.is_busy or bool(broker.shared) or bool(broker.changes_in_flight)
+
+    # -- what others decide -------------------------------------------------------------------
+
+    def _take(self, changes: list[Changed]) -> None:
+        own = self.member.pen.wrote()
+        self._apply([each for each in changes if not (own and isinstance(each, DefinitionChanged))])
+        for change in changes:
+            match change:
+                case AliveChanged(name):
+                    self.links.know(self.member.state.alive)
+                    self.placing.node_changed(name)
+                case MemberChanged(name):
+                    self.placing.node_changed(name)
+                case PlacementChanged(key):
+                    self.placing.changed(key)
+        self._node.engine.touch()
+
+    def _apply(self, changes: list[Changed]) -> None:
+        """Definitions that another node decided on; to be logged here, and not shared again."""
+        broker = self._node.broker
+        for each in changes:
+            if isinstance(each, DefinitionChanged):
+                try:
+                    take(broker, each.change)
+                except Refusal as error:
+                    logger.error("definition_not_taken change=%s error=%s", each.change, error)
+                self._policies_changed(each.change)
+        if broker.shared:
+            broker.shared.clear()
+
+    def _policies_changed(self, change: d.Change) -> None:
+        match change:
+            case d.Put(d.Policy(vhost=vhost)) | d.Put(d.Parameter(vhost=vhost, component=d.OPERATOR_POLICY)):
+                self.placing.vhost_changed(vhost)
+            case d.Delete("policies" | "parameters", key):
+                self.placing.vhost_changed(key[0])
+
+    def _mirror_changed(self, name: str, node: str, state: State) -> None:
+        key = self._keeping.key_of(name)
+        if key is not None:
+            self.placing.due([key])
+
+    def _tell(self, key: QueueKey, text: str) -> None:
+        logger.info("Mirrored queue '%s' in vhost '%s': %s", key[1], key[0], text)
+
+    # -- what others ask ----------------------------------------------------------------------
+
+    async def answer(self, node: str, what: str, about: Any) -> Any:
+        """Answer another node, or this one.
+
+        Raises:
+            LeveretError: it cannot be answered.
+        """
+        match what:
+            case "applied":
+                await self.member.has_taken(int(about["revision"]))
+                return {}
+            case "end":
+                epoch, next_offset = self._keeping.end(str(about["log"]))
+                return {"epoch": epoch, "next_offset": next_offset}
+            case "move":
+                key = str(about["vhost"]), str(about["name"])
+                return {"moved": await self.placing.move(key, str(about["to"]))}
+        return await self.answer_management(what, about)
+
+    def queue(self, key: QueueKey) -> Queue | None:
+        """The queue, or what stands for it; None if there is none."""
+        return self._node.broker.queues.get(key)
+
+    def is_synchronising(self, key: QueueKey) -> bool:
+        """Whether a mirror of a queue that is led here is being sent what it lacks."""
+        return self._keeping.is_synchronising(key)
+
+    def delete_queue(self, queue: Queue) -> None:
+        """Delete a queue that nobody has any more."""
+        self._node.broker.delete_when_writable(queue)
+        self._node.engine.touch()
+
+    # -- engine.Beyond ------------------------------------------------------------------------
+
+    def concerns(self, queue: object) -> bool:
+        """See engine.Beyond."""
+        if isinstance(queue, RemoteQueue | Shadow):
+            return True
+        return isinstance(queue, Queue) and self._keeping.led_name(queue) is not None
+
+    def when_kept(self, batch: Batch, part: Part) -> None:
+        """See engine.Beyond."""
+        if any(isinstance(each, RemoteQueue | Shadow) for each in batch.queues):
+            self.relays.when_batch_confirmed(batch, part())
+        self._when_mirrored(batch.queues, part)
+
+    def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
+        """See engine.Beyond."""
+        for queue in queues:
+            if isinstance(queue, RemoteQueue):
+                self.relays.when_confirmed(queue, part())
+        self._when_mirrored(queues, part)
+
+    def _when_mirrored(self, queues: Iterable[object], part: Part) -> None:
+        names = [
+            name for each in queues if isinstance(each, Queue) and (name := self._keeping.led_name(each))
+        ]
+        if names:
+            has_all = part()
+            self.sources.when_acked(names, lambda: has_all(True))
+
+    def flushed(self, queue: Queue) -> None:
+        """See engine.Beyond: mirrors are told what consumers may have, and need not have what is settled."""
+        name = self._keeping.led_name(queue)
+        if name is not None:
+            self.sources.delivered(name, queue.backlog.cursor)
+            self.sources.floor(name, queue.settled.floor)
+
+    def share(self, changes: list[d.Change], known: Callable[[], None]) -> None:
+        """See engine.Beyond."""
+        for change in changes:
+            self._policies_changed(change)
+        self.sharing.share(changes, known)
+
+
+async def _unknown(what: str, about: Any) -> Any:
+    raise NotFound(f"no answer to {what!r} is known here")
+
+
+def take(broker: Broker, change: d.Change) -> None:
+    """Apply what another node decided. Who was cut off for a while may see one put where there were a delete and a put.
+
+    Raises:
+        Refusal: it contradicts what is here.
+    """
+    match change:
+        case d.Put(d.Queue() as queue):
+            held = broker.queues.get(queue.key)
+            if held is not None and held.epoch != queue.epoch:
+                broker.apply(d.Delete("queues", queue.key))
+        case d.Put(d.Exchange() as exchange):
+            _make_way(broker, exchange)
+    broker.apply(change)
+
+
+def _make_way(broker: Broker, exchange: d.Exchange) -> None:
+    """Replace an exchange that is there otherwise; bindings that stayed as they were are not told again."""
+    topology = broker.topology(exchange.vhost)
+    state = topology.exchanges.get(exchange.name)
+    if state is None or state.definition == exchange:
+        return
+    bindings = [*state.bindings.values(), *topology.bindings_into("exchange", exchange.name)]
+    broker.apply(d.Delete("exchanges", exchange.key))
+    broker.apply(d.Put(exchange))
+    for binding in bindings:
+        broker.apply(d.Put(binding))

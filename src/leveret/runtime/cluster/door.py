@@ -1,0 +1,224 @@
+"""Where the other nodes of the cluster come in: one door, one handshake, then each to whom it comes for.
+
+door = ClusterDoor(config.cluster, credentials, {"member": links.answer, "mirror": sources, "relay": relays})
+await door.start()
+announce(door.uri)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+from leveret.config.cluster import Cluster
+from leveret.config.kinds import Address
+from leveret.config.uris import NodeUri
+from leveret.model.errors import LeveretError
+from leveret.runtime.cluster.heart import Heart
+from leveret.runtime.replication.link_peer import LinkPeer, Receiver
+from leveret.runtime.tls import server_context
+from leveret.session.link_handshake import (
+    CLUSTER,
+    NONCE_BYTES,
+    Follower,
+    HandshakeDeclined,
+    Kind,
+    LeaderHandshake,
+    Message,
+    Reign,
+    refusal,
+)
+from leveret.storage.secret_file import Secret
+from leveret.wire.link import LinkError, Type, message
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_TIMEOUT_S: Final = 5.0
+"""So long may a link last without its peer having proven who it is."""
+UNPROVEN_MAX: Final = 64
+"""Links of which it is not known yet whose they are; with more than that the oldest of them goes."""
+TLS_PREFIX: Final = "cluster.ssl_options"
+NOBODY: Final = Reign(0, "")
+"""Who leads in a handshake of two nodes of a cluster."""
+
+
+class Credentials(NamedTuple):
+    """Who this node is to the others.
+
+    Attributes:
+        secret: that all nodes of the cluster have.
+        node_id: of its data.
+        name: in the cluster, such as `rabbit@host`.
+        incarnation: of this run.
+    """
+
+    secret: Secret
+    node_id: str
+    name: str
+    incarnation: str
+
+
+class Caller(NamedTuple):
+    """Which node came, and what for; `vhost` of a relay, which is as clients named it."""
+
+    kind: Kind
+    name: str
+    node_id: str
+    incarnation: str
+    vhost: str
+
+
+Handler: TypeAlias = Callable[[LinkPeer, Caller], Receiver]
+"""Takes a link whose two ends have proven themselves; what it raises as LeveretError ends the link."""
+
+
+class ClusterDoor:
+    """See the module.
+
+    Attributes:
+        address: where it listens; None while it does not.
+        links: everybody who is connected, those too who have not proven themselves.
+    """
+
+    def __init__(
+        self,
+        settings: Cluster,
+        credentials: Credentials,
+        handlers: Mapping[Kind, Handler],
+        why_not: Callable[[Caller], str] = lambda caller: "",
+    ) -> None:
+        """Listen nowhere yet.
+
+        Args:
+            settings: where to listen.
+            credentials: what to prove, and what others have to.
+            handlers: who takes a link, by what it is for.
+            why_not: why a node that has proven itself cannot come now; empty if it can. It is told.
+        """
+        self.address: Address | None = None
+        self.links: list[LinkPeer] = []
+        self.credentials = credentials
+        self.handlers = handlers
+        self.why_not = why_not
+        self._settings = settings
+        self._server: asyncio.Server | None = None
+        self._unproven: list[LinkPeer] = []
+
+    async def start(self) -> None:
+        """Listen, with TLS if there is a certificate for it.
+
+        Raises:
+            LeveretError: the address cannot be had, or the certificate not be read.
+        """
+        settings = self._settings
+        tls = server_context(settings.tls, TLS_PREFIX) if settings.tls.certfile else None
+        timeout_s = HANDSHAKE_TIMEOUT_S if tls is not None else None
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: LinkPeer(self._connected),
+                settings.bind,
+                settings.port,
+                ssl=tls,
+                ssl_handshake_timeout=timeout_s,
+            )
+        except OSError as error:
+            where = f"cannot listen on {settings.bind}:{settings.port} for the other nodes of the cluster"
+            raise LeveretError(f"{where}: {error.strerror or error}; see cluster.port") from error
+        self.address = Address(settings.bind, self._server.sockets[0].getsockname()[1])
+        logger.info("cluster Listening on %s tls=%s", self.address, "yes" if tls else "no")
+
+    @property
+    def uri(self) -> NodeUri:
+        """Where the other nodes find this one, once it listens."""
+        if self._settings.advertised_uri is not None:
+            return self._settings.advertised_uri
+        if self.address is None:
+            raise LeveretError("the cluster's door is closed")
+        scheme = "tls" if self._settings.tls.certfile else "tcp"
+        return NodeUri(scheme, self.address.ip, self.address.port)
+
+    async def stop(self) -> None:
+        """Listen no more, and end every link."""
+        if self._server is not None:
+            self._server.close()
+        for peer in list(self.links):
+            peer.close()
+        self.address = None
+
+    def _connected(self, peer: LinkPeer) -> None:
+        peer.receiver = _Arrival(self, peer)
+        self.links = [link for link in self.links if not link.is_closed]
+        self.links.append(peer)
+        unproven = [link for link in self.links if not link.is_trusted]
+        if len(unproven) > UNPROVEN_MAX:
+            unproven[0].abort(LinkError("too many others connected, and it did not say who it is"))
+
+
+class _Arrival:
+    """A link whose peer has not proven itself (link_peer.Receiver)."""
+
+    def __init__(self, door: ClusterDoor, peer: LinkPeer) -> None:
+        own = door.credentials
+        self._door = door
+        self._peer = peer
+        self._has_helloed = False
+        self._handshake = LeaderHandshake(
+            own.secret.octets,
+            node_id=own.node_id,
+            name=own.name,
+            nonce=os.urandom(NONCE_BYTES),
+            channel=peer.channel,
+            kinds=CLUSTER & door.handlers.keys(),
+        )
+        self._late = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._is_late)
+
+    def received(self, kind: Type, payload: memoryview) -> None:
+        """See link_peer.Receiver."""
+        said = Message(kind, bytes(payload))
+        try:
+            if not self._has_helloed:
+                self._has_helloed = True
+                self._send(self._handshake.answer_hello(said))
+                return
+            follower = self._handshake.take_proof(said)
+        except HandshakeDeclined as declined:
+            logger.warning("cluster_link_refused peer=%s reason=%s", self._peer.address, declined)
+            self._send(declined.answer)
+            raise
+        self._pass_on(follower)
+
+    def _pass_on(self, follower: Follower) -> None:
+        peer, door = self._peer, self._door
+        caller = Caller(follower.kind, follower.name, follower.node_id, follower.incarnation, follower.vhost)
+        reason = door.why_not(caller)
+        if reason:
+            logger.warning(
+                "cluster_link_refused peer=%s node=%s kind=%s reason=%s",
+                peer.address,
+                caller.name,
+                caller.kind,
+                reason,
+            )
+            self._send(refusal(reason))
+            raise LinkError(reason)
+        self._late.cancel()
+        peer.is_trusted = True
+        self._send(self._handshake.welcome(reign=NOBODY, uri=""))
+        logger.info("cluster_link peer=%s node=%s kind=%s", peer.address, caller.name, caller.kind)
+        peer.receiver = door.handlers[caller.kind](peer, caller)
+        Heart(peer)
+
+    def _send(self, said: Message) -> None:
+        self._peer.write(message(Type(said.type), said.payload))
+
+    def _is_late(self) -> None:
+        self._peer.abort(LinkError(f"it did not say who it is within {HANDSHAKE_TIMEOUT_S:.0f} s"))
+
+    def ended(self, error: Exception | None) -> None:
+        """See link_peer.Receiver."""
+        self._late.cancel()
+        if error is not None and not isinstance(error, HandshakeDeclined):
+            logger.info("cluster_link_ended peer=%s reason=%s", self._peer.address, error)

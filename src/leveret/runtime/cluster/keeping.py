@@ -1,0 +1,238 @@
+"""Does at this node what the records of queues say: lead, mirror, stand in, hand over (placing.Hands)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from leveret.core.broker import Broker
+from leveret.core.cluster import Placement
+from leveret.core.mirror_policy import MAJORITY, MirrorPolicy
+from leveret.core.queue import Queue
+from leveret.core.remote_queue import RemoteQueue
+from leveret.model import definitions as d
+from leveret.model.errors import LeveretError
+from leveret.runtime.cluster.placing import QueueKey, log_of
+from leveret.runtime.cluster.queues import ClusterQueues
+from leveret.runtime.cluster.relays import Relays
+from leveret.runtime.commit import GroupCommit
+from leveret.runtime.engine import Engine
+from leveret.runtime.mirroring.copies import MirrorCopies
+from leveret.runtime.mirroring.sources import MirrorSources
+from leveret.runtime.mirroring.stream import State
+
+logger = logging.getLogger(__name__)
+
+_GIVE_TIMEOUT_S: Final = 10.0
+
+
+class Keeping:
+    """See the module."""
+
+    def __init__(
+        self,
+        me: str,
+        broker: Broker,
+        engine: Engine,
+        commits: GroupCommit,
+        queues: ClusterQueues,
+        sources: MirrorSources,
+        copies: MirrorCopies,
+        relays: Relays,
+        policy: Callable[[d.Queue], MirrorPolicy],
+        ask: Callable[[str, str, Any], Awaitable[Any]],
+    ) -> None:
+        """Nothing is led or mirrored by this yet.
+
+        `policy` is what is said of a queue's mirrors; `ask` asks another node.
+        """
+        self._policy = policy
+        self._ask = ask
+        self._me = me
+        self._broker = broker
+        self._engine = engine
+        self._commits = commits
+        self._queues = queues
+        self._sources = sources
+        self._copies = copies
+        self._relays = relays
+        self._names: dict[QueueKey, str] = {}
+        self._keys: dict[str, QueueKey] = {}
+        self._given: dict[QueueKey, Queue] = {}
+
+    def key_of(self, name: str) -> QueueKey | None:
+        """The queue whose log has that name; None if it is not known here."""
+        return self._keys.get(name)
+
+    def led_name(self, queue: Queue) -> str | None:
+        """The name of the log of a queue that is led here and may have mirrors; else None."""
+        name = self._names.get((queue.key[0], queue.key[1]))
+        return name if name is not None and not queue.is_remote and name in self._sources.led else None
+
+    def is_synchronising(self, key: QueueKey) -> bool:
+        """Whether a mirror of a queue that is led here is being sent what it lacks."""
+        led = self._sources.led.get(self._names.get(key, ""))
+        return led is not None and any(each.state is State.SYNCHRONISING for each in led.streams.values())
+
+    def is_led(self, name: str) -> bool:
+        """Whether this node serves the queue whose log has that name."""
+        key = self._keys.get(name)
+        queue = self._broker.queues.get(key) if key is not None else None
+        return queue is not None and (not queue.is_remote or key in self._given)
+
+    # -- what placing asks --------------------------------------------------------------------
+
+    def ready(self, key: QueueKey) -> frozenset[str]:
+        """See placing.Hands."""
+        name = self._names.get(key)
+        led = self._sources.led.get(name) if name is not None else None
+        if led is None:
+            return frozenset()
+        return frozenset(node for node, stream in led.streams.items() if stream.state is State.LIVE)
+
+    def expect(self, key: QueueKey, *sets: frozenset[str], then: Callable[[], None] | None = None) -> None:
+        """See placing.Hands."""
+        name = self._names.get(key)
+        if name is not None and name in self._sources.led:
+            self._sources.wait_for(name, *sets, then=then)
+
+    async def follow(self, key: QueueKey, placement: Placement | None) -> None:
+        """See placing.Hands."""
+        queue = self._broker.queues.get(key)
+        if placement is None or (queue is not None and queue.epoch > placement.epoch):
+            await self._forget(key)
+            return
+        if queue is None or queue.epoch != placement.epoch:
+            return
+        if queue.definition.durable:
+            self._names[key] = log_of(placement)
+            self._keys[self._names[key]] = key
+        if placement.leader == self._me:
+            await self._lead(key, queue, placement)
+        else:
+            await self._stand_by(key, queue, placement)
+
+    async def _forget(self, key: QueueKey) -> None:
+        """The queue is gone; if it was led here, the engine removes its log."""
+        name = self._names.pop(key, None)
+        self._given.pop(key, None)
+        if name is not None:
+            self._keys.pop(name, None)
+            self._sources.cease(name)
+            await self._copies.discard(name)
+
+    async def _lead(self, key: QueueKey, queue: Queue, placement: Placement) -> None:
+        name = self._names.get(key)
+        if isinstance(queue, RemoteQueue) and key not in self._given:
+            delivered = 0
+            if name is not None:
+                delivered = self._copies.cursor(name)
+                await self._copies.release(name)
+                await self._commits.settle()
+            if self._broker.queues.get(key) is not queue:
+                return
+            led = self._queues.lead(queue, placement.term, delivered)
+            self._relays.led_here(queue, led)
+            logger.info("queue_led vhost=%s queue=%s term=%d from=%s", *key, placement.term, queue.leader)
+        if name is not None:
+            policy = self._policy(queue.definition)
+            if policy.is_mirrored or placement.mirrors or name in self._sources.led:
+                self._lead_by(name, policy)
+                self._sources.wait_for(name, frozenset(placement.synchronised))
+            if not (policy.is_mirrored or placement.mirrors):
+                self._sources.cease(name)
+
+    async def _stand_by(self, key: QueueKey, queue: Queue, placement: Placement) -> None:
+        name = self._names.get(key)
+        if not isinstance(queue, RemoteQueue):
+            self._engine.flush()
+            self._given[key] = queue
+            queue = self._stand_in(queue)
+        led = self._given.pop(key, None)
+        if led is not None:
+            await self._commits.settle()
+            if name is not None:
+                self._sources.cease(name)
+            self._queues.cede(led)
+            logger.info("queue_ceded vhost=%s queue=%s term=%d to=%s", *key, placement.term, placement.leader)
+        if led is not None or queue.leader != placement.leader:
+            self._relays.led_by(queue, placement.leader)
+        if name is None:
+            return
+        if self._me in placement.mirrors:
+            self._copies.mirror(name, placement.leader)
+        elif self._me in placement.stopped:
+            await self._copies.release(name)
+        elif self._copies.ends(name) is not None:
+            await self._copies.discard(name)
+
+    # -- handing over -------------------------------------------------------------------------
+
+    async def end_of(self, node: str, placement: Placement) -> tuple[int, int]:
+        """See placing.Hands."""
+        name = log_of(placement)
+        if node == self._me:
+            return self.end(name)
+        found = await self._ask(node, "end", {"log": name})
+        return found["epoch"], found["next_offset"]
+
+    def end(self, name: str) -> tuple[int, int]:
+        """What this node has of a log that it does not lead: epoch of the last chunk, and the offset behind it."""
+        ends = self._copies.ends(name)
+        return (ends.epoch, ends.next_offset) if ends is not None else (0, 0)
+
+    def lead_by(self, key: QueueKey, policy: MirrorPolicy) -> None:
+        """See placing.Hands."""
+        name = self._names.get(key)
+        if name is not None and (policy.is_mirrored or name in self._sources.led):
+            self._lead_by(name, policy)
+
+    def _lead_by(self, name: str, policy: MirrorPolicy) -> None:
+        self._sources.lead(
+            name,
+            automatic=policy.is_automatic,
+            majority=policy.confirm == MAJORITY,
+            batch_messages=policy.sync_batch_size,
+        )
+
+    async def give_to(self, key: QueueKey, node: str, recorded: frozenset[str]) -> None:
+        """See placing.Hands: what is published from here on waits for the next leader."""
+        queue = self._broker.queues[key]
+        name = self._names[key]
+        self._engine.flush()
+        self._given[key] = queue
+        self._stand_in(queue)
+        has_all: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def told() -> None:
+            if not has_all.done():
+                has_all.set_result(None)
+
+        # Who is recorded must have all that was confirmed, whoever leads next.
+        self._sources.wait_for(name, recorded, frozenset({node}))
+        self._sources.when_acked([name], told)
+        self._commits.begin()
+        try:
+            async with asyncio.timeout(_GIVE_TIMEOUT_S):
+                await has_all
+                await self._commits.settle()
+        except TimeoutError:
+            raise LeveretError(f"node {node} did not take all of queue '{key[1]}' in time") from None
+
+    def _stand_in(self, led: Queue) -> RemoteQueue:
+        """Serve a queue no more: what its consumers had returns to it, and is logged as far as it was settled."""
+        stands = self._queues.stand_in(led, self._me)
+        self._relays.waits(led, stands)
+        return stands
+
+    def take_back(self, key: QueueKey) -> None:
+        """See placing.Hands."""
+        queue = self._given.pop(key, None)
+        stands = self._broker.queues.get(key)
+        if queue is not None and stands is not None:
+            self._broker.replace_queue(queue)
+            self._relays.led_here(stands, queue)
+            self._broker.dirty[queue] = None
+            self._engine.touch()

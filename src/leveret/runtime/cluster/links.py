@@ -1,0 +1,331 @@
+"""Links from this node to the others of its cluster: one to ask each that runs, and those that are dialled.
+
+    links = MemberLinks(config.cluster, credentials, answer)
+    door = ClusterDoor(config.cluster, credentials, {"member": links.accept, ...})
+    links.know(state.alive)                                  # at the start, and at each change
+    found = await links.ask("rabbit@b", "rows", {"of": "queues"})
+    peer = await links.dial("rabbit@b", "mirror")
+    peer.receiver = copies                                   # what came meanwhile is kept for it
+
+Each node asks over the link that it made itself, so between two nodes there are two. A link that ends is made
+again, ever more slowly, for as long as etcd says that the node lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
+
+from leveret.config.cluster import Cluster
+from leveret.config.uris import CLUSTER_PORT, NodeUri, parse_node_uri
+from leveret.core.cluster import Presence
+from leveret.model.errors import LeveretError
+from leveret.runtime.cluster.door import HANDSHAKE_TIMEOUT_S, NOBODY, TLS_PREFIX, Caller, Credentials
+from leveret.runtime.cluster.heart import Heart
+from leveret.runtime.replication.link_peer import LinkPeer, Receiver
+from leveret.runtime.replication.questions import Questions, Unanswered
+from leveret.runtime.tls import client_context
+from leveret.session.link_handshake import (
+    NONCE_BYTES,
+    FollowerHandshake,
+    HandshakeDeclined,
+    HandshakeError,
+    Kind,
+    Leader,
+    Message,
+)
+from leveret.wire.link import LinkError, Type, message
+
+logger = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S: Final = 3.0
+LINK_WAIT_S: Final = 5.0
+"""Who asks a node that is about to be reached waits so long for that."""
+RETRY_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+Answer: TypeAlias = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
+"""(node that asks, what, about) -> what was found; what it raises is told."""
+
+
+class NoSuchNode(LeveretError):
+    """A node does not run, as far as is known, or is another one than was thought."""
+
+
+class MemberLinks:
+    """See the module. All of it in one event loop."""
+
+    def __init__(self, settings: Cluster, credentials: Credentials, answer: Answer) -> None:
+        """Connect nowhere yet; `answer` answers the other nodes."""
+        self._settings = settings
+        self._credentials = credentials
+        self._answer = answer
+        self._alive: dict[str, Presence] = {}
+        self._asking: dict[str, _MemberLink] = {}
+        self._accepted: list[LinkPeer] = []
+
+    def know(self, alive: Mapping[str, Presence]) -> None:
+        """Be linked to these nodes, this one and those without an address aside, and to no other."""
+        me = self._credentials.name
+        self._alive = {name: presence for name, presence in alive.items() if name != me and presence.uri}
+        for name, link in list(self._asking.items()):
+            if self._alive.get(name) != link.presence:
+                self._asking.pop(name).stop()
+        for name, presence in self._alive.items():
+            if name not in self._asking:
+                self._asking[name] = _MemberLink(self, name, presence)
+
+    def connected(self) -> list[str]:
+        """The nodes that can be asked at this moment."""
+        return [name for name, link in self._asking.items() if link.peer is not None]
+
+    async def ask(self, node: str, what: str, about: dict[str, Any]) -> dict[str, Any]:
+        """What another node answers.
+
+        Raises:
+            Unanswered: it cannot, does not in time, or is gone.
+        """
+        link = self._asking.get(node)
+        if link is None:
+            raise Unanswered(f"node {node} does not run")
+        return await link.ask(what, about)
+
+    async def dial(self, node: str, kind: Kind, *, vhost: str = "") -> LinkPeer:
+        """A new link to a node; nothing is received of it until its `receiver` is set, which is to be done next.
+
+        Raises:
+            LeveretError: it does not run, is not reached, or wants nothing to do with this node.
+        """
+        presence = self._alive.get(node)
+        if presence is None:
+            raise NoSuchNode(f"node {node} does not run")
+        return await self.dial_presence(node, presence, kind, vhost)
+
+    async def dial_presence(self, node: str, presence: Presence, kind: Kind, vhost: str = "") -> LinkPeer:
+        """See `dial`; to the node that was found there."""
+        try:
+            uri = parse_node_uri(presence.uri, CLUSTER_PORT)
+        except ValueError:
+            where = f"node {node} says that it is found at {presence.uri!r}"
+            raise NoSuchNode(f"{where}, which is no place: see its cluster.advertised_uri") from None
+        peer = LinkPeer()
+        dialling = _Dialling(peer)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await self._connect(peer, uri)
+        except OSError as error:
+            raise LinkError(f"node {node} at {uri} is not reached: {str(error) or 'no answer'}") from error
+        try:
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                leader = await dialling.shake(self._handshake(peer, kind, vhost))
+            if leader.name != node:
+                raise NoSuchNode(
+                    f"at {uri} is node {leader.name}, not {node}: see its cluster.advertised_uri"
+                )
+        except TimeoutError:
+            peer.abort()
+            raise LinkError(f"node {node} at {uri} does not answer") from None
+        except OSError as error:
+            raise LinkError(f"node {node} at {uri}: {error}") from error
+        except BaseException:
+            peer.close()
+            raise
+        Heart(peer)
+        return peer
+
+    async def _connect(self, peer: LinkPeer, uri: NodeUri) -> None:
+        context = client_context(self._settings.tls, TLS_PREFIX) if uri.is_tls else None
+        await asyncio.get_running_loop().create_connection(
+            lambda: peer, uri.host, uri.port, ssl=context, server_hostname=uri.host if context else None
+        )
+
+    def _handshake(self, peer: LinkPeer, kind: Kind, vhost: str) -> FollowerHandshake:
+        own = self._credentials
+        return FollowerHandshake(
+            own.secret.octets,
+            kind=kind,
+            node_id=own.node_id,
+            name=own.name,
+            nonce=os.urandom(NONCE_BYTES),
+            channel=peer.channel,
+            incarnation=own.incarnation,
+            vhost=vhost,
+        )
+
+    def accept(self, peer: LinkPeer, caller: Caller) -> Receiver:
+        """Another node asks over this link; the handler of the door for `member`."""
+        self._accepted = [link for link in self._accepted if not link.is_closed]
+        self._accepted.append(peer)
+
+        async def find(what: str, about: dict[str, Any]) -> dict[str, Any]:
+            return await self._answer(caller.name, what, about)
+
+        return _Asked(peer, Questions(find))
+
+    def stop(self) -> None:
+        """End all links over which somebody is asked; those that were dialled are their dialler's."""
+        for link in self._asking.values():
+            link.stop()
+        for peer in self._accepted:
+            peer.close()
+        self._asking, self._accepted, self._alive = {}, [], {}
+
+
+class _MemberLink:
+    """Keeps the link over which one node is asked (link_peer.Receiver).
+
+    Attributes:
+        presence: where the node is found.
+        peer: None while the link is down.
+    """
+
+    def __init__(self, links: MemberLinks, name: str, presence: Presence) -> None:
+        self.presence = presence
+        self.peer: LinkPeer | None = None
+        self._links = links
+        self._name = name
+        self._error = ""
+        self._is_stopped = False
+        self._changed = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._questions = Questions(_nothing)
+        self._running = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            began_s = asyncio.get_running_loop().time()
+            try:
+                await self._once()
+            except Exception as error:
+                # Whatever it is, nobody would ask that node any more.
+                if not isinstance(error, LeveretError):
+                    logger.exception("cluster_link_failed node=%s", self._name)
+                self._note(str(error))
+            if asyncio.get_running_loop().time() - began_s > RETRY_S[-1]:
+                failures = 0
+            await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
+            failures += 1
+
+    async def _once(self) -> None:
+        peer = await self._links.dial_presence(self._name, self.presence, "member")
+        self._ended.clear()
+        peer.receiver = self
+        if peer.is_closed:
+            return
+        self.peer = peer
+        if self._error:
+            logger.info("cluster_link_back node=%s", self._name)
+        self._error = ""
+        self._changed.set()
+        await self._ended.wait()
+
+    def _note(self, error: str) -> None:
+        if error != self._error:
+            logger.warning("cluster_link_down node=%s error=%s", self._name, error)
+        self._error = error
+
+    async def ask(self, what: str, about: dict[str, Any]) -> dict[str, Any]:
+        """See MemberLinks.ask."""
+        if self.peer is None and not self._is_stopped:
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LINK_WAIT_S):
+                    await self._changed.wait()
+        if self.peer is None:
+            raise Unanswered(f"node {self._name} is not reached: {self._error or 'it does not run'}")
+        return await self._questions.ask(self.peer, what, about)
+
+    def received(self, kind: Type, payload: memoryview) -> None:
+        """See link_peer.Receiver."""
+        if kind is not Type.ANSWER:
+            raise LinkError(f"message {kind.name} is not due from a node that is asked")
+        if self.peer is not None:
+            self._questions.received(self.peer, kind, payload)
+
+    def ended(self, error: Exception | None) -> None:
+        """See link_peer.Receiver."""
+        self.peer = None
+        self._questions.ended()
+        if not self._is_stopped:
+            self._note(str(error or "it closed the link"))
+        self._ended.set()
+
+    def stop(self) -> None:
+        """The node is gone, or is found elsewhere."""
+        self._is_stopped = True
+        self._running.cancel()
+        self._questions.ended()
+        if self.peer is not None:
+            self.peer.close()
+            self.peer = None
+        self._changed.set()
+
+
+async def _nothing(what: str, about: dict[str, Any]) -> dict[str, Any]:
+    raise LinkError(f"nobody asks {what} over this link")
+
+
+class _Asked:
+    """A link over which another node asks (link_peer.Receiver)."""
+
+    def __init__(self, peer: LinkPeer, questions: Questions) -> None:
+        self._peer = peer
+        self._questions = questions
+
+    def received(self, kind: Type, payload: memoryview) -> None:
+        """See link_peer.Receiver."""
+        if kind is not Type.QUESTION:
+            raise LinkError(f"message {kind.name} is not due from a node that asks")
+        self._questions.received(self._peer, kind, payload)
+
+    def ended(self, error: Exception | None) -> None:
+        """See link_peer.Receiver."""
+        self._questions.ended()
+
+
+class _Dialling:
+    """The handshake of a link that this node makes (link_peer.Receiver)."""
+
+    def __init__(self, peer: LinkPeer) -> None:
+        self._peer = peer
+        self._handshake: FollowerHandshake | None = None
+        self._has_proven = False
+        self._leader: asyncio.Future[Leader] = asyncio.get_running_loop().create_future()
+        peer.receiver = self
+
+    async def shake(self, handshake: FollowerHandshake) -> Leader:
+        """Who is there; from then on messages wait for another receiver."""
+        self._handshake = handshake
+        self._send(handshake.hello())
+        return await self._leader
+
+    def received(self, kind: Type, payload: memoryview) -> None:
+        """See link_peer.Receiver."""
+        if self._handshake is None or self._leader.done():
+            raise HandshakeError("a message came that was not due")
+        said = Message(kind, bytes(payload))
+        if not self._has_proven:
+            self._has_proven = True
+            try:
+                proof = self._handshake.answer_hello(said, reign=NOBODY, followed_epoch=0, led=False, uri="")
+            except HandshakeDeclined as declined:
+                self._send(declined.answer)
+                raise
+            self._send(proof)
+            return
+        leader = self._handshake.take_welcome(said)
+        self._peer.is_trusted = True
+        self._peer.hold()
+        self._leader.set_result(leader)
+
+    def _send(self, said: Message) -> None:
+        self._peer.write(message(Type(said.type), said.payload))
+
+    def ended(self, error: Exception | None) -> None:
+        """See link_peer.Receiver."""
+        if not self._leader.done():
+            self._leader.set_exception(error or HandshakeError("it closed the link"))

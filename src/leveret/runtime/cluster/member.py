@@ -1,0 +1,265 @@
+"""This process as a member of a cluster: it enters, follows what the others do, and leaves.
+
+**Entering.** The lease first, then all that etcd holds; then the node is announced without an address: from here on
+no other takes over what it leads, and nobody waits for it yet. The first node of all founds the cluster with the
+definitions it has: it holds the pen until they are stored, and with them the cluster's id. A node is built from what
+etcd says, its own definitions log being what it knew when it stopped. Then it is announced with its address: from
+here on a declare anywhere waits until this node has it.
+
+**Being lost.** Without its lease a node promises nothing (`Fence`), and is built anew from the start by who runs it
+(roles).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import leveret
+from leveret.config import Config
+from leveret.core.cluster import Changed, ClusterState, Event, Keys, Member, Presence, encode
+from leveret.core.election import Put, Transaction
+from leveret.core.placing import Surroundings
+from leveret.model.errors import LeveretError, PreconditionFailed
+from leveret.runtime.cluster.pen import PenKeeper
+from leveret.runtime.cluster.store import ClusterStore
+from leveret.storage.state_file import StateFile
+
+logger = logging.getLogger(__name__)
+
+STATE_FILE: Final = "cluster.json"
+_ID_BYTES: Final = 12
+_INCARNATION_BYTES: Final = 9
+_ASK_AGAIN_S: Final = 0.05
+
+Answer = Callable[[str, str, Any], Awaitable[Any]]
+"""(node that asks, what, about) -> what was found."""
+
+
+class Links(Protocol):
+    """The other nodes; runtime.cluster.links.MemberLinks."""
+
+    async def ask(self, node: str, what: str, about: Any) -> Any:
+        """What another node answers. Raises LeveretError."""
+
+
+class ClusterMember:
+    """See the module.
+
+    Attributes:
+        state: what etcd held, as far as it was taken.
+        store: etcd.
+        pen: fetches the pen.
+        is_founder: whether this node is the first there ever was.
+        incarnation: of this run.
+        node_id: of its data.
+        http_uri: where this node's management is found; known when that listens.
+    """
+
+    def __init__(self, config: Config, data_dir: Path, node_id: str, on_lost: Callable[[str], None]) -> None:
+        """Enter nothing yet; `on_lost` is told when this node must begin anew."""
+        self.state = ClusterState(Keys.under(config.etcd.prefix))
+        self.is_founder = False
+        self.incarnation = secrets.token_urlsafe(_INCARNATION_BYTES)
+        self.http_uri = ""
+        self._config = config
+        self._data_dir = data_dir
+        self.node_id = node_id
+        self._on_lost = on_lost
+        self._file = StateFile(data_dir / STATE_FILE)
+        self._started_at_ms = time.time_ns() // 1_000_000
+        self._taker: Callable[[list[Changed]], None] | None = None
+        self._pending: list[Changed] = []
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._links: Links | None = None
+        self._founding = ExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.store = ClusterStore(config, self._take_events, self.lost)
+        self.pen = PenKeeper(self.store, self.state, self.name)
+
+    @property
+    def name(self) -> str:
+        """This node's."""
+        return self._config.node_name
+
+    # -- entering and leaving -----------------------------------------------------------------
+
+    async def enter(self) -> None:
+        """Be one of the cluster's nodes, or its first; others know that this one runs when this returns.
+
+        Raises:
+            LeveretError: etcd does not answer, or this node cannot be one of that cluster; says what to do.
+        """
+        remembered = self._file.load().get("cluster_id", "")
+        await self.store.start()
+        await self.store.announce(self._presence(""))
+        self._spawn(self.pen.run())
+        if not self.state.cluster_id:
+            if remembered:
+                raise PreconditionFailed(
+                    f"this node belongs to cluster {remembered}, and etcd below {self.state.keys.prefix} has none: "
+                    "restore etcd's data, or see that cluster.etcd.endpoints and cluster.etcd.prefix are right"
+                )
+            await self.pen.fetched()
+            self.is_founder = not self.state.cluster_id
+            if self.is_founder:
+                # Until what this node has is stored: then the others find a cluster to join.
+                self._founding.enter_context(self.pen.pinned())
+        self._check_identity(remembered)
+
+    def _check_identity(self, remembered: str) -> None:
+        """Refuse to mix what does not belong together."""
+        state, me = self.state, self.name
+        held = state.members.get(me)
+        if remembered and remembered != state.cluster_id:
+            raise PreconditionFailed(
+                f"this node belongs to cluster {remembered}, and etcd below {state.keys.prefix} has cluster "
+                f"{state.cluster_id}: see cluster.etcd.endpoints and cluster.etcd.prefix, or start with another data "
+                "directory"
+            )
+        if held is not None and held.node_id != self.node_id:
+            raise PreconditionFailed(
+                f"the cluster has another node '{me}': give this one another node_name, or, if it replaces that one, "
+                f"run leveretctl forget_cluster_node {me} on a node of the cluster first"
+            )
+        if held is None and remembered:
+            raise PreconditionFailed(
+                f"node '{me}' was taken out of cluster {remembered}: to join it again start with an empty data "
+                "directory"
+            )
+        has_data = (self._data_dir / "definitions").exists()
+        if not self.is_founder and held is None and has_data:
+            raise PreconditionFailed(
+                f"{self._data_dir} has definitions of its own, and cluster {state.cluster_id} has others: to join, "
+                "start with an empty data directory"
+            )
+
+    async def joined(self) -> None:
+        """This node has all definitions, or founded the cluster with its own: it is a member from now on.
+
+        Raises:
+            LeveretError: etcd does not answer.
+        """
+        keys, puts = self.state.keys, []
+        cluster_id = self.state.cluster_id or secrets.token_hex(_ID_BYTES)
+        if self.is_founder:
+            puts.append(Put(keys.cluster, encode(cluster_id)))
+        if self.name not in self.state.members:
+            member = Member(self.name, self.node_id, self._started_at_ms)
+            puts.append(Put(keys.member(self.name), encode(member)))
+        # What it is part of must be known here before it is: a node that came back without it would found another.
+        self._file.save({"cluster_id": cluster_id})
+        if puts:
+            await self.store.transact(Transaction((), tuple(puts)))
+        self._founding.close()
+
+    async def serve(self, links: Links, uri: str) -> None:
+        """Other nodes reach this one here: they wait for it from now on."""
+        self._links = links
+        await self.store.announce(self._presence(uri))
+
+    async def leave(self) -> None:
+        """End: whoever waits for this node need not any more."""
+        for task in self._tasks:
+            task.cancel()
+        for _, waits in self._waiting:
+            waits.cancel()
+        self._links = None
+        await self.store.stop()
+
+    def lost(self, reason: str) -> None:
+        """This node must begin anew."""
+        logger.error("cluster_left reason=%s action=begin_anew", reason)
+        self._on_lost(reason)
+
+    def _presence(self, uri: str) -> Presence:
+        return Presence(
+            incarnation=self.incarnation,
+            uri=uri,
+            http_uri=self.http_uri,
+            started_at_ms=self._started_at_ms,
+            version=leveret.__version__,
+        )
+
+    def _spawn(self, work: Any) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+    # -- what happens -------------------------------------------------------------------------
+
+    def _take_events(self, events: list[Event], revision: int) -> None:
+        changes = self.state.apply(events, revision)
+        self._pending += changes
+        if self._taker is not None:
+            self._hand_on(self._taker)
+
+    def take_with(self, taker: Callable[[list[Changed]], None]) -> None:
+        """Hand on what happens from now on, beginning with what has happened since `pending` was asked last."""
+        self._taker = taker
+        self._hand_on(taker)
+
+    def pending(self) -> list[Changed]:
+        """What has happened so far and was handed to nobody, once."""
+        pending, self._pending = self._pending, []
+        return pending
+
+    def _hand_on(self, taker: Callable[[list[Changed]], None]) -> None:
+        taker(self.pending())
+        revision = self.state.revision
+        due = [waits for at, waits in self._waiting if at <= revision]
+        self._waiting = [(at, waits) for at, waits in self._waiting if at > revision]
+        for waits in due:
+            if not waits.done():
+                waits.set_result(None)
+        self.pen.look()
+
+    async def has_taken(self, revision: int) -> None:
+        """Wait until all up to a revision has been handed on."""
+        if self._taker is None or self.state.revision < revision:
+            waits: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((revision, waits))
+            await waits
+
+    # -- the others ---------------------------------------------------------------------------
+
+    def around(self) -> Surroundings:
+        """The cluster as it is known now."""
+        alive = self.state.alive
+        if self.name not in alive:
+            alive = alive | {self.name: self._presence("")}
+        members = self.state.names
+        if self.name not in members:
+            members = [*members, self.name]
+        return Surroundings(self.name, self.incarnation, members, alive, _shuffled)
+
+    async def ask(self, node: str, what: str, about: Any) -> Any:
+        """What another node answers.
+
+        Raises:
+            LeveretError: it does not.
+        """
+        if self._links is None:
+            raise LeveretError("this node is not in the cluster")
+        return await self._links.ask(node, what, about)
+
+    async def all_have(self, revision: int) -> None:
+        """Wait until every other node that serves has taken a revision; one that falls silent, until its lease ends."""
+        others = [name for name, presence in self.state.alive.items() if name != self.name and presence.uri]
+        await asyncio.gather(*(self._has(name, revision) for name in others))
+
+    async def _has(self, name: str, revision: int) -> None:
+        while (presence := self.state.alive.get(name)) is not None and presence.uri:
+            with suppress(LeveretError):
+                await self.ask(name, "applied", {"revision": revision})
+                return
+            await asyncio.sleep(_ASK_AGAIN_S)
+
+
+def _shuffled(nodes: Sequence[str]) -> list[str]:
+    return random.sample(list(nodes), len(nodes))

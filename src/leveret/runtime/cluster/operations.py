@@ -1,0 +1,263 @@
+"""What an operator sees of a cluster at one of its nodes, and does there (management.node.ClusterOperations)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from leveret.core.cluster import Placement, placement_write
+from leveret.core.election import Delete, Transaction
+from leveret.core.mirroring import stopped_successor
+from leveret.core.placing import QueuePlacement, led_when_started
+from leveret.core.remote_queue import RemoteQueue
+from leveret.core.validation import CLASSIC, QUORUM, STREAM, queue_type
+from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed
+from leveret.runtime.cluster.coordinator import Coordinator
+from leveret.runtime.cluster.placing import QueueKey, log_of
+from leveret.runtime.mirroring.stream import State
+
+_NOT_MIRRORED: Final = "not_mirrored"
+_KINDS: Final = (CLASSIC, QUORUM, STREAM)
+
+
+class Operations:
+    """See the module."""
+
+    is_member: Final = True
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        """Of the node that this one coordinates."""
+        self._coordinator = coordinator
+        self._member = coordinator.member
+        self._is_rebalancing = False
+
+    @property
+    def name(self) -> str:
+        """See ClusterOperations."""
+        return self._member.name
+
+    def members(self) -> Sequence[str]:
+        """See ClusterOperations."""
+        return self._member.around().members
+
+    def alive(self) -> Collection[str]:
+        """See ClusterOperations."""
+        return self._member.around().alive
+
+    def status(self) -> dict[str, Any]:
+        """See ClusterOperations."""
+        state, store = self._member.state, self._member.store
+        etcd = store.status()
+        connected = self._coordinator.links.connected()
+        cut_off = [
+            name
+            for name, presence in state.alive.items()
+            if name != self.name and presence.uri and name not in connected
+        ]
+        return {
+            "cluster_id": state.cluster_id,
+            "state": "member" if store.holds_lease_now() else "suspended",
+            "members": [self._row(name, connected) for name in self.members()],
+            "pen": state.pen,
+            "has_pen": self._member.pen.is_here,
+            "lease_s": (etcd["lease_left_ms"] or 0) / 1000,
+            "revision": state.revision,
+            "etcd": {
+                "endpoints": etcd["endpoints"],
+                "endpoint": etcd["endpoint"],
+                "error": etcd["last_error"],
+            },
+            "partitions": {self.name: cut_off} if cut_off else {},
+        }
+
+    def _row(self, name: str, connected: Collection[str]) -> dict[str, Any]:
+        state = self._member.state
+        member, presence = state.members.get(name), state.alive.get(name)
+        return {
+            "name": name,
+            "alive": presence is not None,
+            "joined_at_ms": member.joined_at_ms if member is not None else None,
+            "uri": presence.uri if presence is not None else None,
+            "http_uri": presence.http_uri if presence is not None else None,
+            "started_at_ms": presence.started_at_ms if presence is not None else None,
+            "version": presence.version if presence is not None else None,
+            "connected": (name == self.name or name in connected) if presence is not None else None,
+        }
+
+    def placement(self, key: tuple[str, ...]) -> QueuePlacement:
+        """See ClusterOperations."""
+        queue_key = (key[0], key[1])
+        placement = self._coordinator.placing.known(queue_key)
+        if placement is None:
+            return QueuePlacement(self.name)
+        alive = self._member.state.alive
+        queue = self._coordinator.queue(queue_key)
+        state = "running" if placement.leader in alive else "down"
+        if state == "running" and self._coordinator.is_synchronising(queue_key):
+            state = "syncing"
+        return QueuePlacement(
+            leader=placement.leader,
+            mirrors=tuple(node for node in placement.mirrors if node in alive),
+            synchronised_mirrors=tuple(node for node in placement.synchronised if node in alive),
+            recoverable_mirrors=(*placement.mirrors, *placement.stopped),
+            is_mirrored=queue is not None and self._coordinator.placing.policy(queue.definition).is_mirrored,
+            state=state,
+            term=placement.term,
+        )
+
+    def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:
+        """See ClusterOperations."""
+        placement = self._coordinator.placing.known((key[0], key[1]))
+        if placement is None or placement.leader != self.name:
+            return []
+        return [_mirror_state(row) for row in self._coordinator.sources.rows(log_of(placement))]
+
+    # -- other nodes --------------------------------------------------------------------------
+
+    async def ask(self, node: str, what: str, about: Any) -> Any:
+        """See ClusterOperations."""
+        return await self._member.ask(node, what, about)
+
+    def answer_with(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
+        """See ClusterOperations."""
+        self._coordinator.answer_management = answer
+
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        """See ClusterOperations."""
+        with self._member.pen.pinned():
+            await self._member.pen.fetched()
+            yield
+
+    # -- queues -------------------------------------------------------------------------------
+
+    async def sync_queue(self, vhost: str, name: str) -> None:
+        """See ClusterOperations."""
+        self._coordinator.sources.synchronise(self._mirrored_here(vhost, name))
+
+    async def cancel_sync_queue(self, vhost: str, name: str) -> None:
+        """See ClusterOperations."""
+        self._coordinator.sources.cancel_synchronise(self._mirrored_here(vhost, name))
+
+    def _mirrored_here(self, vhost: str, name: str) -> str:
+        """The name of the queue's log."""
+        queue = self._coordinator.queue((vhost, name))
+        placement = self._coordinator.placing.known((vhost, name))
+        if queue is None or placement is None:
+            raise NotFound(f"no queue '{name}' in vhost '{vhost}'")
+        if placement.leader != self.name:
+            raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' is led by {placement.leader}")
+        if not self._coordinator.placing.policy(queue.definition).is_mirrored:
+            raise PreconditionFailed(_NOT_MIRRORED)
+        return log_of(placement)
+
+    async def rebalance(self, kind: str, vhost_pattern: str, queue_pattern: str) -> list[dict[str, Any]]:
+        """See ClusterOperations: each node moves what it leads too much of, asked by this one."""
+        try:
+            vhosts, queues = re.compile(vhost_pattern), re.compile(queue_pattern)
+        except re.error as error:
+            raise InvalidCommand(f"not a regular expression: {error}") from None
+        if self._is_rebalancing:
+            raise PreconditionFailed("a rebalance is under way")
+        self._is_rebalancing = True
+        try:
+            await self._move_some(kind, vhosts, queues)
+        finally:
+            self._is_rebalancing = False
+        counts = self._led(lambda key: True)
+        return [{"node": node, **{each: counts[node, each] for each in _KINDS}} for node in self.members()]
+
+    def _led(self, chosen: Callable[[QueueKey], bool]) -> Counter[tuple[str, str]]:
+        counts: Counter[tuple[str, str]] = Counter()
+        for key, (placement, _) in self._member.state.placements.items():
+            queue = self._coordinator.queue(key)
+            if queue is not None and chosen(key):
+                counts[placement.leader, queue_type(queue.definition.arguments)] += 1
+        return counts
+
+    async def _move_some(self, kind: str, vhosts: re.Pattern[str], queues: re.Pattern[str]) -> None:
+        """From the node that leads most to a synchronised mirror that leads fewer, as long as that evens them out."""
+
+        def chosen(key: QueueKey) -> bool:
+            queue = self._coordinator.queue(key)
+            return (
+                queue is not None
+                and vhosts.search(key[0]) is not None
+                and queues.search(key[1]) is not None
+                and (kind == "all" or queue_type(queue.definition.arguments) == kind)
+            )
+
+        led: Counter[str] = Counter({node: 0 for node in self.alive()})
+        keys = [key for key in self._member.state.placements if chosen(key)]
+        for key in keys:
+            led[self._member.state.placements[key].placement.leader] += 1
+        for key in keys:
+            placement = self._member.state.placements[key].placement
+            fewest = min(placement.synchronised, key=lambda node: (led[node], node), default="")
+            if fewest and led[placement.leader] > led[fewest] + 1:
+                await self.ask_to_move(key, placement, fewest)
+                led[placement.leader] -= 1
+                led[fewest] += 1
+
+    async def ask_to_move(self, key: QueueKey, placement: Placement, to: str) -> None:
+        """Have a queue led by another node, which has all of it."""
+        about = {"vhost": key[0], "name": key[1], "to": to}
+        if placement.leader == self.name:
+            await self._coordinator.answer(self.name, "move", about)
+        else:
+            await self.ask(placement.leader, "move", about)
+
+    # -- nodes --------------------------------------------------------------------------------
+
+    async def forget_node(self, name: str) -> list[dict[str, Any]]:
+        """See ClusterOperations."""
+        state = self._member.state
+        if name not in state.members:
+            raise NotFound(f"The node '{name}' is not in the cluster")
+        if name == self.name:
+            raise PreconditionFailed("a node cannot forget itself: run this on another one")
+        if name in state.alive:
+            raise PreconditionFailed(f"node '{name}' is running: stop it first")
+        rows: list[dict[str, Any]] = []
+        async with self.changing():
+            for key, (placement, _) in list(state.placements.items()):
+                if placement.leader == name:
+                    rows.append(await self._lead_without(name, key, placement))
+        keys = state.keys
+        gone = Transaction((state.unchanged(keys.alive(name)),), (Delete(keys.member(name)),))
+        if await self._member.store.transact(gone) is None:
+            raise PreconditionFailed(f"node '{name}' has started meanwhile")
+        return rows
+
+    async def _lead_without(self, name: str, key: QueueKey, placement: Placement) -> dict[str, Any]:
+        """A stopped mirror leads the queue once it starts; without one the queue is gone."""
+        state = self._member.state
+        leader = stopped_successor((*placement.mirrors, *placement.stopped), name, state.alive)
+        queue = self._coordinator.queue(key)
+        if leader is not None:
+            after = led_when_started(placement, leader)
+            conditions = (
+                state.unchanged(state.keys.placement(*key)),
+                state.unchanged(state.keys.alive(name)),
+            )
+            write = placement_write(state.keys, key, after)
+            if await self._member.store.transact(Transaction(conditions, (write,))) is None:
+                raise LeveretError(f"queue '{key[1]}' in vhost '{key[0]}' is being placed anew: try again")
+        elif isinstance(queue, RemoteQueue):
+            self._coordinator.delete_queue(queue)
+        return {"vhost": key[0], "name": key[1], "leader": leader}
+
+    async def join(self, node: str) -> bool:
+        """See ClusterOperations: this node is a member already."""
+        if node not in self._member.state.members:
+            raise NotFound(f"node '{node}' is no member of the cluster at {self._member.state.keys.prefix}")
+        return False
+
+
+def _mirror_state(row: dict[str, Any]) -> dict[str, Any]:
+    """As operators know it."""
+    states = {State.LIVE: "synchronised", State.SYNCHRONISING: "syncing", State.JOINING: "syncing"}
+    return row | {"state": states.get(row["state"], "unsynchronised")}

@@ -1,0 +1,148 @@
+"""Fetches the pen for this node, and gives it away: who has it may change definitions (core.pen).
+
+It is a key in etcd, bound to the holder's lease. It has arrived once its key is in the events that this node has
+taken: then all that others changed before is known here. It is given away when another node wants it and nothing of
+this node's changes is on its way; a node that still has work asks for it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from leveret.core.cluster import ClusterState, encode
+from leveret.core.election import Delete, Put, Transaction, Unchanged
+from leveret.core.pen import Pen
+from leveret.model.errors import LeveretError
+from leveret.runtime.cluster.store import ClusterStore
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.1
+
+
+class PenKeeper:
+    """See the module.
+
+    Attributes:
+        is_here: whether this node holds it, and has told the broker so.
+    """
+
+    def __init__(
+        self,
+        store: ClusterStore,
+        state: ClusterState,
+        me: str,
+    ) -> None:
+        """Nobody here wants it yet."""
+        self.is_here = False
+        self._store = store
+        self._state = state
+        self._pen = Pen()
+        self._me = me
+        self._is_busy: Callable[[], bool] = lambda: False
+        self._on_arrived: Callable[[], None] = lambda: None
+        self._key = state.keys.pen
+        self._wanted_key = state.keys.pen_wanted(me)
+        self._wants = False
+        self._taken_at = 0
+        self._pins = 0
+        self._waiting: list[asyncio.Future[None]] = []
+        self._wake = asyncio.Event()
+        self.serve(self._pen)
+
+    def serve(
+        self,
+        pen: Pen,
+        is_busy: Callable[[], bool] = lambda: False,
+        on_arrived: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Fetch it for this broker; `is_busy` while changes are on their way; `on_arrived` after what was put off."""
+        self._pen, self._is_busy, self._on_arrived = pen, is_busy, on_arrived
+        pen.is_here = self.is_here
+        pen.on_wanted = self.want
+
+    def want(self) -> None:
+        """Somebody here waits for it."""
+        self._wants = True
+        self._wake.set()
+
+    def look(self) -> None:
+        """Who has it, who wants it, or whether this node is busy, may have changed."""
+        self._arrive_if_due()
+        self._wake.set()
+
+    def wrote(self) -> bool:
+        """Whether definitions that change now, by what etcd tells, are this node's own changes."""
+        return bool(self._taken_at) and self._state.pen_modified == self._taken_at
+
+    async def fetched(self) -> None:
+        """Wait until it is here."""
+        if not self.is_here:
+            waits: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waits)
+            self.want()
+            await waits
+
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """It stays here as long as this lasts."""
+        self._pins += 1
+        try:
+            yield
+        finally:
+            self._pins -= 1
+            self.look()
+
+    async def run(self) -> None:
+        """Fetch and give away, for ever."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._step()
+            except LeveretError as error:
+                logger.warning("pen_not_moved error=%s", error)
+                await asyncio.sleep(_RETRY_S)
+                self._wake.set()
+
+    async def _step(self) -> None:
+        if self.is_here:
+            if self._state.pen_wanted - {self._me} and not self._pins and not self._is_busy():
+                await self._give_away()
+        elif self._wants and not self._taken_at:
+            if self._state.pen is None:
+                await self._take()
+            elif self._me not in self._state.pen_wanted:
+                put = Put(self._wanted_key, encode(self._me), leased=True)
+                await self._store.transact(Transaction((), (put,)))
+
+    async def _take(self) -> None:
+        free = self._state.unchanged(self._key)
+        writes = (Put(self._key, encode(self._me), leased=True), Delete(self._wanted_key))
+        revision = await self._store.transact(Transaction((free,), writes))
+        if revision is not None:
+            self._taken_at = revision
+            self._arrive_if_due()
+
+    def _arrive_if_due(self) -> None:
+        if self.is_here or not self.wrote():
+            return
+        self.is_here, self._wants = True, False
+        self._pen.arrived()
+        waiting, self._waiting = self._waiting, []
+        for waits in waiting:
+            if not waits.done():
+                waits.set_result(None)
+        self._on_arrived()
+        self._wake.set()
+
+    async def _give_away(self) -> None:
+        self.is_here = self._pen.is_here = False
+        await self._store.transact(Transaction((Unchanged(self._key, self._taken_at),), (Delete(self._key),)))
+        self._taken_at = 0
+        if self._pen.has_work or self._waiting:
+            self.want()

@@ -1,0 +1,435 @@
+"""Sees to it that each queue is where it should be, and that etcd says so.
+
+One task, which looks at queues that are *due*: when a node came or went, a policy changed, a mirror caught up or fell
+behind, or a record was written. What it does for a queue depends on who leads it by the record:
+
+- this node: its mirrors are as the policy says, and as synchronised as they are (`core.placing.following`). Promises
+  wait for those in the old record and in the new one from before it is written until it is known to stand.
+- a node that does not run: the successor writes itself in, on condition that neither the record nor the leader's
+  absence has changed meanwhile. Only the record makes it the leader: a second candidate, or the leader that came
+  back, fails.
+- another node: this one copies the log if the record names it, and keeps its copy as long as it is named at all.
+
+A write that fails, or of which nothing is known, is followed by another look: the record itself says what became of
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from leveret.config.cluster import Cluster
+from leveret.core.broker import Broker
+from leveret.core.cluster import ClusterState, Placement, placement_write
+from leveret.core.election import Transaction, Unchanged
+from leveret.core.leader_location import Nodes, leader_location, locator
+from leveret.core.mirror_policy import NOT_MIRRORED, MirrorPolicy, mirror_policy
+from leveret.core.mirroring import Promotion, successor
+from leveret.core.placing import (
+    Surroundings,
+    first,
+    following,
+    handed_over,
+    is_lost,
+    led_after_asking,
+    promotion,
+    taken_over,
+)
+from leveret.core.validation import CLASSIC, queue_type
+from leveret.model import definitions as d
+from leveret.model.errors import LeveretError
+from leveret.runtime.cluster.store import ClusterStore
+from leveret.runtime.log_home import directory_of
+
+logger = logging.getLogger(__name__)
+
+QueueKey = tuple[str, str]
+
+_AT_ONCE: Final = 40
+"""Queues whose records one transaction writes."""
+_LOOKED_AT: Final = 500
+"""Queues that are looked at before the loop may do something else."""
+_MOVES_AT_ONCE: Final = 32
+_RETRY_S: Final = 0.1
+
+
+def log_of(placement: Placement) -> str:
+    """What the log of a placed queue is called in every node's tree."""
+    return f"queues/{directory_of(placement.epoch)}"
+
+
+class Write(NamedTuple):
+    """A record to be written, on condition that the one before stands."""
+
+    key: QueueKey
+    before: Placement
+    after: Placement
+
+
+class Hands(Protocol):
+    """Who does at this node what the records say."""
+
+    def ready(self, key: QueueKey) -> frozenset[str]:
+        """Mirrors of a queue that is led here which have all of it, and are told of each change."""
+
+    def expect(self, key: QueueKey, *sets: frozenset[str], then: Callable[[], None] | None = None) -> None:
+        """Confirms of a queue that is led here wait for these mirrors from now on, for each set.
+
+        `then` is called when they have all that may have been confirmed before.
+        """
+
+    async def follow(self, key: QueueKey, placement: Placement | None) -> None:
+        """Lead, mirror or stand in for the queue, as the record says; None: it is gone."""
+
+    def lead_by(self, key: QueueKey, policy: MirrorPolicy) -> None:
+        """The policy of a queue that is led here may be another one."""
+
+    async def end_of(self, node: str, placement: Placement) -> tuple[int, int]:
+        """Epoch of the last chunk that a node has of a queue's log, and the offset behind it; (0, 0) for nothing.
+
+        Raises:
+            LeveretError: it does not say.
+        """
+
+    async def give_to(self, key: QueueKey, node: str, recorded: frozenset[str]) -> None:
+        """Serve the queue no more, and return when the node, and all that are recorded, have all of it.
+
+        Raises:
+            LeveretError: it does not come to have it.
+        """
+
+    def take_back(self, key: QueueKey) -> None:
+        """Serve it again: the record could not be changed."""
+
+
+class Placing:
+    """See the module.
+
+    Attributes:
+        fresh: where queues are to be that were declared here and are not recorded yet.
+        is_held: whether nothing is to be changed of queues that are led here, as the node stops.
+    """
+
+    def __init__(
+        self,
+        settings: Cluster,
+        store: ClusterStore,
+        state: ClusterState,
+        broker: Broker,
+        hands: Hands,
+        around: Callable[[], Surroundings],
+        log: Callable[[QueueKey, str], None],
+    ) -> None:
+        """Nothing is due. `log` says something of a mirrored queue."""
+        self.fresh: dict[QueueKey, Placement] = {}
+        self.is_held = False
+        self._settings = settings
+        self._store = store
+        self._state = state
+        self._broker = broker
+        self._hands = hands
+        self._around = around
+        self._log = log
+        self._due: dict[QueueKey, None] = {}
+        self._expected: dict[QueueKey, frozenset[str]] = {}
+        self._changed: dict[QueueKey, None] = {}
+        self._wake = asyncio.Event()
+
+    # -- where queues are ---------------------------------------------------------------------
+
+    def placement_of(self, definition: d.Queue, exclusive: bool) -> Placement:
+        """Where a queue is; a new one is placed by its locator, and recorded with its definition."""
+        key = (definition.vhost, definition.name)
+        placed = self._state.placements.get(key)
+        if placed is not None and placed.placement.epoch == definition.epoch:
+            return placed.placement
+        found = self.fresh.get(key)
+        if found is None or found.epoch != definition.epoch:
+            leader = self._locate(definition, exclusive)
+            found = first(definition.epoch, leader, self._around(), exclusive=exclusive)
+            self.fresh[key] = found
+        return found
+
+    def _locate(self, definition: d.Queue, exclusive: bool) -> str:
+        around, settings = self._around(), self._settings
+        topology = self._broker.topologies[definition.vhost]
+        kind = queue_type(definition.arguments)
+        applied = topology.policies.for_queue(definition.name, kind).definition
+        strategy = locator(
+            definition.arguments,
+            applied,
+            queue_master_locator=settings.queue_master_locator,
+            queue_leader_locator=settings.queue_leader_locator,
+        )
+        serving = [name for name in around.members if name in around.alive and around.alive[name].uri]
+        led = Counter(placed.placement.leader for placed in self._state.placements.values())
+        nodes = Nodes(client=around.me, alive=serving or [around.me], led=led)
+        return leader_location(
+            strategy,
+            nodes,
+            lambda among: around.shuffle(among)[0],
+            policy=self.policy(definition, applied),
+            is_exclusive=exclusive,
+        )
+
+    def policy(self, definition: d.Queue, applied: Mapping[str, Any] | None = None) -> MirrorPolicy:
+        """What is said of a queue's mirrors. Queues that end with their node, and streams, have none."""
+        kind = queue_type(definition.arguments)
+        queue = self._broker.queues.get(definition.key)
+        if not definition.durable or kind != CLASSIC:
+            return NOT_MIRRORED
+        if applied is None:
+            applied = (
+                self._broker.topologies[definition.vhost].policies.for_queue(definition.name, kind).definition
+            )
+        return mirror_policy(
+            applied,
+            is_exclusive=queue is not None and queue.owner is not None,
+            batch_messages=self._settings.sync_batch_size,
+        )
+
+    def known(self, key: QueueKey) -> Placement | None:
+        """Where a queue is, or is about to be recorded to be."""
+        placed = self._state.placements.get(key)
+        return placed.placement if placed is not None else self.fresh.get(key)
+
+    def recorded(self, definition: d.Queue) -> Placement:
+        """The first record of a queue that was declared here."""
+        key = (definition.vhost, definition.name)
+        return self.fresh.get(key) or self._state.placements[key].placement
+
+    # -- what is due --------------------------------------------------------------------------
+
+    def changed(self, key: QueueKey) -> None:
+        """The record of a queue was written."""
+        self.fresh.pop(key, None)
+        self._expected.pop(key, None)
+        self._changed[key] = None
+        self._due[key] = None
+        self._wake.set()
+
+    def due(self, keys: Iterable[QueueKey]) -> None:
+        """Look at these queues again."""
+        self._due.update(dict.fromkeys(keys))
+        self._wake.set()
+
+    def node_changed(self, name: str) -> None:
+        """A node came or went: all queues that it has, or that are led here, may be concerned."""
+        me = self._around().me
+        self.due(
+            key
+            for key, (placement, _) in self._state.placements.items()
+            if placement.leader in (me, name) or name in placement.mirrors
+        )
+
+    def vhost_changed(self, vhost: str) -> None:
+        """Policies changed."""
+        self.due(key for key in self._state.placements if key[0] == vhost)
+
+    async def run(self) -> None:
+        """Do what is due, for ever."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._follow_records()
+                await self._write_records()
+            except LeveretError as error:
+                logger.warning("queues_not_placed error=%s action=retry", error)
+                await asyncio.sleep(_RETRY_S)
+                self._wake.set()
+
+    async def _follow_records(self) -> None:
+        while self._changed:
+            key = next(iter(self._changed))
+            del self._changed[key]
+            placed = self._state.placements.get(key)
+            await self._hands.follow(key, placed.placement if placed is not None else None)
+
+    async def _write_records(self) -> None:
+        due, self._due = self._due, {}
+        writes: list[Write] = []
+        moves: list[tuple[QueueKey, str]] = []
+        lost: list[QueueKey] = []
+        asks: list[tuple[QueueKey, Placement, Promotion]] = []
+        try:
+            for count, key in enumerate(due):
+                placed = self._state.placements.get(key)
+                queue = self._broker.queues.get(key)
+                if placed is not None and queue is not None:
+                    self._look_at(key, queue.definition, placed.placement, writes, moves, lost, asks)
+                if count % _LOOKED_AT == _LOOKED_AT - 1:
+                    await asyncio.sleep(0)
+            for key, placement, promoted in asks:
+                writes.append(Write(key, placement, await self._most_advanced(placement, promoted)))
+            await self._write(writes)
+            for key, node in moves:
+                await self.move(key, node)
+        except BaseException:
+            self._due = due | self._due
+            raise
+        self._delete(lost)
+
+    def _look_at(
+        self,
+        key: QueueKey,
+        definition: d.Queue,
+        placement: Placement,
+        writes: list[Write],
+        moves: list[tuple[QueueKey, str]],
+        lost: list[QueueKey],
+        asks: list[tuple[QueueKey, Placement, Promotion]],
+    ) -> None:
+        around = self._around()
+        policy = self.policy(definition)
+        if placement.leader == around.me:
+            if is_lost(placement, around.alive, durable=definition.durable):
+                lost.append(key)
+            elif not self.is_held:
+                self._hands.lead_by(key, policy)
+                after, move_to = following(placement, policy, self._hands.ready(key), around)
+                after = self._prepared(key, placement, after)
+                if after != placement:
+                    writes.append(Write(key, placement, after))
+                elif move_to:
+                    moves.append((key, move_to))
+        elif placement.leader not in around.alive:
+            promoted = promotion(placement, policy, around.alive)
+            if promoted.leader == around.me:
+                self._log(key, promoted.log)
+                if promoted.asks:
+                    asks.append((key, placement, promoted))
+                else:
+                    writes.append(Write(key, placement, taken_over(placement, promoted, around)))
+            elif (
+                promoted.leader is None
+                and self._is_first(around)
+                and is_lost(placement, around.alive, durable=definition.durable)
+            ):
+                lost.append(key)
+        elif self._is_first(around) and is_lost(placement, around.alive, durable=definition.durable):
+            lost.append(key)
+
+    async def _most_advanced(self, placement: Placement, promoted: Promotion) -> Placement:
+        """Of a queue whose confirms waited for a majority: who has most leads, as that has all that was confirmed.
+
+        The others come to be synchronised again as any mirror does.
+        """
+        around = self._around()
+        asked = (around.me, *promoted.asks)
+        answers = await asyncio.gather(*(self._hands.end_of(node, placement) for node in asked))
+        ends = dict(zip(asked, answers, strict=True))
+        best = max(asked, key=lambda node: ends[node])
+        equal = [node for node in asked if ends[node] == ends[best]]
+        return led_after_asking(placement, promoted, best, equal, around)
+
+    def _prepared(self, key: QueueKey, before: Placement, after: Placement) -> Placement:
+        """What may be written now: who is newly synchronised only once it has all that may have been confirmed before.
+
+        Who is not any more goes first: from then on nothing waits for it.
+        """
+        held, wanted = frozenset(before.synchronised), frozenset(after.synchronised)
+        if not wanted - held:
+            return after
+        if held - wanted:
+            kept = tuple(node for node in after.mirrors if node in held & wanted)
+            return msgspec.structs.replace(after, synchronised=kept)
+        if self._expected.get(key) == wanted:
+            return after
+
+        def has_all() -> None:
+            self._expected[key] = wanted
+            self.due([key])
+
+        self._hands.expect(key, held, wanted, then=has_all)
+        kept = tuple(node for node in after.mirrors if node in held)
+        return msgspec.structs.replace(after, synchronised=kept)
+
+    def _is_first(self, around: Surroundings) -> bool:
+        """Whether this node is the one that tidies up after others."""
+        return next((name for name in around.members if name in around.alive), "") == around.me
+
+    def _delete(self, keys: list[QueueKey]) -> None:
+        for key in keys:
+            queue = self._broker.queues.get(key)
+            if queue is not None:
+                logger.info("queue_gone_with_its_node vhost=%s queue=%s", *key)
+                self._broker.delete_when_writable(queue)
+
+    # -- writing ------------------------------------------------------------------------------
+
+    async def _write(self, writes: list[Write]) -> None:
+        for at in range(0, len(writes), _AT_ONCE):
+            await self._write_some(writes[at : at + _AT_ONCE])
+
+    async def _write_some(self, writes: list[Write]) -> None:
+        around, keys = self._around(), self._state.keys
+        conditions: dict[Unchanged, None] = {}
+        for key, before, _ in writes:
+            conditions[self._state.unchanged(keys.placement(*key))] = None
+            if before.leader != around.me:
+                conditions[Unchanged(keys.alive(before.leader), 0)] = None
+        puts = tuple(placement_write(keys, key, after) for key, _, after in writes)
+        if await self._store.transact(Transaction(tuple(conditions), puts)) is not None:
+            return
+        if len(writes) > 1:
+            # One of them is not as it was; the others may be.
+            for write in writes:
+                await self._write_some([write])
+        else:
+            # What came instead is on its way here.
+            asyncio.get_running_loop().call_later(_RETRY_S, self.due, [writes[0].key])
+
+    async def move(self, key: QueueKey, to: str) -> bool:
+        """Have another node lead a queue that is led here, which it has all of; whether it does."""
+        placed = self._state.placements.get(key)
+        around = self._around()
+        if placed is None or placed.placement.leader != around.me or to not in around.alive:
+            return False
+        self._log(key, f"Moving leader to {to}")
+        is_moved = False
+        try:
+            await self._hands.give_to(key, to, frozenset(placed.placement.synchronised))
+            held = self._state.placements.get(key)
+            if held is not None and held.placement.leader == around.me and to in around.alive:
+                conditions = (self._state.unchanged(self._state.keys.placement(*key)),)
+                write = placement_write(self._state.keys, key, handed_over(held.placement, to, around))
+                is_moved = await self._store.transact(Transaction(conditions, (write,))) is not None
+        finally:
+            # Where it is not known whether that was written, the next look at the record tells.
+            if not is_moved:
+                self._hands.take_back(key)
+                self.due([key])
+        return is_moved
+
+    async def leave(self) -> None:
+        """The node stops in order: have each queue that is led here led by whom its policy allows, if by anybody."""
+        self.is_held = True
+        around = self._around()
+        others = {name: presence for name, presence in around.alive.items() if name != around.me}
+        moves: list[tuple[QueueKey, str]] = []
+        for key, (placement, _) in list(self._state.placements.items()):
+            queue = self._broker.queues.get(key)
+            if placement.leader != around.me or queue is None:
+                continue
+            policy = self.policy(queue.definition)
+            promoted = successor(policy, placement.mirrors, placement.synchronised, others, is_graceful=True)
+            if promoted.log:
+                self._log(key, promoted.log)
+            if promoted.leader is not None:
+                moves.append((key, promoted.leader))
+        at_once = asyncio.Semaphore(_MOVES_AT_ONCE)
+
+        async def move(key: QueueKey, to: str) -> None:
+            async with at_once:
+                with suppress(LeveretError):
+                    await self.move(key, to)
+
+        await asyncio.gather(*(move(key, to) for key, to in moves))

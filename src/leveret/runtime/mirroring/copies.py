@@ -1,0 +1,361 @@
+"""The mirror's end of all mirroring: copies of logs that other nodes lead, kept in this node's own tree.
+
+    mirror(name, leader)    copy that log from that node, from now on
+    await release(name)     stop, and keep what is here: it is to be led here, or nobody leads it now
+    await discard(name)     stop, and delete what is here
+
+A log that is led here is none of these, and no link ever touches it. What is here and not its leader's is set aside
+before anything is cut (storage.divergent).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from leveret.model.errors import Corrupt, LeveretError, StorageError
+from leveret.runtime.commit import GroupCommit
+from leveret.runtime.mirroring.copy_link import CopyLink, Dial
+from leveret.runtime.mirroring.head_piece import pieces_directory, remove_directory
+from leveret.runtime.mirroring.mirror_copy import MirrorCopy
+from leveret.runtime.replication.applier import Applier
+from leveret.storage.divergent import SetAside
+from leveret.storage.divergent_report import DIRECTORY
+from leveret.storage.log import Log, has_segments
+from leveret.storage.tree import Tree
+from leveret.wire import link as wire
+from leveret.wire.chunk import Chunk
+from leveret.wire.link import Change, Held, Kind
+
+logger = logging.getLogger(__name__)
+
+
+
+class Ends(NamedTuple):
+    """What is here of a log.
+
+    Attributes:
+        epoch: of its last chunk, 0 for none.
+        first_offset, next_offset: from where, and up to where.
+        last: the header of its last chunk, empty for none.
+    """
+
+    epoch: int
+    first_offset: int
+    next_offset: int
+    last: bytes
+
+
+class _Kept:
+    """applier.Aside: what is to go aside is there already."""
+
+    def add(self, path: str, at_offset: int = 0) -> object:
+        """Nothing is left to be done."""
+        return None
+
+
+class MirrorCopies:
+    """See the module; also what its links share, see copy_link.Copies.
+
+    Attributes:
+        commits, dial: the node's.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        commits: GroupCommit,
+        data_dir: Path,
+        dial: Dial,
+        *,
+        node: str,
+        name_of: Callable[[str], tuple[str, str] | None],
+        is_led: Callable[[str], bool],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        """Mirror nothing yet.
+
+        Args:
+            tree: the node's own; what is mirrored is open in it, as any log.
+            commits: make it durable.
+            data_dir: where what is divergent goes.
+            dial: see copy_link.Dial; called with the leader's name and "mirror".
+            node: this node's name.
+            name_of: a log's vhost and queue, by its name in the tree, for what is set aside.
+            is_led: whether this node leads the log of a name.
+            clock_ms: the time.
+        """
+        self.commits = commits
+        self.dial = dial
+        self._tree = tree
+        self._data_dir = data_dir
+        self._node = node
+        self._name_of = name_of
+        self._is_led = is_led
+        self._clock_ms = clock_ms
+        self._applier = Applier(tree, commits, _unheard)
+        self._copies: dict[str, MirrorCopy] = {}
+        self._links: dict[str, CopyLink] = {}
+        self._cursors: dict[str, int] = {}
+        self._serial = 0
+        self._asides = asyncio.Lock()
+
+    # -- what is mirrored ---------------------------------------------------------------------
+
+    def mirror(self, name: str, leader: str) -> None:
+        """Copy the log of that name from that node, from now on; also if it was copied from another one so far.
+
+        What is here of it already is kept as far as it is the leader's; what cannot be opened is put away.
+
+        Raises:
+            ValueError: it is led here.
+            StorageError: no log can have that name, or the disk refuses it.
+        """
+        if self._is_led(name) or leader == self._node:
+            raise ValueError(f"log {name} is led here: it cannot be mirrored from {leader}")
+        self._tree.path_of(name)
+        copy = self._copies.get(name)
+        if copy is not None and copy.leader == leader:
+            return
+        if copy is None:
+            self._open(name)
+            self._applier.forget(name)
+            copy = self._copies[name] = MirrorCopy(name, leader, self._tree, self.commits, self._fail)
+        else:
+            self._links[copy.leader].remove(name)
+            copy.leader, copy.is_accepting = leader, False
+        link = self._links.get(leader)
+        if link is None:
+            link = self._links[leader] = CopyLink(self, leader)
+        link.add(copy)
+
+    def _open(self, name: str) -> None:
+        directory = self._tree.path_of(name)
+        if name in self._tree.logs or not directory.exists() or not has_segments(directory):
+            return
+        try:
+            log = self._tree.log(directory).open(with_messages=False, sync=False)
+        except Corrupt as error:
+            at = datetime.fromtimestamp(self._clock_ms() / 1000, UTC)
+            place = self._data_dir / DIRECTORY / f"damaged-{at:%Y%m%dT%H%M%SZ}"
+            logger.error("damaged_mirror_put_away log=%s to=%s error=%s", name, place, error)
+            self._tree.put_away(name, place)
+            return
+        # What it tells that it has is on disk before it acks anything.
+        self.commits.appended(log)
+
+    async def release(self, name: str) -> None:
+        """Stop copying that log and keep it; when this returns, what was received is in it, durable, and it is closed.
+
+        Whoever leads it opens it as on a start.
+
+        Raises:
+            StorageError: the node stops.
+        """
+        copy = await self._stop(name)
+        if copy is not None:
+            await self.commits.settle()
+            self._close(copy)
+
+    async def discard(self, name: str) -> None:
+        """This node is not a mirror of that log any more: stop copying it, and delete what is here.
+
+        Raises:
+            ValueError: it is led here.
+            StorageError: the disk refuses it.
+        """
+        if self._is_led(name):
+            raise ValueError(f"log {name} is led here: it is not deleted as a mirror")
+        copy = await self._stop(name)
+        if name in self._copies:
+            return
+        if copy is not None:
+            copy.forget_pieces()
+        remove_directory(pieces_directory(self._tree.root, name))
+        self._cursors.pop(name, None)
+        self._applier.forget(name)
+        log = self._tree.log(self._tree.path_of(name))
+        self.commits.forget(log)
+        log.delete()
+
+    async def _stop(self, name: str) -> MirrorCopy | None:
+        copy = self._copies.pop(name, None)
+        if copy is not None:
+            copy.is_accepting = False
+            self._links[copy.leader].remove(name)
+            if copy.busy is not None:
+                await asyncio.wait([copy.busy])
+        return copy
+
+    def _close(self, copy: MirrorCopy) -> None:
+        """Have nothing of it in memory, unless it is mirrored again by now."""
+        copy.forget_pieces()
+        name = copy.name
+        if name in self._copies or self._is_led(name):
+            return
+        self._applier.forget(name)
+        log = self._tree.logs.pop(name, None)
+        if log is not None:
+            self.commits.forget(log)
+            log.close()
+
+    async def close(self) -> None:
+        """End every link; what is here stays as it is."""
+        for link in list(self._links.values()):
+            link.stop()
+        busy = [copy.busy for copy in self._copies.values() if copy.busy is not None]
+        if busy:
+            await asyncio.wait(busy)
+
+    # -- what is here -------------------------------------------------------------------------
+
+    def ends(self, name: str) -> Ends | None:
+        """What is here of a log that is not led here, mirrored or not; None for nothing.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        log = self._tree.logs.get(name)
+        if log is not None:
+            return _ends(log)
+        directory = self._tree.path_of(name)
+        if not directory.exists() or not has_segments(directory):
+            return None
+        found = Log(directory, epoch=0).open(with_messages=False, sync=False)
+        try:
+            return _ends(found)
+        finally:
+            found.close()
+
+    def cursor(self, name: str) -> int:
+        """Messages of that log before this offset may have been handed to consumers; 0 if nothing was heard of it."""
+        return self._cursors.get(name, 0)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a log that is mirrored: name, leader, connected, error, and up to where it is here."""
+        rows = []
+        for name, copy in sorted(self._copies.items()):
+            log, link = copy.log, self._links[copy.leader]
+            rows.append(
+                {
+                    "name": name,
+                    "leader": copy.leader,
+                    "connected": link.is_connected and copy.is_accepting,
+                    "error": copy.error or link.error,
+                    "first_offset": log.first_offset if log is not None else 0,
+                    "next_offset": log.next_offset if log is not None else 0,
+                }
+            )
+        return rows
+
+    # -- what links share: copy_link.Copies ---------------------------------------------------
+
+    def told(self, copy: MirrorCopy) -> wire.Copy:
+        """See copy_link.Copies."""
+        self._serial += 1
+        copy.serial, copy.is_accepting = self._serial, False
+        name, log = copy.name, copy.log
+        if log is None:
+            return wire.Copy(copy.serial, Held(name, 0, 0, b""), None)
+        piece = copy.piece()
+        head = piece.held(name) if piece is not None else None
+        return wire.Copy(copy.serial, self._applier.held(name, log), head)
+
+    def headers(self, name: str, before: int, count: int) -> list[bytes]:
+        """See copy_link.Copies."""
+        return self._applier.headers(name, before, count)
+
+    def drop_due(self) -> None:
+        """See copy_link.Copies."""
+        try:
+            self._applier.drop_due()
+        except StorageError as error:
+            logger.warning("mirror_not_dropped error=%s", error)
+
+    def idle(self, link: CopyLink) -> None:
+        """See copy_link.Copies."""
+        if self._links.get(link.node) is link:
+            del self._links[link.node]
+
+    def change(self, copy: MirrorCopy, change: Change) -> None:
+        """See copy_link.Copies."""
+        match change.kind:
+            case Kind.APPEND | Kind.DELETE:
+                self._applier.apply(change)
+            case Kind.CURSOR:
+                self._cursors[copy.name] = max(change.offset, self._cursors.get(copy.name, 0))
+            case Kind.DROP:
+                self._applier.apply(change)
+                copy.drop_pieces(change.offset)
+            case Kind.BEGIN:
+                copy.remove_pieces()
+                self._applier.apply(change)
+            case Kind.HEAD if change.chunk is not None:
+                copy.append_head(change.offset, change.chunk, change.octets)
+            case _:
+                copy.is_accepting = False
+                copy.busy = asyncio.get_running_loop().create_task(self._set_aside(copy, change))
+
+    async def _set_aside(self, copy: MirrorCopy, change: Change) -> None:
+        """What is divergent goes aside in a thread, then it is cut, then the leader is told what is left."""
+        try:
+            async with self._asides:
+                await self._keep_aside(copy, change)
+        except Exception as error:
+            # Whatever it is, it must not be tried again and again without a rest.
+            is_bug = not isinstance(error, LeveretError)
+            logger.error("mirror_not_set_aside log=%s error=%s", copy.name, error, exc_info=is_bug)
+            self._fail(copy, error)
+        finally:
+            # From here on it is not busy.
+            asyncio.get_running_loop().call_soon(self._tell_again, copy)
+
+    def _fail(self, copy: MirrorCopy, error: Exception) -> None:
+        if self._copies.get(copy.name) is copy:
+            self._links[copy.leader].fail(copy, error)
+
+    async def _keep_aside(self, copy: MirrorCopy, change: Change) -> None:
+        log = copy.log
+        if log is None:
+            return
+        at = change.offset if change.kind is Kind.CUT else log.first_offset
+        ends = _ends(log)
+        aside = SetAside(
+            self._data_dir,
+            at_ms=self._clock_ms(),
+            from_epoch=ends.epoch,
+            to_epoch=copy.epoch,
+            node_id=self._node,
+            leader_id=copy.leader,
+            leader_uri="",
+            name_of=self._name_of,
+        )
+        await asyncio.to_thread(aside.add, copy.name, at)
+        # A crash up to here, or while it is cut: it is divergent again, and what is there already is taken up.
+        self._applier.aside = _Kept()
+        try:
+            self._applier.apply(change)
+        finally:
+            self._applier.aside = None
+        await asyncio.to_thread(aside.finish)
+        logger.warning(
+            "mirror_diverged log=%s leader=%s offset=%d end=%d", copy.name, copy.leader, at, ends.next_offset
+        )
+
+    def _tell_again(self, copy: MirrorCopy) -> None:
+        if self._copies.get(copy.name) is copy and not copy.error:
+            self._links[copy.leader].tell(copy.name)
+
+
+def _ends(log: Log) -> Ends:
+    for header, octets in log.headers_before(log.next_offset, 1):
+        return Ends(header.epoch, log.first_offset, log.next_offset, octets)
+    return Ends(0, log.first_offset, log.next_offset, b"")
+
+
+def _unheard(name: str, log: Log, chunk: Chunk) -> None:
+    """Nobody counts what is mirrored."""

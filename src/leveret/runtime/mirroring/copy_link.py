@@ -1,0 +1,314 @@
+"""A mirror's end of the link to one leader: connects, tells what it has, writes what it is sent, acks what is on disk.
+
+What cannot be written of one log is that log's matter: its leader is told, and it begins anew a little later. What
+does not fit the link ends it, and it is begun anew: what is here already is never sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from leveret.model.errors import LeveretError, StorageError
+from leveret.runtime.commit import GroupCommit
+from leveret.runtime.mirroring.mirror_copy import MirrorCopy
+from leveret.runtime.replication.link_peer import LinkPeer
+from leveret.wire import link as wire
+from leveret.wire.link import Change, Kind, LinkError, Type, decode_frame, pack, pack_ack
+
+logger = logging.getLogger(__name__)
+
+SILENCE_S: Final = 10.0
+"""A leader says something every second; one that is silent for so long is gone."""
+RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+_AT_ONCE: Final = 256
+_NAMES_MAX: Final = 1024
+_DUE: Final = frozenset(
+    {Kind.APPEND, Kind.HEAD, Kind.DROP, Kind.DELETE, Kind.BEGIN, Kind.CUT, Kind.ASIDE, Kind.CURSOR}
+)
+
+Dial = Callable[[str, str], Awaitable[LinkPeer]]
+"""Connects to a node, for a kind of link, and comes back when both have proven themselves.
+
+Raises OSError, TimeoutError, LeveretError.
+"""
+
+
+class Copies(Protocol):
+    """What all links of a mirror node share: copies.MirrorCopies."""
+
+    commits: GroupCommit
+    dial: Dial
+
+    def change(self, copy: MirrorCopy, change: Change) -> None:
+        """Make a change of a copy. Raises StorageError, LinkError."""
+
+    def drop_due(self) -> None:
+        """More is durable: what waited for that may be dropped."""
+
+    def told(self, copy: MirrorCopy) -> wire.Copy:
+        """What is here of a log. Raises StorageError."""
+
+    def headers(self, name: str, before: int, count: int) -> list[bytes]:
+        """The headers of chunks before an offset, newest first. Raises StorageError."""
+
+    def idle(self, link: CopyLink) -> None:
+        """Nothing is to be mirrored by it any more."""
+
+
+class CopyLink:
+    """See the module; link_peer.Receiver.
+
+    Attributes:
+        node: the leader's name.
+        copies: the logs that are to be mirrored from there, by name.
+        is_connected: whether the link stands.
+        error: why it does not; empty if it does.
+    """
+
+    def __init__(self, shared: Copies, node: str) -> None:
+        """Connect as long as there is something to be mirrored."""
+        self.node = node
+        self.copies: dict[str, MirrorCopy] = {}
+        self.error = ""
+        self._shared = shared
+        self._loop = asyncio.get_running_loop()
+        self._peer: LinkPeer | None = None
+        self._ended = asyncio.Event()
+        self._heard_at_s = 0.0
+        self._names: dict[int, str] = {}
+        self._taken = 0
+        self._acked = 0
+        self._failures = 0
+        self._retries: dict[str, asyncio.TimerHandle] = {}
+        self._running = self._loop.create_task(self._run())
+
+    @property
+    def is_connected(self) -> bool:
+        """See the class."""
+        return self._peer is not None
+
+    # -- life of the link ---------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while self.copies:
+            await self._once()
+            if self.copies:
+                await asyncio.sleep(RETRY_S[min(self._failures, len(RETRY_S) - 1)])
+                self._failures += 1
+        self._shared.idle(self)
+
+    async def _once(self) -> None:
+        try:
+            peer = await self._shared.dial(self.node, "mirror")
+        except (OSError, TimeoutError, LeveretError) as error:
+            self._note_error(f"cannot connect to {self.node}: {str(error) or 'no answer'}")
+            return
+        if peer.is_closed:
+            self._note_error(f"{self.node} closed the link")
+            return
+        self._ended.clear()
+        self._names.clear()
+        self._taken = self._acked = 0
+        self._heard_at_s = self._loop.time()
+        self._peer = peer
+        peer.receiver = self
+        self.error = ""
+        logger.info("mirroring leader=%s address=%s", self.node, peer.address)
+        try:
+            await self._tell_all(peer)
+            while not self._ended.is_set() and self.copies:
+                try:
+                    async with asyncio.timeout(1.0):
+                        await self._ended.wait()
+                except TimeoutError:
+                    if self._loop.time() - self._heard_at_s > SILENCE_S:
+                        peer.abort(LinkError(f"the leader has been silent for {SILENCE_S:.0f} s"))
+                    else:
+                        peer.write(pack_ack(self._acked, peer.received_bytes))
+        finally:
+            peer.close()
+            self._forget(peer)
+
+    def stop(self) -> None:
+        """End the link and begin no other."""
+        self._running.cancel()
+        if self._peer is not None:
+            peer = self._peer
+            peer.close()
+            self._forget(peer)
+
+    def _note_error(self, error: str) -> None:
+        if error != self.error:
+            logger.warning("mirroring_link_lost leader=%s error=%s", self.node, error)
+        self.error = error
+
+    def _forget(self, peer: LinkPeer) -> None:
+        """Nothing that this link brings counts any more."""
+        if self._peer is not peer:
+            return
+        self._peer = None
+        for retry in self._retries.values():
+            retry.cancel()
+        self._retries.clear()
+        for copy in self.copies.values():
+            copy.is_accepting = False
+        self._ended.set()
+
+    def ended(self, error: Exception | None) -> None:
+        """See link_peer.Receiver."""
+        if self._peer is not None:
+            self._note_error(str(error or "the leader closed the link"))
+            self._forget(self._peer)
+
+    # -- what is told -------------------------------------------------------------------------
+
+    async def _tell_all(self, peer: LinkPeer) -> None:
+        """Of thousands of logs in slices: each has a header to be read."""
+        names = list(self.copies)
+        for at in range(0, len(names), _AT_ONCE):
+            if peer is self._peer:
+                self._tell(names[at : at + _AT_ONCE])
+                await asyncio.sleep(0)
+
+    def _tell(self, names: list[str]) -> None:
+        told = []
+        for name in names:
+            copy = self.copies.get(name)
+            if copy is not None and not copy.is_busy:
+                try:
+                    told.append(self._shared.told(copy))
+                except StorageError as error:
+                    self._fail(copy, error)
+        if told and self._peer is not None:
+            self._peer.write(pack(Type.COPIES, wire.Copies(told)))
+
+    def tell(self, name: str) -> None:
+        """Tell the leader what is here of a log, if there is a link; when there is one next, all is told."""
+        retry = self._retries.pop(name, None)
+        if retry is not None:
+            retry.cancel()
+        if self._peer is not None:
+            self._tell([name])
+
+    def add(self, copy: MirrorCopy) -> None:
+        """Mirror one more."""
+        self.copies[copy.name] = copy
+        self.tell(copy.name)
+
+    def remove(self, name: str) -> None:
+        """Mirror one less."""
+        copy = self.copies.pop(name, None)
+        retry = self._retries.pop(name, None)
+        if retry is not None:
+            retry.cancel()
+        if copy is None or self._peer is None:
+            return
+        self._peer.write(pack(Type.RELEASED, wire.Names([name])))
+        if len(self._names) > 2 * len(self.copies) + _NAMES_MAX:
+            # Their numbers never come back.
+            self._names = {
+                number: each for number, each in self._names.items() if each == name or each in self.copies
+            }
+        if not self.copies:
+            self._ended.set()
+
+    def _fail(self, copy: MirrorCopy, error: Exception) -> None:
+        """Nothing more of it is taken before it was told of anew."""
+        logger.error("mirror_not_written log=%s leader=%s error=%s", copy.name, self.node, error)
+        copy.is_accepting = False
+        copy.error = str(error)
+        if self._peer is not None:
+            self._peer.write(pack(Type.FAILED, wire.Failed(copy.name, str(error))))
+        delay_s = RETRY_S[min(copy.failures, len(RETRY_S) - 1)]
+        copy.failures += 1
+        if copy.name not in self._retries:
+            self._retries[copy.name] = self._loop.call_later(delay_s, self.tell, copy.name)
+
+    def fail(self, copy: MirrorCopy, error: Exception) -> None:
+        """A copy of this link cannot be written; only known after it was taken."""
+        self._fail(copy, error)
+
+    # -- what the leader says -----------------------------------------------------------------
+
+    def received(self, kind: Type, payload: memoryview) -> None:
+        """See link_peer.Receiver."""
+        peer = self._peer
+        if peer is None:
+            return
+        self._heard_at_s = self._loop.time()
+        match kind:
+            case Type.FRAME:
+                self._take_frame(peer, payload)
+            case Type.MIRRORING:
+                said = _decode(payload, wire.Mirroring)
+                copy = self.copies.get(said.path)
+                if copy is not None and copy.serial == said.serial:
+                    copy.is_accepting, copy.epoch, copy.error = True, said.epoch, ""
+                    self._failures = 0
+            case Type.PROBE:
+                self._answer(peer, _decode(payload, wire.Probe))
+            case Type.TELL_AGAIN:
+                for name in _decode(payload, wire.Names).paths:
+                    self.tell(name)
+            case _:
+                raise LinkError(f"message {kind.name} is not due from a leader")
+
+    def _answer(self, peer: LinkPeer, probe: wire.Probe) -> None:
+        copy = self.copies.get(probe.path)
+        if copy is None or not copy.is_accepting:
+            return
+        try:
+            found = self._shared.headers(probe.path, probe.before, probe.count)
+        except StorageError as error:
+            self._fail(copy, error)
+            return
+        peer.write(pack(Type.HEADERS, wire.Headers(probe.path, found)))
+
+    def _take_frame(self, peer: LinkPeer, payload: memoryview) -> None:
+        head, changes = decode_frame(payload, self._names)
+        for change in changes():
+            if change.kind not in _DUE:
+                raise LinkError(f"change of kind {change.kind.name} is not due on a mirror's link")
+            copy = self.copies.get(change.name)
+            if copy is None or not copy.is_accepting:
+                # It was said of what was told before, and what is told next is another answer's.
+                continue
+            try:
+                self._shared.change(copy, change)
+                if change.kind is Kind.APPEND:
+                    copy.failures = 0
+            except StorageError as error:
+                self._fail(copy, error)
+        if head.position > self._taken:
+            self._taken = head.position
+            self._shared.commits.when_durable(lambda: self._durable(peer, head.position))
+            self._shared.commits.begin()
+
+    def _durable(self, peer: LinkPeer, position: int) -> None:
+        """All up to there is on disk, or its leader was told that it is not."""
+        self._shared.drop_due()
+        if peer is self._peer:
+            self._acked = position
+            peer.write(pack_ack(position, peer.received_bytes))
+
+    def row(self) -> dict[str, Any]:
+        """How the link is."""
+        peer = self._peer
+        return {
+            "node": self.node,
+            "connected": peer is not None,
+            "error": self.error,
+            "received_bytes": peer.received_bytes if peer is not None else 0,
+        }
+
+
+def _decode(payload: memoryview, struct: type[Any]) -> Any:
+    try:
+        return msgspec.msgpack.decode(payload, type=struct)
+    except msgspec.DecodeError as error:
+        raise LinkError(f"{struct.__name__} is malformed: {error}") from None

@@ -1,0 +1,306 @@
+"""A leader's end of the link of one mirror node, on which it gets all logs that it mirrors of here.
+
+What is live goes out once a flush, all logs in one frame. What a mirror lacks goes out between, in steps of their
+own, each log in its turn. Every frame has a position on the link, and with an ack of that position everything
+before it counts: the mirror has synced it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from leveret.model.errors import LeveretError, StorageError
+from leveret.runtime.mirroring.stream import LedLog, State, Stream
+from leveret.runtime.replication.link_peer import WRITE_BUFFER_BYTES, LinkPeer
+from leveret.storage.tree import Tree
+from leveret.wire import link as wire
+from leveret.wire.link import Frame, LinkError, Octets, Type, decode_ack, pack
+
+logger = logging.getLogger(__name__)
+
+LIVE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""With so much of what is live waiting for the socket, a mirror goes back to being sent it from disk."""
+BEAT_S: Final = 1.0
+SILENCE_S: Final = 15.0
+
+_Struct = TypeVar("_Struct", wire.Copies, wire.Names, wire.Headers, wire.Failed)
+
+
+class Leader(Protocol):
+    """What all links of a leader share: sources.MirrorSources."""
+
+    tree: Tree
+    led: dict[str, LedLog]
+    sync_bytes_s_max: int
+    ack_timeout_ms: int
+    clock_ms: Callable[[], int]
+
+    def touched(self, link: SourceLink) -> None:
+        """It has something in the frame of this flush."""
+
+    def acked(self, stream: Stream, offset: int) -> None:
+        """See stream.Host."""
+
+    def told(self, stream: Stream, state: State) -> None:
+        """See stream.Host."""
+
+    def ended(self, link: SourceLink) -> None:
+        """It is gone."""
+
+
+class _Owed(NamedTuple):
+    """A frame that is not acked: where it ends, when it was sent, and what it says of streams."""
+
+    position: int
+    sent_ms: int
+    ends: dict[Stream, int]
+
+
+class SourceLink:
+    """See the module; link_peer.Receiver, and stream.Host for its streams.
+
+    Attributes:
+        node: the mirror's name.
+        wanted: names of the logs that the mirror wants of this node, led here or not.
+        streams: those that are under way, by the log's name.
+        numbers: what logs may be called in frames from now on.
+    """
+
+    def __init__(self, leader: Leader, peer: LinkPeer, node: str) -> None:
+        """Of a node that has proven itself; nothing is sent before it tells what it wants."""
+        self.node = node
+        self.peer = peer
+        self.tree = leader.tree
+        self.wanted: set[str] = set()
+        self.streams: dict[str, Stream] = {}
+        self.numbers: Iterator[int] = count(1)
+        self._leader = leader
+        self._loop = asyncio.get_running_loop()
+        self._frame = Frame()
+        self._ends: dict[Stream, int] = {}
+        self._position = 0
+        self._owed: deque[_Owed] = deque()
+        self._busy: dict[Stream, None] = {}
+        self._work = asyncio.Event()
+        self._is_over = False
+        self._heard_at_s = self._loop.time()
+        self._beating = self._loop.call_later(BEAT_S, self._beat)
+        self._working = self._loop.create_task(self._run())
+
+    # -- frames -------------------------------------------------------------------------------
+
+    def add(self, head: bytes, stream: Stream, end: int, chunk: list[Octets] | None, records: int) -> None:
+        """See stream.Host."""
+        frame = self._frame
+        if not frame.octets:
+            self._leader.touched(self)
+        frame.add(head, chunk, records)
+        self._ends[stream] = end
+
+    def cut(self) -> None:
+        """Send what was added since the last cut."""
+        frame, ends = self._frame, self._ends
+        if not frame.octets:
+            return
+        self._frame, self._ends = Frame(), {}
+        self.send(frame, ends)
+        if self.peer.waiting_bytes > LIVE_BYTES_MAX:
+            logger.warning("mirror_falls_behind node=%s waiting_bytes=%d", self.node, self.peer.waiting_bytes)
+            for stream in list(self.streams.values()):
+                if stream.is_live:
+                    stream.fall_behind()
+
+    def send(self, frame: Frame, ends: dict[Stream, int]) -> int:
+        """See stream.Host."""
+        if self.peer.is_closed:
+            return self._position
+        now_ms = self._leader.clock_ms()
+        self._position += max(1, frame.octets)
+        self._owed.append(_Owed(self._position, now_ms, ends))
+        self.peer.write(*frame.message(self._position, 0, now_ms))
+        return self._position
+
+    def _acked(self, position: int) -> None:
+        if position > self._position:
+            raise LinkError(f"mirror {self.node} acks {position}, but {self._position} was sent last")
+        owed = self._owed
+        while owed and owed[0].position <= position:
+            for stream, end in owed.popleft().ends.items():
+                stream.acked(end)
+
+    # -- stream.Host --------------------------------------------------------------------------
+
+    @property
+    def limit_bytes_s(self) -> int:
+        """See stream.Host."""
+        return self._leader.sync_bytes_s_max
+
+    @property
+    def is_congested(self) -> bool:
+        """See stream.Host."""
+        return self.peer.waiting_bytes > WRITE_BUFFER_BYTES
+
+    def ask(self, probe: wire.Probe) -> None:
+        """See stream.Host."""
+        self.peer.write(pack(Type.PROBE, probe))
+
+    def wake(self, stream: Stream) -> None:
+        """See stream.Host."""
+        self._busy[stream] = None
+        self._work.set()
+
+    def acked(self, stream: Stream, offset: int) -> None:
+        """See stream.Host."""
+        self._leader.acked(stream, offset)
+
+    def told(self, stream: Stream, state: State) -> None:
+        """See stream.Host."""
+        self._leader.told(stream, state)
+
+    def unreadable(self, stream: Stream, error: StorageError) -> None:
+        """See stream.Host."""
+        logger.error("mirrored_log_unreadable log=%s node=%s error=%s", stream.led.name, self.node, error)
+        self.end(stream.led.name)
+
+    # -- what the mirror says -----------------------------------------------------------------
+
+    def received(self, kind: Type, payload: memoryview) -> None:
+        """See link_peer.Receiver."""
+        self._heard_at_s = self._loop.time()
+        match kind:
+            case Type.ACK:
+                self._acked(decode_ack(payload)[0])
+            case Type.COPIES:
+                for copy in _decode(payload, wire.Copies).copies:
+                    self._take(copy)
+            case Type.RELEASED:
+                for name in _decode(payload, wire.Names).paths:
+                    self.wanted.discard(name)
+                    self.end(name)
+            case Type.HEADERS:
+                found = _decode(payload, wire.Headers)
+                stream = self.streams.get(found.path)
+                if stream is not None:
+                    stream.probed(found)
+            case Type.FAILED:
+                failed = _decode(payload, wire.Failed)
+                logger.warning(
+                    "mirror_failed log=%s node=%s error=%s", failed.path, self.node, failed.error[:500]
+                )
+                self.end(failed.path)
+            case _:
+                raise LinkError(f"message {kind.name} is not due from a mirror")
+
+    def _take(self, copy: wire.Copy) -> None:
+        name = copy.log.path
+        self.wanted.add(name)
+        led = self._leader.led.get(name)
+        if led is None:
+            return
+        self.end(name)
+        # What waits for the cut is of the stream before this one: it must not come behind what begins now.
+        self.cut()
+        log = self.tree.logs.get(name)
+        epoch = log.epoch if log is not None else self.tree.epochs.get(name, self.tree.epoch)
+        self.peer.write(pack(Type.MIRRORING, wire.Mirroring(name, copy.serial, epoch)))
+        stream = self.streams[name] = led.streams[self.node] = Stream(self, led, copy)
+        self._leader.acked(stream, 0)
+        self._leader.told(stream, State.JOINING)
+        self.wake(stream)
+
+    def lead(self, name: str) -> None:
+        """This node leads that log from now on: if the mirror wants it, it is asked what it has."""
+        if name in self.wanted:
+            self.peer.write(pack(Type.TELL_AGAIN, wire.Names([name])))
+
+    def end(self, name: str, *, tells: bool = True) -> None:
+        """That log is not sent any more."""
+        stream = self.streams.pop(name, None)
+        if stream is not None:
+            if stream.led.streams.get(self.node) is stream:
+                del stream.led.streams[self.node]
+            self._busy.pop(stream, None)
+            stream.end(tells=tells)
+
+    def ended(self, error: Exception | None) -> None:
+        """See link_peer.Receiver."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._working.cancel()
+        self._beating.cancel()
+        log = logger.warning if self.streams else logger.info
+        log("mirror_disconnected node=%s reason=%s", self.node, error or "it closed the link")
+        for name in list(self.streams):
+            self.end(name)
+        self._leader.ended(self)
+
+    # -- what goes on by itself ---------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """One step of one stream after the other."""
+        clock_ms = self._leader.clock_ms
+        try:
+            while not self.peer.is_closed:
+                wait_ms = 1000
+                for stream in list(self._busy):
+                    due_ms = stream.wait_ms(clock_ms())
+                    if due_ms:
+                        wait_ms = min(wait_ms, due_ms)
+                        continue
+                    wait_ms = 0
+                    self._busy.pop(stream, None)
+                    if not stream.is_ended and await stream.step(clock_ms) and not stream.is_ended:
+                        self._busy[stream] = None
+                    await self.peer.drain()
+                    await asyncio.sleep(0)
+                if wait_ms:
+                    await self._rest(wait_ms)
+        except Exception as error:
+            # Whatever it is, a link that goes on without this would never be caught up.
+            is_bug = not isinstance(error, LeveretError | OSError)
+            logger.error("mirror_not_synchronised node=%s error=%s", self.node, error, exc_info=is_bug)
+            self.peer.close(error)
+
+    async def _rest(self, wait_ms: int) -> None:
+        """Until there is something new to be done, or what waits is due."""
+        self._work.clear()
+        try:
+            async with asyncio.timeout(wait_ms / 1000 if self._busy else None):
+                await self._work.wait()
+        except TimeoutError:
+            pass
+
+    def _beat(self) -> None:
+        """Say that the leader is there; end the link of a mirror that is not, or owes for too long."""
+        self._beating = self._loop.call_later(BEAT_S, self._beat)
+        silent_s = self._loop.time() - self._heard_at_s
+        # Nobody waits for what is sent to synchronise, however long that takes.
+        since_ms = next(
+            (owed.sent_ms for owed in self._owed if any(each.is_live for each in owed.ends)), None
+        )
+        owed_ms = self._leader.clock_ms() - since_ms if since_ms is not None else 0
+        if silent_s > SILENCE_S:
+            self.peer.abort(LinkError(f"nothing was heard of it for {silent_s:.0f} s"))
+        elif owed_ms > self._leader.ack_timeout_ms:
+            self.peer.abort(LinkError(f"it owes an ack for {owed_ms} ms"))
+        elif self.wanted:
+            self.peer.write(*Frame().message(self._position, 0, self._leader.clock_ms()))
+
+    def owed_since_ms(self, stream: Stream) -> int | None:
+        """When the oldest was sent that the mirror has not acked of a stream; None if it has acked all."""
+        return next((owed.sent_ms for owed in self._owed if stream in owed.ends), None)
+
+
+def _decode(payload: memoryview, struct: type[_Struct]) -> _Struct:
+    try:
+        return msgspec.msgpack.decode(payload, type=struct)
+    except msgspec.DecodeError as error:
+        raise LinkError(f"{struct.__name__} is malformed: {error}") from None

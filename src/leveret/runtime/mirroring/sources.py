@@ -1,0 +1,333 @@
+"""The leader's end of all mirroring: what is appended to logs that this node leads goes to whoever mirrors them.
+
+    appended -> the frame of each link that has the log live       (once a flush: one frame a link, by `cut`)
+    acked    -> core.mirror_acks: promises that are due are told
+
+**A promise** is bound to the end of its logs at the cut, and is told once the nodes that `wait_for` names have all
+that on their disks. Who calls this keeps the order in which a mirror is recorded as synchronised:
+
+    on_state(name, node, live)
+    wait_for(name, recorded, recorded | {node}, then=record)    promises wait first,
+    record: write it;    written: wait_for(name, recorded)      and only who has all that was promised is recorded
+    on_state(name, node, gone)
+    write the record without it;    written: wait_for(name, recorded)     taken out first, then waited for no longer
+
+A promise never looks at states: a node that is gone and recorded is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from leveret.core.mirror_acks import MirrorAcks
+from leveret.model.errors import StorageError
+from leveret.runtime.commit import GroupCommit
+from leveret.runtime.mirroring.source_link import SourceLink
+from leveret.runtime.mirroring.stream import LedLog, State, Stream
+from leveret.runtime.replication.link_peer import LinkPeer, Receiver
+from leveret.storage.log import has_segments
+from leveret.storage.tree import Tree
+from leveret.wire.chunk import Header
+from leveret.wire.link import Octets
+
+logger = logging.getLogger(__name__)
+
+Told = Callable[[], None]
+
+
+class OnState(Protocol):
+    """Who is told of mirrors: always from the loop, never while something of this module is being called."""
+
+    def __call__(self, name: str, node: str, state: State) -> None:
+        """What that node has of the log of that name, or whether it gets it, changed; see stream.State."""
+
+
+class MirrorSources:
+    """See the module; storage.tree.Changes, and commit.Fence for a node that has no other.
+
+    Attributes:
+        tree: the node's own.
+        led: the logs that this node leads, by name.
+        sync_bytes_s_max: most that the mirrors of one log are sent in a second to synchronise, 0 for no limit; what
+            is published meanwhile comes on top. May be set at any time.
+        ack_timeout_ms: the link of a mirror that owes an ack for longer is ended, and so told of as gone.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        commits: GroupCommit,
+        clock_ms: Callable[[], int],
+        on_state: OnState,
+        *,
+        sync_bytes_s_max: int = 0,
+        ack_timeout_ms: int = 10_000,
+    ) -> None:
+        """Nothing is led. Whoever is told of the tree's changes so far is told on; `commits.fence` is left alone."""
+        self.tree = tree
+        self.led: dict[str, LedLog] = {}
+        self.sync_bytes_s_max = sync_bytes_s_max
+        self.ack_timeout_ms = ack_timeout_ms
+        self.clock_ms = clock_ms
+        self._commits = commits
+        self._on_state = on_state
+        self._links: dict[str, SourceLink] = {}
+        self._touched: dict[SourceLink, None] = {}
+        self._promises: list[tuple[list[str], Told]] = []
+        self._acks: MirrorAcks[Told] = MirrorAcks()
+        self._cursors: dict[LedLog, None] = {}
+        self._states: list[tuple[str, str, State]] = []
+        self._next = tree.changes
+        tree.changes = self
+
+    # -- what is led --------------------------------------------------------------------------
+
+    def lead(
+        self, name: str, *, automatic: bool = False, majority: bool = False, batch_messages: int = 4096
+    ) -> None:
+        """This node leads the log of that name; or goes on to lead it by another policy.
+
+        Its log is open, unless there is none yet: nothing was ever put into it. It is led in an epoch in which no
+        process has led it before, so that a mirror which is late can be told from one that is divergent.
+
+        Args:
+            name: as in the tree: `queues/EPOCH`.
+            automatic: `ha-sync-mode`: whether a new mirror is sent what was there before it came.
+            majority: `ha-confirm`: whether a promise waits for a majority of those it waits for.
+            batch_messages: `ha-sync-batch-size`.
+
+        Raises:
+            StorageError: its log is on disk, and not open: mirrors would be told that there is nothing.
+        """
+        directory = self.tree.path_of(name)
+        if name not in self.tree.logs and directory.exists() and has_segments(directory):
+            raise StorageError(f"log {directory} is there, and not open: recover it before it is led")
+        led = self.led.get(name)
+        if led is None:
+            led = self.led[name] = LedLog(name)
+            for link in self._links.values():
+                link.lead(name)
+        changed, led.automatic, led.batch_messages = automatic != led.automatic, automatic, batch_messages
+        self._keep(self._acks.lead(name, majority=majority))
+        if changed:
+            for stream in list(led.streams.values()):
+                stream.synchronise(wanted=automatic)
+
+    def cease(self, name: str) -> None:
+        """This node does not lead that log any more: what waits for its mirrors is never told."""
+        led = self.led.pop(name, None)
+        if led is None:
+            return
+        for link in self._links.values():
+            link.end(name, tells=False)
+        self._cursors.pop(led, None)
+        dropped = self._acks.cease(name)
+        if dropped:
+            logger.warning("promises_dropped log=%s count=%d", name, dropped)
+
+    def accept(self, peer: LinkPeer, node: str) -> Receiver:
+        """A mirror node has connected and proven itself; a link that it had before is gone with this."""
+        former = self._links.get(node)
+        if former is not None:
+            former.peer.abort()
+            former.ended(None)
+        link = self._links[node] = SourceLink(self, peer, node)
+        peer.receiver = link
+        logger.info("mirror_connected node=%s address=%s", node, peer.address)
+        return link
+
+    def close(self) -> None:
+        """End every link."""
+        for link in list(self._links.values()):
+            link.peer.close()
+
+    # -- what promises wait for ---------------------------------------------------------------
+
+    def wait_for(self, name: str, *sets: frozenset[str], then: Told | None = None) -> None:
+        """From now on promises of that log wait for exactly these: all of each set, or a majority of each.
+
+        While the record of who is synchronised changes, hand in both the old and the new set. `then` is called, once,
+        when they have everything that may have been promised so far: from then on they may be recorded. A later call
+        takes its place.
+
+        Raises:
+            KeyError: the log is not led here.
+        """
+        log = self.tree.logs.get(name)
+        self._keep(self._acks.wait_for(name, sets, log.next_offset if log is not None else 0, then))
+
+    def when_acked(self, names: Iterable[str], told: Told) -> None:
+        """Call `told` once whoever is waited for has acked what the flush under way appends to each of these logs.
+
+        That flush ends with the next `cut`. At once if nobody is waited for. Of a log that is led elsewhere before,
+        it is never called; a log that is deleted needs nobody. The local disk is not asked: see GroupCommit.
+        """
+        waited = [name for name in names if self._acks.is_waited_for(name)]
+        if waited:
+            self._promises.append((waited, told))
+        else:
+            told()
+
+    def cut(self) -> int:
+        """Send what was appended since the last cut: one frame a link. To be called by the fence of GroupCommit.
+
+        Returns:
+            Always 0: what waits for mirrors does not wait in GroupCommit.
+        """
+        if self._cursors:
+            cursors, self._cursors = self._cursors, {}
+            for led in cursors:
+                for stream in led.streams.values():
+                    stream.cursor_rose()
+        if self._touched:
+            touched, self._touched = self._touched, {}
+            for link in touched:
+                link.cut()
+        if self._promises:
+            promises, self._promises = self._promises, []
+            for names, told in promises:
+                self._keep(self._acks.promise({name: self._end(name) for name in names}, told))
+        return 0
+
+    def committed(self) -> int:
+        """See commit.Fence."""
+        return 0
+
+    def confirmable(self) -> int:
+        """See commit.Fence."""
+        return 0
+
+    def _end(self, name: str) -> int:
+        log = self.tree.logs.get(name)
+        return log.next_offset if log is not None else 0
+
+    def _keep(self, promises: list[Told]) -> None:
+        try:
+            for told in promises:
+                told()
+        except Exception as bug:
+            # The others would never be told: whoever waits for them would wait for ever.
+            logger.critical("promise_failed action=stop", exc_info=True)
+            self._commits.fail(bug)
+
+    # -- what the queue says ------------------------------------------------------------------
+
+    def delivered(self, name: str, offset: int) -> None:
+        """Messages of that log before this offset may have been handed to consumers; mirrors hear it with the cut."""
+        led = self.led.get(name)
+        if led is not None and offset > led.cursor:
+            led.cursor = offset
+            if led.streams:
+                self._cursors[led] = None
+
+    def floor(self, name: str, offset: int) -> None:
+        """Everything before this offset is settled: a mirror that begins there lacks nothing."""
+        led = self.led.get(name)
+        if led is not None and offset > led.floor:
+            led.floor = offset
+            for stream in led.streams.values():
+                stream.floor_rose()
+
+    def synchronise(self, name: str) -> None:
+        """Send the head of that log to those of its present mirrors that lack it."""
+        self._synchronise(name, wanted=True)
+
+    def cancel_synchronise(self, name: str) -> None:
+        """Send no more of the head for now: what was sent is kept, and a later sync goes on from there.
+
+        A mirror that has been there before, and has something in common with the log, is sent the rest all the same.
+        """
+        self._synchronise(name, wanted=False)
+
+    def _synchronise(self, name: str, *, wanted: bool) -> None:
+        led = self.led.get(name)
+        if led is not None:
+            for stream in list(led.streams.values()):
+                stream.synchronise(wanted=wanted)
+
+    # -- how it is ----------------------------------------------------------------------------
+
+    def state(self, name: str, node: str) -> State:
+        """How a node mirrors a log."""
+        led = self.led.get(name)
+        stream = led.streams.get(node) if led is not None else None
+        return stream.state if stream is not None else State.GONE
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """A row a mirror of a log: node, state, first_offset, acked_offset, lag_records, lag_bytes, lag_s, progress.
+
+        `progress` is None unless it synchronises: bytes_done, bytes_total, rate_bytes_s, seconds_left (None: unknown).
+        """
+        led, now_ms = self.led.get(name), self.clock_ms()
+        rows = []
+        for node, stream in sorted(led.streams.items()) if led is not None else ():
+            since_ms = self._links[node].owed_since_ms(stream)
+            rows.append(stream.row(None if since_ms is None else since_ms / 1000, now_ms / 1000))
+        return rows
+
+    # -- what links say: source_link.Leader ---------------------------------------------------
+
+    def touched(self, link: SourceLink) -> None:
+        """See source_link.Leader."""
+        self._touched[link] = None
+
+    def acked(self, stream: Stream, offset: int) -> None:
+        """See source_link.Leader."""
+        self._keep(self._acks.acked(stream.led.name, stream.node, offset))
+
+    def told(self, stream: Stream, state: State) -> None:
+        """See source_link.Leader."""
+        if not self._states:
+            asyncio.get_running_loop().call_soon(self._tell_states)
+        self._states.append((stream.led.name, stream.node, state))
+
+    def _tell_states(self) -> None:
+        states, self._states = self._states, []
+        for name, node, state in states:
+            if name in self.led:
+                self._on_state(name, node, state)
+
+    def ended(self, link: SourceLink) -> None:
+        """See source_link.Leader."""
+        self._touched.pop(link, None)
+        if self._links.get(link.node) is link:
+            del self._links[link.node]
+
+    # -- what the tree tells: storage.tree.Changes --------------------------------------------
+
+    def appended(self, name: str, segment: int, header: Header, octets: list[Octets]) -> None:
+        """See storage.tree.Changes."""
+        if self._next is not None:
+            self._next.appended(name, segment, header, octets)
+        led = self.led.get(name)
+        if led is None or not led.streams:
+            return
+        # A recovery's chunks may be in the buffer of a link, which it needs again.
+        kept: list[Octets] = [each if isinstance(each, bytes) else bytes(each) for each in octets]
+        for stream in led.streams.values():
+            stream.appended(segment, header.next_offset, kept, header.records)
+
+    def dropped(self, name: str, first_offset: int) -> None:
+        """See storage.tree.Changes."""
+        if self._next is not None:
+            self._next.dropped(name, first_offset)
+        led = self.led.get(name)
+        if led is not None:
+            for stream in led.streams.values():
+                stream.dropped(first_offset)
+
+    def deleted(self, name: str) -> None:
+        """See storage.tree.Changes; mirrors delete their copies when they hear it of the cluster."""
+        if self._next is not None:
+            self._next.deleted(name)
+        if name in self.led:
+            self._keep(self._acks.deleted(name))
+            self.cease(name)
+
+    def replaced(self, name: str, octets: bytes | None) -> None:
+        """See storage.tree.Changes."""
+        if self._next is not None:
+            self._next.replaced(name, octets)

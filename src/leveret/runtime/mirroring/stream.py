@@ -1,0 +1,533 @@
+"""One log on its way to one mirror, from the moment in which the mirror tells what it has of it.
+
+    joining          what it has is compared with what is here (core.join)
+    synchronising    it is sent what it lacks, from disk, beside live traffic
+    unsynchronised   it is sent each group commit, and lacks the head: what was there before it began
+    live             it has everything, and is sent each group commit
+    gone             its link ended, or it released the log, cannot write it, or takes it too slowly
+
+What a mirror has in common with the log is kept, and what is behind that is sent in order. One that has nothing
+begins at the log's *present end*, on a segment of its own: so it gets what is new at once, however long the log is.
+The head is sent afterwards, if that is asked for, the newest segment first, at the pace that is allowed. So what
+the mirror has is contiguous at every moment; what its leader drops at the old end meanwhile need not be sent at
+all; and a sync that was cancelled, or cut off, goes on where it was. A log that is short is simply sent.
+
+A state is told only of what the mirror has acked, so it is on its disk.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Any, Final, Protocol
+
+from leveret.core.sync_pace import SyncPace
+from leveret.model.errors import StorageError
+from leveret.runtime.replication.catching_up import Lacking
+from leveret.runtime.replication.comparing import Comparing
+from leveret.storage.log import Log
+from leveret.storage.tree import Tree
+from leveret.wire import link as wire
+from leveret.wire.chunk import decode_header
+from leveret.wire.link import Frame, Held, Kind, Octets, log_change, name_change
+
+STEP_BYTES: Final = 256 * 1024
+"""Read and sent in one turn of the loop, less than a millisecond; what is live waits behind it."""
+FINAL_BYTES: Final = 1024 * 1024
+"""With so little missing the rest is sent in one turn of the loop; a log so short is sent whole."""
+
+
+class State(StrEnum):
+    """See the module."""
+
+    JOINING = "joining"
+    SYNCHRONISING = "synchronising"
+    UNSYNCHRONISED = "unsynchronised"
+    LIVE = "live"
+    GONE = "gone"
+
+
+class LedLog:
+    """A log that this node leads.
+
+    Attributes:
+        automatic: whether a new mirror is sent the head without being asked to.
+        batch_messages: most messages that are sent at once to synchronise.
+        floor: the first offset that is not settled, as far as was told: nobody needs to have what is before it.
+        cursor: messages before it may have been handed to consumers.
+        streams: by the mirror's node.
+    """
+
+    __slots__ = (
+        "_due_ms",
+        "_limit",
+        "_pace",
+        "automatic",
+        "batch_messages",
+        "cursor",
+        "floor",
+        "name",
+        "streams",
+    )
+
+    def __init__(self, name: str) -> None:
+        """Nobody mirrors it."""
+        self.name = name
+        self.automatic = False
+        self.batch_messages = 4096
+        self.floor = 0
+        self.cursor = 0
+        self.streams: dict[str, Stream] = {}
+        self._limit = 0
+        self._pace = SyncPace(0, 0)
+        self._due_ms = 0
+
+    def wait_ms(self, limit_bytes_s: int, now_ms: int) -> int:
+        """How long a sync of this log has to wait before it sends more; a new limit holds at once."""
+        if limit_bytes_s != self._limit:
+            self._limit, self._pace, self._due_ms = limit_bytes_s, SyncPace(limit_bytes_s, now_ms), now_ms
+        return max(0, self._due_ms - now_ms)
+
+    def paid(self, octets: int, now_ms: int) -> None:
+        """So much was sent to synchronise."""
+        self._due_ms = now_ms + self._pace.sent(octets, now_ms)
+
+
+class Host(Protocol):
+    """The link that a stream is on, and the room behind it."""
+
+    node: str
+    numbers: Iterator[int]
+    tree: Tree
+
+    @property
+    def limit_bytes_s(self) -> int:
+        """Most that a log's mirrors are sent in a second to synchronise; 0 for no limit."""
+
+    def send(self, frame: Frame, ends: dict[Stream, int]) -> int:
+        """Send a frame at once; the position behind it. `ends`: up to where streams have what with it."""
+
+    def add(self, head: bytes, stream: Stream, end: int, chunk: list[Octets] | None, records: int) -> None:
+        """Have a change, up to that end, in the frame of this flush."""
+
+    def ask(self, probe: wire.Probe) -> None:
+        """Ask the mirror."""
+
+    def wake(self, stream: Stream) -> None:
+        """It has something to do."""
+
+    def acked(self, stream: Stream, offset: int) -> None:
+        """The mirror has everything of it before an offset, or nothing for certain (0)."""
+
+    def told(self, stream: Stream, state: State) -> None:
+        """It is in another state."""
+
+    def unreadable(self, stream: Stream, error: StorageError) -> None:
+        """This node cannot read its own log: it cannot be mirrored."""
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether much waits for the socket."""
+
+
+class Stream:
+    """See the module; also comparing.Notes, for what is decided of it.
+
+    Attributes:
+        led: the log.
+        state: as it was told last.
+        is_live: whether it is sent each group commit.
+        is_ended: nothing of it is sent any more.
+        syncs: whether it is to be sent its head.
+        has: the mirror has everything from `first` up to here on its disk.
+        first: the offset at which what the mirror has begins.
+    """
+
+    def __init__(self, host: Host, led: LedLog, copy: wire.Copy) -> None:
+        """Of a mirror that has that copy of the log; it is compared at the first step."""
+        self.led = led
+        self.state = State.JOINING
+        self.is_live = False
+        self.is_ended = False
+        self.syncs = led.automatic
+        self.first = self.has = 0
+        self._host = host
+        self._number = 0
+        self._joined_at = 0
+        self._is_joined = False
+        self._sets_aside = False
+        self._told_head = copy.head
+        self._top = 0
+        """Where what the mirror was sent begins, whole segments only; `first` once it has acked them."""
+        self._piece: tuple[int, int] | None = None
+        """Of the segment that it is being sent: its first offset, and that of the next chunk."""
+        self._paced_until = 0
+        self._began_s = time.monotonic()
+        self._total = 0
+        held = [copy.log] if copy.log.last or copy.log.next_offset else []
+        self.first = copy.log.first_offset
+        self._lacking = self._lacks({})
+        self._comparing: Comparing | None = Comparing(
+            host.tree,
+            self,
+            held,
+            set(),
+            is_clean=bool(held) and self._is_late(copy.log),
+            unreadable=lambda name, error: host.unreadable(self, error),
+            ask=host.ask,
+            paths=lambda: [led.name] if led.name in host.tree.logs else [],
+        )
+
+    def _lacks(self, sent: dict[str, int]) -> Lacking:
+        host = self._host
+        return Lacking(host.tree, sent, set(), lambda name, error: host.unreadable(self, error), host.numbers)
+
+    @property
+    def node(self) -> str:
+        """The mirror's."""
+        return self._host.node
+
+    @property
+    def log(self) -> Log | None:
+        """The log, if anything was ever put into it."""
+        return self._host.tree.logs.get(self.led.name)
+
+    def _is_late(self, held: Held) -> bool:
+        """Whether a mirror whose last chunk was dropped here is late for certain, and not divergent.
+
+        Chunks of one epoch have one maker, one after the other: if the oldest that is held here is of the epoch of
+        the mirror's last one, and behind it, all that the mirror has once was here.
+        """
+        log = self.log
+        if log is None or not held.last:
+            return False
+        epoch = log.epoch
+        for header, _ in log.headers_before(log.first_offset + 1, 1):
+            epoch = header.epoch
+        return decode_header(held.last).epoch == epoch
+
+    # -- what was decided: comparing.Notes ----------------------------------------------------
+
+    def go_on(self, name: str, offset: int) -> None:
+        """See comparing.Notes."""
+        if not self._sets_aside:
+            self._lacking.go_on(name, offset)
+
+    def begin(self, name: str, offset: int) -> None:
+        """See comparing.Notes; where it begins is decided here."""
+        log = self.log
+        if self._sets_aside or log is None:
+            return
+        is_short = self.syncs and log.bytes_from(offset) <= self._final_bytes
+        if not is_short and log.size_bytes:
+            # So that what is before it is whole segments, and knows publishers' sequences by itself.
+            log.roll()
+            offset = log.next_offset
+        self.first = offset
+        self._lacking.begin(name, offset)
+
+    def cut(self, name: str, offset: int) -> None:
+        """See comparing.Notes. The mirror sets that aside, and tells anew what it has then."""
+        if not self._sets_aside:
+            self._sets_aside = True
+            self._lacking.cut(name, offset)
+
+    def drop(self, name: str, first_offset: int) -> None:
+        """See comparing.Notes."""
+        self.first = max(self.first, first_offset)
+        self._lacking.drop(name, first_offset)
+
+    def delete(self, name: str) -> None:
+        """See comparing.Notes; only of an empty one."""
+        self._lacking.delete(name)
+
+    def set_aside(self, name: str) -> None:
+        """See comparing.Notes."""
+        self._sets_aside = True
+        self._lacking.set_aside(name)
+
+    def spare(self, name: str) -> None:
+        """See comparing.Notes: `unreadable` has ended it."""
+
+    # -- steps --------------------------------------------------------------------------------
+
+    def probed(self, found: wire.Headers) -> None:
+        """The mirror's answer. Raises PeerError."""
+        if self._comparing is not None:
+            self._comparing.probed(found)
+            self._host.wake(self)
+
+    def wait_ms(self, now_ms: int) -> int:
+        """How long its next step has to wait."""
+        if self._comparing is not None or not (self.is_live or self._is_paced):
+            return 0
+        return self.led.wait_ms(self._host.limit_bytes_s, now_ms)
+
+    @property
+    def _is_paced(self) -> bool:
+        """Whether what is sent next was there when it began; what was published since comes on top."""
+        return self._lacking.sent.get(self.led.name, 0) < self._paced_until
+
+    async def step(self, now_ms: Callable[[], int]) -> bool:
+        """Do some of what is to be done; whether there is more.
+
+        Raises:
+            LeveretError: the mirror told what cannot be.
+        """
+        if self._comparing is not None:
+            await self._comparing.run(lambda: self.is_ended)
+            if self.is_ended or not self._comparing.is_over:
+                return False
+            self._decided()
+            return not self.is_ended
+        try:
+            more = self._send_head(now_ms) if self.is_live else self._catch_up(now_ms)
+        except StorageError as error:
+            self._host.unreadable(self, error)
+            return False
+        return more and not self.is_ended
+
+    def _decided(self) -> None:
+        """It is known what the mirror lacks."""
+        self._comparing = None
+        log = self.log
+        if self._sets_aside or log is None:
+            return
+        self._lacking.noted(self.led.name)
+        self._paced_until = log.next_offset
+        self._total = self._lacking.bytes_left()
+        self._top = self.first
+        self._resume_head(log)
+        if self._total > FINAL_BYTES:
+            self._tell(State.SYNCHRONISING)
+
+    def _resume_head(self, log: Log) -> None:
+        """Go on in the middle of a segment, if what the mirror has of it is what is here."""
+        told = self._told_head
+        if told is None or not told.last or told.first_offset != log.segment_before(self._top):
+            return
+        last = decode_header(told.last)
+        if told.first_offset <= last.chunk_id < last.next_offset == told.next_offset < self._top:
+            for _, octets in log.headers_before(last.chunk_id + 1, 1):
+                if octets == told.last:
+                    self._piece = (told.first_offset, told.next_offset)
+
+    @property
+    def _final_bytes(self) -> int:
+        """As much is sent in one turn: of what is paced no more than what may be sent in a second."""
+        return min(FINAL_BYTES, self._host.limit_bytes_s or FINAL_BYTES)
+
+    def _catch_up(self, now_ms: Callable[[], int]) -> bool:
+        lacking, host = self._lacking, self._host
+        if self._sets_aside:
+            host.send(lacking.step(STEP_BYTES), {})
+            return False
+        final_bytes = self._final_bytes if self._is_paced else FINAL_BYTES
+        if lacking.bytes_left(exactly=True) <= final_bytes and not host.is_congested:
+            while not lacking.is_nothing and not self.is_ended:
+                self._send_step(now_ms)
+            if not self.is_ended:
+                self._go_live()
+            return self.has_head_to_send
+        self._send_step(now_ms)
+        return True
+
+    def _send_step(self, now_ms: Callable[[], int]) -> None:
+        led, limit = self.led, self._host.limit_bytes_s
+        is_paced = self._is_paced
+        # What may be sent in a second is sent at once, at most.
+        frame = self._lacking.step(min(STEP_BYTES, limit) if limit else STEP_BYTES, led.batch_messages)
+        self._host.send(frame, {self: self._lacking.sent.get(led.name, 0)})
+        if is_paced:
+            led.paid(frame.octets, now_ms())
+
+    def _go_live(self) -> None:
+        """All of it was sent: from here on it is sent with each group commit."""
+        log, led, frame = self.log, self.led, Frame()
+        self._number = next(self._host.numbers)
+        frame.add(name_change(self._number, led.name))
+        if led.cursor:
+            frame.add(log_change(Kind.CURSOR, self._number, led.cursor))
+        self._joined_at = log.next_offset if log is not None else 0
+        self._is_joined = False
+        self.is_live = True
+        # What it has may not be on its disk yet, also where it lacked nothing: its ack of this frame says so.
+        self._host.send(frame, {self: self._joined_at})
+
+    # -- the head -----------------------------------------------------------------------------
+
+    @property
+    def lacks_head(self) -> bool:
+        """Whether there is something in front of what it has that is not settled."""
+        log = self.log
+        return log is not None and self.first > max(log.first_offset, self.led.floor)
+
+    @property
+    def has_head_to_send(self) -> bool:
+        """Whether it is to be sent something of it now."""
+        log = self.log
+        return self.syncs and self.is_live and log is not None and self._top > log.first_offset
+
+    def synchronise(self, *, wanted: bool) -> None:
+        """Send the head, or no more of it for now."""
+        self.syncs = wanted
+        if wanted and self.is_live:
+            self._began_s = time.monotonic()
+            self._total = self._head_left()
+            self._host.wake(self)
+        self._tell_if_joined()
+
+    def floor_rose(self) -> None:
+        """More of the log is settled, or dropped."""
+        log = self.log
+        if log is not None:
+            self.first = max(self.first, log.first_offset)
+            self._top = max(self._top, log.first_offset)
+        if self.state is not State.LIVE:
+            self._tell_if_joined()
+
+    def _send_head(self, now_ms: Callable[[], int]) -> bool:
+        log = self.log
+        if log is None or not self.has_head_to_send or not self.lacks_head:
+            return False
+        if self._piece is None or self._piece[0] < log.first_offset:
+            start = log.segment_before(self._top)
+            if start is None:
+                return False
+            self._piece = (start, start)
+        start, at = self._piece
+        limit, frame = self._host.limit_bytes_s, Frame()
+        number = self._number
+        for segment, header, octets in log.read_segments(at, min(STEP_BYTES, limit) if limit else STEP_BYTES):
+            if segment != start or header.chunk_id >= self._top or frame.records >= self.led.batch_messages:
+                break
+            frame.add(log_change(Kind.HEAD, number, start), [octets], header.records)
+            at = header.next_offset
+        self._piece = (start, at)
+        if at == self._top:
+            self._top, self._piece = start, None
+        self._host.send(frame, {self: -self._top - 1})
+        self.led.paid(frame.octets, now_ms())
+        return self.has_head_to_send
+
+    def _head_left(self) -> int:
+        log = self.log
+        if log is None or self._top <= log.first_offset:
+            return 0
+        left = log.bytes_from(log.first_offset) - log.bytes_from(self._top)
+        if self._piece is not None and self._piece[1] > self._piece[0] >= log.first_offset:
+            left -= log.bytes_from(self._piece[0]) - log.bytes_from(self._piece[1])
+        return max(0, left)
+
+    # -- what happens in the tree -------------------------------------------------------------
+
+    def appended(self, segment: int, end: int, chunk: list[Octets], records: int) -> None:
+        """A chunk stands at the end of the log."""
+        if self.is_live:
+            self._host.add(log_change(Kind.APPEND, self._number, segment), self, end, chunk, records)
+        elif self._comparing is None and not self._sets_aside:
+            self._lacking.noted(self.led.name)
+            self._host.wake(self)
+
+    def dropped(self, first_offset: int) -> None:
+        """The log begins later."""
+        if self.is_live:
+            log = self.log
+            assert log is not None
+            self._host.add(log_change(Kind.DROP, self._number, first_offset), self, log.next_offset, None, 0)
+        else:
+            self._lacking.dropped(self.led.name, first_offset)
+            self._host.wake(self)
+        self.floor_rose()
+
+    def cursor_rose(self) -> None:
+        """More may have been handed to consumers."""
+        if self.is_live:
+            log = self.log
+            end = log.next_offset if log is not None else 0
+            self._host.add(log_change(Kind.CURSOR, self._number, self.led.cursor), self, end, None, 0)
+
+    # -- what becomes of it -------------------------------------------------------------------
+
+    def acked(self, end: int) -> None:
+        """A frame that was sent is on the mirror's disk; see Host.send. Negative: of the head, from -end - 1 on."""
+        if self.is_ended:
+            return
+        if end < 0:
+            self.first = min(self.first, max(-end - 1, self._first_here))
+            self._tell_if_joined()
+            return
+        self.has = end
+        self._host.acked(self, end)
+        if self.is_live and not self._is_joined and end >= self._joined_at:
+            self._is_joined = True
+            if self.has_head_to_send and self.lacks_head:
+                self._total = self._head_left()
+                self._host.wake(self)
+            self._tell_if_joined()
+
+    @property
+    def _first_here(self) -> int:
+        log = self.log
+        return log.first_offset if log is not None else 0
+
+    def _tell_if_joined(self) -> None:
+        if not self.is_live or not self._is_joined:
+            return
+        if not self.lacks_head:
+            self._tell(State.LIVE)
+        else:
+            self._tell(State.SYNCHRONISING if self.syncs else State.UNSYNCHRONISED)
+
+    def _tell(self, state: State) -> None:
+        if state is not self.state:
+            self.state = state
+            self._host.told(self, state)
+
+    def fall_behind(self) -> None:
+        """All that was cut is on its way; from here on it is read from disk again."""
+        log = self.log
+        end = log.next_offset if log is not None else 0
+        self.is_live = self._is_joined = False
+        self._lacking = self._lacks({self.led.name: end})
+        self._paced_until = 0
+        self._tell(State.GONE)
+        self._tell(State.SYNCHRONISING)
+        self._host.wake(self)
+
+    def end(self, *, tells: bool = True) -> None:
+        """Nothing of it is sent any more."""
+        if not self.is_ended:
+            self.is_ended, self.is_live = True, False
+            if tells:
+                self._tell(State.GONE)
+            self.state = State.GONE
+
+    # -- how it is ----------------------------------------------------------------------------
+
+    def row(self, owed_since_s: float | None, now_s: float) -> dict[str, Any]:
+        """Node, state, how far it is behind, and how a synchronisation goes."""
+        log = self.log
+        end = log.next_offset if log is not None else 0
+        left = self._head_left() if self.is_live else self._lacking.bytes_left()
+        return {
+            "node": self.node,
+            "state": str(self.state),
+            "first_offset": self.first,
+            "acked_offset": self.has,
+            "lag_records": end - self.has,
+            "lag_bytes": log.bytes_from(self.has) if log is not None and self.has < end else 0,
+            "lag_s": round(now_s - owed_since_s, 3) if owed_since_s is not None else 0.0,
+            "progress": self._progress(left) if self.state is State.SYNCHRONISING else None,
+        }
+
+    def _progress(self, left: int) -> dict[str, Any]:
+        total = max(self._total, left)
+        rate = (total - left) / max(0.001, time.monotonic() - self._began_s)
+        return {
+            "bytes_done": total - left,
+            "bytes_total": total,
+            "rate_bytes_s": round(rate),
+            "seconds_left": round(left / rate, 1) if rate else None,
+        }

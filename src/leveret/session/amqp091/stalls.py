@@ -1,0 +1,26 @@
+"""What a connection waits for before it takes more of what it was sent."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+
+class Stall(Enum):
+    """See the module.
+
+    The alarm's end; its output's going; that this node may change definitions; an answer from another node.
+    """
+
+    ALARM = auto()
+    OUTPUT = auto()
+    PEN = auto()
+    REMOTE = auto()
+
+
+class Postponed(Exception):
+    """The frame that was being taken has to wait, and is taken again from its beginning: nothing was done for it."""
+
+    def __init__(self, stall: Stall) -> None:
+        """`stall` is what it waits for."""
+        super().__init__(stall.name)
+        self.stall = stall

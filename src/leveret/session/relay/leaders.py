@@ -1,0 +1,446 @@
+"""Queues that other nodes lead, as this node's clients use them: who is asked, what waits for an answer, and what becomes of both
+when a queue is led by another node.
+
+What was published is kept until the leader confirms it, and is sent to the next one if it does not. Consumers that have lost
+their queue wait until it can be asked for. A method that cannot be asked now is taken again when something has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from leveret.core.broker import Broker
+from leveret.core.confirms import Batch
+from leveret.core.queue import Queue
+from leveret.core.queue_settings import DROP_HEAD
+from leveret.core.remote_queue import RemoteQueue
+from leveret.model.errors import LeveretError
+from leveret.session.amqp091.channel import Channel
+from leveret.session.amqp091.connection import ClientConnection
+from leveret.session.amqp091.delivery import Consumer, Source
+from leveret.session.amqp091.stalls import Postponed, Stall
+from leveret.session.host import Sender
+from leveret.session.relay.asking import Asking, Outlet
+from leveret.session.relay.detached import Detached
+from leveret.session.relay.serving import RelayChannel, RelayConnection, RelayConsumer
+from leveret.session.relay.shadow import Shadow, ShadowChannel
+from leveret.session.relay.unconfirmed import Told, Unconfirmed
+
+CANCEL_ON_FAILOVER: Final = "x-cancel-on-ha-failover"
+IDLE_MS: Final = 60_000
+"""An outlet through which nothing went for so long is closed."""
+
+Key = tuple[str, ...]
+
+
+class Publication:
+    """What this node published to one queue, whoever leads it.
+
+    Attributes:
+        queue: what is, or stands for, the queue.
+        unconfirmed: what no leader has confirmed.
+        outlet: the way to the leader, if there is one.
+    """
+
+    def __init__(self, leaders: RelayedLeaders, queue: Queue) -> None:
+        """Nothing was published."""
+        self.queue = queue
+        self.unconfirmed = Unconfirmed()
+        self.outlet: Outlet | None = None
+        self.used_at_ms = 0
+        self._leaders = leaders
+
+    def settled(self, number: int, *, ok: bool) -> None:
+        """The leader has, or refuses, all up to a number."""
+        before = self.unconfirmed.size_bytes
+        told = self.unconfirmed.settle(number, ok=ok)
+        self._leaders.freed(before - self.unconfirmed.size_bytes)
+        for call in told:
+            call()
+
+    def is_at(self, number: int) -> None:
+        """The leader has taken what is up to a number.
+
+        It confirms all that again when it is on disk. But of a queue that rejects it may have rejected some of it.
+        """
+        if self.queue.settings.overflow != DROP_HEAD:
+            self.settled(number, ok=False)
+
+    def detached(self) -> None:
+        """The outlet is gone."""
+        self.outlet = None
+        self._leaders.has_waiting = True
+
+
+class RelayedLeaders:
+    """See the module.
+
+    Attributes:
+        reference: stands for this node until it ends, in the logs of the queues it publishes to.
+        askings: the connections to leaders, by name and vhost.
+        serving: connections that other nodes made to this one, as a leader.
+        unconfirmed_bytes: of what is kept until it is confirmed.
+        has_waiting: whether something waits for a leader that has said it does not lead; then call `tick` soon.
+        on_freed: told when less is kept.
+    """
+
+    def __init__(
+        self, me: str, broker: Broker, outbox: list[Sender], reference: bytes, dial: Callable[[Asking], None]
+    ) -> None:
+        """`dial` is asked for a connection, and `connected` is the answer; one to this node itself is `up` at once."""
+        self.reference = reference
+        self.askings: dict[tuple[str, str], Asking] = {}
+        self.unconfirmed_bytes = 0
+        self.has_waiting = False
+        self.serving: set[RelayConnection] = set()
+        self.on_freed: Callable[[], None] = _do_nothing
+        self._me = me
+        self._broker = broker
+        self._outbox = outbox
+        self._dial = dial
+        self._now_ms = 0
+        self._publications: dict[tuple[Key, int], Publication] = {}
+        self._stalled: dict[ClientConnection, Key] = {}
+        self._asking_again: dict[Channel, None] = {}
+        self._homeless: dict[Consumer, None] = {}
+
+    # -- connections --------------------------------------------------------------------------
+
+    def asking(self, leader: str, vhost: str) -> Asking:
+        """The connection to a leader; a new one is dialled."""
+        found = self.askings.get((leader, vhost))
+        if found is None:
+            found = self.askings[leader, vhost] = Asking(leader, vhost, self._outbox)
+            self._dial(found)
+        return found
+
+    def connected(self, asking: Asking) -> None:
+        """There is a connection: all that waits for it goes on."""
+        asking.up()
+        self._go_on()
+
+    def lost(self, asking: Asking) -> None:
+        """The connection is gone; `wants` tells whether it is to be made again."""
+        asking.lost()
+        self._go_on()
+
+    def wants(self, asking: Asking) -> bool:
+        """Whether anything goes, or should go, over a connection; if not, it may be ended and forgotten."""
+        if asking.channels:
+            return True
+        return any(self._place_of(key) == (asking.leader, asking.vhost) for key in self._waiting_keys())
+
+    def forget(self, consumer: Consumer) -> None:
+        """See Registry."""
+        self._homeless.pop(consumer, None)
+
+    def discard(self, asking: Asking) -> None:
+        """It has ended, and nobody wants it."""
+        if self.askings.get((asking.leader, asking.vhost)) is asking:
+            del self.askings[asking.leader, asking.vhost]
+
+    def _waiting_keys(self) -> Iterator[Key]:
+        for publication in self._publications.values():
+            if len(publication.unconfirmed):
+                yield publication.queue.key
+        for consumer in self._homeless:
+            yield consumer.queue.key
+        yield from (key for connection, key in self._stalled.items() if connection.stall is Stall.REMOTE)
+
+    def _place_of(self, key: Key) -> tuple[str, str] | None:
+        """Where a queue can be asked for, None if it is nowhere, or here."""
+        queue = self._broker.queues.get(key)
+        if not isinstance(queue, RemoteQueue) or queue.is_down or queue.leader == self._me:
+            return None
+        return queue.leader, key[0]
+
+    def _up(self, key: Key) -> Asking | None:
+        place = self._place_of(key)
+        asking = self.asking(*place) if place is not None else None
+        return asking if asking is not None and asking.is_up else None
+
+    # -- publishing ---------------------------------------------------------------------------
+
+    def append_messages(self, queue: RemoteQueue) -> None:
+        """Send what the queue gathered to its leader, or keep it until there is one."""
+        if queue.gathered:
+            publication = self._keep(queue)
+            if publication.outlet is None:
+                self._attach(publication)
+
+    def _keep(self, queue: RemoteQueue) -> Publication:
+        """Number what the queue gathered, and send it if there is a way."""
+        publication = self._publication(queue)
+        publication.used_at_ms = self._now_ms
+        queue.published_total += queue.gathered_count
+        for head, bodies in queue.take_gathered():
+            publication.unconfirmed.add(head, bodies)
+            self.unconfirmed_bytes += len(bodies) * head.body_bytes
+            if publication.outlet is not None:
+                publication.outlet.publish(head, bodies)
+        return publication
+
+    def _publication(self, queue: RemoteQueue) -> Publication:
+        key = (queue.key, queue.epoch)
+        found = self._publications.get(key)
+        if found is None:
+            found = self._publications[key] = Publication(self, queue)
+        if found.queue is not queue:
+            found.queue = queue
+            queue.ahead = found.unconfirmed.last - queue.published_total
+        return found
+
+    def _attach(self, publication: Publication) -> None:
+        """Send what waits, if there is a leader that can be sent it."""
+        queue = publication.queue
+        asking = self._up(queue.key) if queue.is_remote else self.asking(self._me, queue.key[0])
+        if asking is None or not asking.is_up:
+            return
+        publication.outlet = Outlet(asking, publication, queue.name_octets, queue.epoch, self.reference)
+        if not queue.is_remote:
+            asking.push()
+
+    def when_confirmed(self, queue: RemoteQueue, told: Told, place: int | None = None) -> None:
+        """Tell when the leader has confirmed all that was published so far, or refused any of it (False).
+
+        With a `place` (RemoteQueue.place) whether it has taken that one.
+        """
+        publication = self._publications.get((queue.key, queue.epoch))
+        if publication is None:
+            # It was deleted before it could be sent anything.
+            told(False)
+            return
+        number = publication.unconfirmed.last if place is None else place + queue.ahead
+        publication.unconfirmed.when_known(told, number, alone=place is not None)
+
+    def when_batch_confirmed(self, batch: Batch, told: Told) -> bool:
+        """Tell when the leaders of all queues of a batch have what is theirs; False if they are led here, all of them.
+
+        Ask when the flush has appended what was gathered. Of what a leader refuses, the batch is told to be `refused`.
+        """
+        elsewhere = [each for each in batch.queues if isinstance(each, RemoteQueue | Shadow)]
+        if not elsewhere:
+            return False
+        left, all_ok = len(elsewhere), True
+
+        def one_told(ok: bool) -> None:
+            nonlocal left, all_ok
+            left -= 1
+            all_ok = all_ok and ok
+            if not left:
+                batch.refused |= not all_ok
+                told(all_ok)
+
+        for each in elsewhere:
+            if isinstance(each, Shadow):
+                each.when_settled(one_told)
+            else:
+                self.when_confirmed(each, one_told, batch.places.get(each))
+        return True
+
+    def freed(self, size: int) -> None:
+        """So many octets are kept no longer."""
+        self.unconfirmed_bytes -= size
+        self.on_freed()
+
+    # -- what clients ask ---------------------------------------------------------------------
+
+    def shadow(self, channel: Channel, queue: RemoteQueue) -> Shadow:
+        """See session.host.Leaders."""
+        found = self._shadow(channel, queue)
+        if found is None:
+            self._stalled[channel.connection] = queue.key
+            raise Postponed(Stall.REMOTE)
+        return found
+
+    def _shadow(self, channel: Channel, queue: RemoteQueue) -> Shadow | None:
+        asking = self._up(queue.key)
+        if asking is None:
+            return None
+        found = channel.shadows.get(asking.leader)
+        if found is None:
+            number = asking.number()
+            found = ShadowChannel(channel, asking, number, self)
+            asking.channels[number] = found
+        return found.shadow(queue)
+
+    def shadow_with(self, channel: Channel, consumer: Consumer) -> Shadow | None:
+        """See session.host.Leaders."""
+        source = consumer.queue
+        return source if isinstance(source, Shadow) else None
+
+    def ask_again(self, channel: Channel) -> None:
+        """See Registry."""
+        self._asking_again[channel] = None
+        self.has_waiting = True
+
+    def detach(self, source: Source, channel: Channel) -> None:
+        """See Registry."""
+        stands = Detached(source, self)
+        for run in channel.unacked:
+            if run.queue is source:
+                run.queue, run.consumer = stands, None
+                if isinstance(source, Shadow):
+                    source.channel.dropped(run.offset, run.count)
+        consumers = [each for each in channel.consumers.values() if each.queue is source]
+        if isinstance(source, Shadow):
+            source.channel.drop(source)
+        for consumer in consumers:
+            consumer.queue, consumer.unacked_count = stands, 0
+            if consumer.arguments.get(CANCEL_ON_FAILOVER) is True and channel.connection.client_can(
+                "consumer_cancel_notify"
+            ):
+                channel.consumer_cancelled(consumer)
+            else:
+                self._homeless[consumer] = None
+                self.has_waiting = True
+
+    def _go_on(self) -> None:
+        """Something has changed: publish, register and ask what waits for a leader."""
+        self.has_waiting = False
+        for publication in self._publications.values():
+            if publication.outlet is None and len(publication.unconfirmed):
+                self._attach(publication)
+        homeless, self._homeless = self._homeless, {}
+        for consumer in homeless:
+            self._house(consumer)
+        asking_again, self._asking_again = self._asking_again, {}
+        for channel in asking_again:
+            if not channel.is_closing:
+                channel.connection.repeat()
+        stalled, self._stalled = self._stalled, {}
+        for connection in stalled:
+            connection.wake()
+
+    def _house(self, consumer: Consumer) -> None:
+        """Register a consumer where its queue is now."""
+        channel = consumer.channel
+        queue = self._broker.queues.get(consumer.queue.key)
+        if queue is None or queue.epoch != consumer.queue.definition.epoch or queue.damage is not None:
+            channel.consumer_cancelled(consumer)
+            return
+        try:
+            source: Source | None = queue
+            if isinstance(queue, RemoteQueue):
+                if queue.is_down:
+                    channel.consumer_cancelled(consumer)
+                    return
+                source = self._shadow(channel, queue)
+            if source is None:
+                self._homeless[consumer] = None
+                return
+            consumer.queue = source
+            source.add_consumer(consumer)
+            channel.mark(source)
+        except LeveretError as error:
+            channel.connection.fail(error, channel.number, 0)
+
+    # -- who leads ----------------------------------------------------------------------------
+
+    def led_by(self, queue: RemoteQueue, leader: str) -> None:
+        """Another node leads the queue now."""
+        self._leave(queue)
+        queue.leader, queue.is_down = leader, False
+        self._go_on()
+
+    def down(self, queue: RemoteQueue) -> None:
+        """The queue's leader is gone, and there is no other one: what was published waits, consumers are cancelled."""
+        self._leave(queue)
+        queue.is_down = True
+        self._go_on()
+
+    def led_here(self, before: Queue, queue: Queue) -> None:
+        """This node leads it: `queue` is in the broker, where `before` stood for it."""
+        self._leave(before)
+        if isinstance(before, RemoteQueue) and before.gathered:
+            self._keep(before)
+        publication = self._publications.get((queue.key, queue.epoch))
+        if publication is not None:
+            publication.queue = queue
+        self._go_on()
+
+    def ceded(self, before: Queue, stands: RemoteQueue, leader: str) -> None:
+        """This node led `before`, for which `stands` stands now: another node leads it."""
+        self.waits(before, stands)
+        self.led_by(stands, leader)
+
+    def waits(self, before: Queue, stands: RemoteQueue) -> None:
+        """This node led `before`, for which `stands` stands now: nobody leads it until more is told."""
+        stands.leader = self._me
+        self._leave_local(before)
+        publication = self._publications.get((before.key, before.epoch))
+        if publication is not None:
+            self._close_outlet(publication)
+            self._publication(stands)
+
+    def ceased(self, queue: Queue) -> None:
+        """The queue is deleted: nothing will be confirmed of what its leader had not confirmed."""
+        publication = self._publications.pop((queue.key, queue.epoch), None)
+        if publication is not None:
+            self._close_outlet(publication)
+            publication.settled(publication.unconfirmed.last, ok=False)
+        # Its leader, if there is one, cancels the consumers, and answers what it was asked.
+        self._go_on()
+
+    def _leave(self, queue: Queue) -> None:
+        """Whoever was asked for a queue until now is not asked any more."""
+        publication = self._publications.get((queue.key, queue.epoch))
+        if publication is not None:
+            self._close_outlet(publication)
+        self._leave_channels(queue.key)
+
+    def _close_outlet(self, publication: Publication) -> None:
+        if publication.outlet is not None:
+            publication.outlet.close()
+            publication.outlet = None
+
+    def _leave_channels(self, key: Key) -> None:
+        for asking in list(self.askings.values()):
+            if asking.vhost != key[0]:
+                continue
+            for each in list(asking.channels.values()):
+                shadow = each.shadows.get(key) if isinstance(each, ShadowChannel) else None
+                if shadow is not None:
+                    shadow.channel.leave(shadow)
+
+    def _leave_local(self, queue: Queue) -> None:
+        """Take a queue away from all who have it: what they have not acknowledged returns to it."""
+        for consumer in list(queue.consumers):
+            if isinstance(consumer, RelayConsumer) and isinstance(consumer.channel, RelayChannel):
+                consumer.channel.moved(consumer)
+        if queue.unacked_count or queue.consumers:
+            for channel in _channels(self.serving):
+                for run in channel.unacked.take_of(queue):
+                    queue.requeue(run.offset, run.count)
+            for channel in _channels(self._broker.connections):
+                for run in channel.unacked:
+                    if run.queue is queue:
+                        queue.requeue(run.offset, run.count)
+                self.detach(queue, channel)
+        queue.consumers.clear()
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Ask again, and close what is used no more."""
+        self._now_ms = now_ms
+        if self.has_waiting or self._homeless:
+            self._go_on()
+        for publication in self._publications.values():
+            if (
+                publication.outlet is not None
+                and not len(publication.unconfirmed)
+                and now_ms - publication.used_at_ms > IDLE_MS
+            ):
+                self._close_outlet(publication)
+
+
+def _channels(connections: Iterable[object]) -> Iterator[Channel]:
+    for connection in connections:
+        if isinstance(connection, ClientConnection):
+            yield from connection.channels.values()
+
+
+def _do_nothing() -> None:
+    """Nobody waits for it."""

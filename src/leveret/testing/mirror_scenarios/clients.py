@@ -1,0 +1,169 @@
+"""A publisher and a consumer at nodes of a cluster, at work while other nodes go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+import pika
+from pika.exceptions import AMQPError
+
+from leveret.testing.applications import Publisher
+from leveret.testing.books import Books, count_entries
+from leveret.testing.mirror_cluster import PATIENCE_S, ClusterNode, MirrorCluster
+from leveret.testing.ports import wait_until
+
+CANCEL_ON_FAIL_OVER: Final = "x-cancel-on-ha-failover"
+_PREFETCH: Final = 200
+_POLL_S: Final = 0.1
+_WINDOW: Final = 500
+
+
+class Numbered(NamedTuple):
+    """A message whose body is its number (leveret.testing.applications.Message)."""
+
+    number: int
+    queue: str
+
+    @property
+    def exchange(self) -> str:
+        """The default one."""
+        return ""
+
+    @property
+    def routing_key(self) -> str:
+        """The queue."""
+        return self.queue
+
+    @property
+    def body(self) -> bytes:
+        """The number."""
+        return b"%d" % self.number
+
+    @property
+    def properties(self) -> pika.BasicProperties:
+        """Persistent, told by its number."""
+        return pika.BasicProperties(delivery_mode=2, message_id=str(self.number))
+
+
+class Producer:
+    """Publishes messages 0 to `count - 1` with confirms, in a thread of its own."""
+
+    def __init__(self, node: ClusterNode, queue: str, count: int, folder: Path) -> None:
+        """Connect and begin."""
+        self._books = Books(folder)
+        self._publisher = Publisher(
+            node.amqp_port, "/", self._messages(queue, count), self._books, window=_WINDOW
+        )
+        self._thread = threading.Thread(target=self._publisher.run, daemon=True)
+        self._thread.start()
+
+    @staticmethod
+    def _messages(queue: str, count: int) -> Iterator[Numbered]:
+        for number in range(count):
+            yield Numbered(number, queue)
+
+    @property
+    def confirmed(self) -> int:
+        """Messages that were confirmed by now."""
+        return count_entries(self._books.confirmed)
+
+    @property
+    def refused(self) -> int:
+        """Messages that were refused (basic.nack) by now."""
+        return self._publisher.refused
+
+    def wait_answered(self, count: int) -> None:
+        """Wait until so many messages are confirmed or refused."""
+        wait_until(lambda: self.confirmed + self.refused >= count, f"{count} answers", PATIENCE_S)
+
+    def end(self) -> None:
+        """Wait until all is answered."""
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), f"{self.confirmed} confirmed, {self.refused} refused, then none"
+
+
+class Consumer:
+    """Takes messages 0 to `count - 1` in a thread of its own, and acks each.
+
+    Attributes:
+        seen: how many of them came, each counted once.
+        cancels: how often it was told that its queue failed over; it consumed again at once.
+        wrong: what must not come: a message out of order, or an old one that is not marked as redelivered.
+    """
+
+    def __init__(
+        self,
+        cluster: MirrorCluster,
+        node: ClusterNode,
+        queue: str,
+        count: int,
+        *,
+        cancel_on_fail_over: bool = False,
+        knows_cancels: bool = True,
+    ) -> None:
+        """Connect and begin. A client that does not know of cancels says so when it connects."""
+        self.seen = 0
+        self.cancels = 0
+        self.wrong: list[str] = []
+        self._queue = queue
+        self._count = count
+        self._arguments = {CANCEL_ON_FAIL_OVER: cancel_on_fail_over}
+        options: dict[str, Any] = {} if knows_cancels else {"client_properties": {"capabilities": {}}}
+        self._connection = cluster.connect(node, **options)
+        self._channel: Any = self._connection.channel()
+        self._channel.basic_qos(prefetch_count=_PREFETCH)
+        self._channel.add_on_cancel_callback(lambda _: self._cancelled())
+        self._consume()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        self._thread.join(PATIENCE_S)
+
+    def wait_seen(self, count: int) -> None:
+        """Wait until so many messages came."""
+        what = f"{count} messages at a consumer"
+        wait_until(lambda: self.seen >= count or bool(self.wrong), what, PATIENCE_S)
+        assert not self.wrong, self.wrong
+
+    def _consume(self) -> None:
+        self._channel.basic_consume(self._queue, self._on_message, arguments=self._arguments)
+
+    def _run(self) -> None:
+        try:
+            with suppress(AMQPError):
+                while not self._ending.is_set():
+                    self._connection.process_data_events(_POLL_S)
+        except Exception as error:
+            self.wrong.append(repr(error))
+            raise
+        finally:
+            with suppress(AMQPError):
+                self._connection.close()
+
+    def _cancelled(self) -> None:
+        self.cancels += 1
+        # Not from within the callback: consuming waits for its answer.
+        self._connection.call_later(0, self._consume)
+
+    def _on_message(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        number = int(body)
+        channel.basic_ack(method.delivery_tag)
+        if number == self.seen:
+            self.seen += 1
+        elif number > self.seen:
+            self.wrong.append(f"message {number} came when {self.seen} was next")
+        elif not method.redelivered:
+            self.wrong.append(f"message {number} came again and is not marked as redelivered")

@@ -1,0 +1,370 @@
+"""Cases of `dynamic_ha_SUITE`: policies change, nodes come and go, and mirrors follow.
+
+An unsynchronised mirror is made here by adding it to a queue that has messages already: RabbitMQ's suite restarts a
+node for that, whose mirrors then begin with nothing. Its cases of a vhost that crashed within a node have no
+counterpart where a vhost is no process; the table of `dynamic_mirroring` is tested on `core.mirroring` itself.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from leveret.testing.mirror_cluster import ClusterNode
+from leveret.testing.mirror_scenarios.stage import Case, Stage
+
+QUEUE: Final = "ha.test"
+PATTERN: Final = "^ha.test$"
+LOAD: Final = 2000
+RAPID: Final = 60
+FIVE: Final = ("q1", "q2", "q3", "q4", "q5")
+
+Wish = tuple[str, Any] | None
+"""A policy: mode and parameters; None for no policy."""
+
+
+def change_policy(stage: Stage) -> None:
+    """Mirrors come, change and go with the policy; the leader moves if its node is not in it."""
+    a, b, c = stage.nodes
+    stage.declare(a, QUEUE)
+    stage.placed(QUEUE, a, None)
+    stage.mirror(PATTERN, "all")
+    stage.placed(QUEUE, a, [b, c], [b, c])
+    stage.mirror(PATTERN, "nodes", [a, b])
+    stage.placed(QUEUE, a, [b])
+    stage.mirror(PATTERN, "nodes", [a, c])
+    stage.placed(QUEUE, a, [c])
+    stage.unmirror()
+    stage.placed(QUEUE, a, None)
+    stage.mirror(PATTERN, "nodes", [b, c])
+    stage.placed(QUEUE, b, [c])
+
+
+def rapid_change(stage: Stage) -> None:
+    """A queue is declared, used and deleted over and over while its policy comes and goes."""
+    a = stage.nodes[0]
+    taken: list[bytes] = []
+
+    def use() -> None:
+        with stage.cluster.channel(a, confirms=False) as channel:
+            for number in range(RAPID):
+                channel.queue_declare(QUEUE)
+                channel.basic_publish("", QUEUE, b"%d" % number)
+                for _, _, body in channel.consume(QUEUE, auto_ack=True):
+                    taken.append(body)
+                    break
+                channel.cancel()
+                channel.queue_delete(QUEUE)
+
+    thread = threading.Thread(target=use, daemon=True)
+    thread.start()
+    changes = 0
+    while thread.is_alive():
+        stage.mirror(PATTERN, "all")
+        stage.unmirror()
+        changes += 1
+    assert changes
+    assert taken == [b"%d" % number for number in range(RAPID)]
+    stage.say(f"{len(taken)} of {RAPID} came back")
+    stage.queues(a, [])
+
+
+def _unsynchronised(stage: Stage, policies: dict[str, dict[str, str]]) -> None:
+    """Queues `NAME.test` led by A with ten messages and a mirror at B that has none, under policies `NAME`."""
+    a, b, _ = stage.nodes
+    for name, more in policies.items():
+        queue = f"{name}.test"
+        stage.declare(a, queue)
+        stage.publish(a, queue, 10)
+        stage.mirror(f"^{name}.test$", "nodes", [a, b], name=name, **more)
+        stage.placed(queue, a, [b], [])
+
+
+def force_delete_if_no_master(stage: Stage) -> None:
+    """A queue that is down, for its leader was stopped without a synchronised mirror, can be deleted."""
+    a, b, _ = stage.nodes
+    _unsynchronised(stage, {"ha.one": {}, "ha.two": {}})
+    stage.stop(a)
+    stage.lacks(b, "ha.one.test", "ha.two.test")
+    stage.delete(b, "ha.one.test")
+    stage.delete(b, "ha.two.test", if_empty=True)
+    stage.delete(b, "ha.two.test")
+    stage.queues(b, [])
+
+
+def promote_on_failure(stage: Stage) -> None:
+    """A mirror that is not synchronised follows on after a failure, with what it has, unless the policy forbids it."""
+    a, b, _ = stage.nodes
+    _unsynchronised(
+        stage,
+        {
+            "ha.promote": {"ha_promote_on_failure": "always"},
+            "ha.nopromote": {"ha_promote_on_failure": "when-synced"},
+        },
+    )
+    stage.kill(a)
+    stage.declares(b, "ha.promote.test", 0)
+    stage.lacks(b, "ha.nopromote.test")
+    stage.start(a)
+    stage.declares(a, "ha.nopromote.test", 10)
+    stage.declares(a, "ha.promote.test", 0)
+
+
+def promote_on_shutdown(stage: Stage) -> None:
+    """A mirror that is not synchronised does not follow on after an orderly stop, unless the policy says so."""
+    a, b, _ = stage.nodes
+    _unsynchronised(
+        stage,
+        {
+            "ha.promote": {"ha_promote_on_shutdown": "always"},
+            "ha.nopromote": {},
+            "ha.nopromoteonfailure": {
+                "ha_promote_on_failure": "when-synced",
+                "ha_promote_on_shutdown": "always",
+            },
+        },
+    )
+    stage.stop(a)
+    stage.declares(b, "ha.promote.test", 0)
+    stage.lacks(b, "ha.nopromote.test", "ha.nopromoteonfailure.test")
+    stage.start(a)
+    stage.declares(a, "ha.nopromote.test", 10)
+    stage.declares(a, "ha.nopromoteonfailure.test", 10)
+
+
+def nodes_policy_should_pick_master_from_its_params(stage: Stage) -> None:
+    """With a policy of one node the leader goes there, be it the first mirror or not, once it is synchronised."""
+    a = stage.nodes[0]
+    stage.declare(a, QUEUE)
+    stage.publish(a, QUEUE, LOAD)
+    _apply(stage, ("all", None))
+    found = stage.placed(QUEUE, a, stage.nodes[1:], stage.nodes[1:])
+    first, last = (stage.node(name) for name in found.synchronised)
+    _apply(stage, ("nodes", [last]))
+    stage.cluster.wait_placed(QUEUE, last, mirrors=[])
+    stage.say("moved to the other mirror than the first")
+    _apply(stage, ("nodes", [last, a]))
+    stage.cluster.wait_placed(QUEUE, last, mirrors=[a], synchronised=[a])
+    stage.say("stays, and A mirrors it")
+    _apply(stage, ("nodes", [first]))
+    stage.cluster.wait_placed(QUEUE, first, mirrors=[])
+    stage.say("moved to the mirror that was first, and was not synchronised")
+    stage.declares(a, QUEUE, LOAD)
+
+
+def vhost_deletion(stage: Stage) -> None:
+    """A vhost is deleted with its mirrored queues and their policy."""
+    a, b, _ = stage.nodes
+    stage.cluster.api("PUT", "vhosts/gone", {})
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    stage.cluster.api("PUT", "permissions/gone/guest", everything)
+    stage.cluster.set_policy("ha", ".*", {"ha-mode": "all"}, vhost="gone")
+    with stage.cluster.channel(a, "gone") as channel:
+        channel.queue_declare("vhost_deletion-q", durable=True)
+    stage.cluster.wait(
+        lambda: len(stage.cluster.queues(b, "gone")["vhost_deletion-q"].mirrors or ()) == 2, "two mirrors"
+    )
+    stage.cluster.api("DELETE", "vhosts/gone")
+    for node in stage.nodes:
+        names = [row["name"] for row in stage.cluster.api("GET", "vhosts", at=node)]
+        stage.say(f"vhosts at {stage.letter(node)}: {' '.join(names)}")
+
+
+def promote_follower_after_standalone_restart(stage: Stage) -> None:
+    """All nodes were stopped, the leader's last; a mirror's node comes back alone, the others are forgotten."""
+    a, b, c = stage.nodes
+    stage.mirror(PATTERN, "all")
+    stage.declare(a, QUEUE)
+    stage.publish(a, QUEUE, 15)
+    stage.placed(QUEUE, a, [b, c], [b, c])
+    stage.stop(c)
+    stage.stop(b)
+    stage.stop(a)
+    stage.cluster.revive_without(b, c, a)
+    stage.say("B starts; C and A are forgotten")
+    stage.declares(b, QUEUE, 15)
+    stage.placed(QUEUE, b, [], asked=b)
+
+
+# -- policies at random -----------------------------------------------------------------------
+
+
+def failing_random_policies(stage: Stage) -> None:
+    """Sequences of policies on which RabbitMQ failed once."""
+    a, b, _ = stage.nodes
+    for wishes in (
+        [("nodes", [a, b]), ("nodes", [a])],
+        [("exactly", 3), None, ("all", None), ("nodes", [b])],
+        [
+            ("all", None),
+            None,
+            ("exactly", 2),
+            ("all", None),
+            ("exactly", 3),
+            ("exactly", 3),
+            None,
+            ("exactly", 3),
+            ("all", None),
+        ],
+    ):
+        _sequence(stage, wishes)
+
+
+def random_policy(stage: Stage) -> None:
+    """Sequences of policies at random, the same ones every time: the last one holds in the end."""
+    chance = random.Random("random_policy")
+    for _ in range(6):
+        wishes = [_wish(stage, chance) for _ in range(chance.randint(1, 5))]
+        _sequence(stage, wishes)
+
+
+def _wish(stage: Stage, chance: random.Random) -> Wish:
+    mode = chance.choice(["none", "none", "none", "all", "nodes", "exactly"])
+    if mode == "nodes":
+        return mode, chance.sample(stage.nodes, chance.randint(1, 3))
+    if mode == "exactly":
+        return mode, chance.randint(1, 3)
+    return None if mode == "none" else (mode, None)
+
+
+def _sequence(stage: Stage, wishes: Sequence[Wish]) -> None:
+    a = stage.nodes[0]
+    stage.declare(a, QUEUE)
+    stage.publish(a, QUEUE, LOAD // 10)
+    for wish in wishes:
+        _apply(stage, wish)
+    stage.cluster.wait(lambda: _holds(stage, wishes[-1]), f"the policy {_told(stage, wishes[-1])}")
+    stage.say(f"{'; '.join(_told(stage, wish) for wish in wishes)}: the last one holds")
+    stage.declares(a, QUEUE, LOAD // 10)
+    stage.delete(a, QUEUE)
+    stage.unmirror()
+
+
+def _apply(stage: Stage, wish: Wish) -> None:
+    if wish is None:
+        stage.unmirror()
+    else:
+        stage.mirror(PATTERN, *wish, ha_sync_mode="automatic")
+
+
+def _told(stage: Stage, wish: Wish) -> str:
+    if wish is None:
+        return "none"
+    mode, params = wish
+    given = [stage.letter(each) for each in params] if isinstance(params, list) else [params]
+    return " ".join(str(word) for word in (mode, *given) if word is not None)
+
+
+def _holds(stage: Stage, wish: Wish) -> bool:
+    found = stage.cluster.queue(QUEUE)
+    if found is None or found.state != "running":
+        return False
+    if wish is None:
+        return found.mirrors is None
+    replicas = {found.leader, *(found.mirrors or ())}
+    mode, params = wish
+    if mode == "nodes":
+        return found.mirrors is not None and replicas == {each.node for each in params}
+    return found.mirrors is not None and len(replicas) == (3 if mode == "all" else params)
+
+
+# -- leaders are spread -----------------------------------------------------------------------
+
+
+def _five(stage: Stage, mode: str, params: int | Sequence[ClusterNode] | None = None) -> None:
+    """Five queues led by A, two of them with messages, all mirrored."""
+    a = stage.nodes[0]
+    for queue in FIVE:
+        stage.declare(a, queue)
+    stage.publish(a, "q1", 5)
+    stage.publish(a, "q2", 3)
+    stage.mirror("^q.*", mode, params, ha_sync_mode="automatic")
+    wanted = {"all": 2, "exactly": 1, "nodes": 1}[mode]
+    stage.cluster.wait(
+        lambda: all(
+            len(found.synchronised) == wanted for found in stage.cluster.queues(stage.nodes[0]).values()
+        ),
+        "all mirrors synchronised",
+    )
+
+
+def _rebalance(stage: Stage, most: int) -> None:
+    """Spread them; wait until nobody leads more than so many, and the first two are where they were."""
+    stage.cluster.api("POST", "rebalance/queues", {})
+
+    def spread() -> bool:
+        found = stage.cluster.queues(stage.nodes[0])
+        leaders = Counter(placed.leader for placed in found.values())
+        return len(found) == len(FIVE) and max(leaders.values()) <= most
+
+    stage.cluster.wait(spread, f"no more than {most} leaders on a node")
+    stage.say(f"no node leads more than {most} of {len(FIVE)}")
+    stage.declares(stage.nodes[0], "q1", 5)
+    stage.declares(stage.nodes[0], "q2", 3)
+
+
+def rebalance_all(stage: Stage) -> None:
+    """Leaders of queues that are mirrored everywhere are spread over all nodes."""
+    _five(stage, "all")
+    _rebalance(stage, 2)
+
+
+def rebalance_nodes(stage: Stage) -> None:
+    """Leaders of queues that are mirrored on two nodes are spread over these."""
+    _five(stage, "nodes", stage.nodes[:2])
+    _rebalance(stage, 3)
+
+
+def rebalance_exactly(stage: Stage) -> None:
+    """Leaders of queues with one mirror somewhere are spread as far as their mirrors allow."""
+    _five(stage, "exactly", 2)
+    _rebalance(stage, 3)
+
+
+def change_cluster(stage: Stage) -> None:
+    """Two nodes more: one gets the mirror that was missing; when it goes, the other gets it."""
+    a, b, c, d, e = stage.nodes
+    stage.stop(d, e)
+    stage.declare(a, QUEUE)
+    stage.mirror(PATTERN, "exactly", 4)
+    stage.placed(QUEUE, a, [b, c])
+    stage.start(d, e)
+    stage.cluster.wait(
+        lambda: (seen := stage.cluster.queue(QUEUE)) is not None and len(seen.mirrors or ()) == 3,
+        "three mirrors",
+    )
+    found = stage.cluster.queue(QUEUE)
+    assert found is not None
+    assert found.mirrors is not None
+    [gone] = set(found.mirrors) - {b.node, c.node}
+    stage.say("D or E mirrors it")
+    stage.node(gone).stop()
+    other = e if gone == d.node else d
+    stage.cluster.wait_placed(QUEUE, a, mirrors=[b, c, other])
+    stage.say("that one stops; the other mirrors it")
+
+
+CASES: Final = (
+    *(
+        Case(play)
+        for play in (
+            change_policy,
+            rapid_change,
+            force_delete_if_no_master,
+            promote_on_failure,
+            promote_on_shutdown,
+            nodes_policy_should_pick_master_from_its_params,
+            vhost_deletion,
+            failing_random_policies,
+            random_policy,
+            rebalance_all,
+            rebalance_nodes,
+            rebalance_exactly,
+        )
+    ),
+    Case(promote_follower_after_standalone_restart, alone=True),
+    Case(change_cluster, nodes=5),
+)

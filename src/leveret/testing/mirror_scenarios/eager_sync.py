@@ -1,0 +1,157 @@
+"""Cases of `eager_sync_SUITE`: a mirror is synchronised because somebody, or the policy, says so.
+
+Queues are led and mirrored at A and B, published and consumed at C. What a mirror lacks is what was there before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from leveret.testing.mirror_cluster import ClusterNode
+from leveret.testing.mirror_scenarios.stage import Case, Stage
+
+QUEUE: Final = "ha.two.test"
+MESSAGES: Final = 1000
+SLOW_BYTES_S: Final = 2000
+"""What a synchronisation may send a second where it is to be cancelled on its way."""
+
+
+def _at(stage: Stage, nodes: Sequence[ClusterNode], mode: str = "manual") -> None:
+    stage.mirror(f"^{QUEUE}$", "nodes", nodes, ha_sync_mode=mode, ha_promote_on_shutdown="always")
+
+
+def eager_sync(stage: Stage) -> None:
+    """What was not synchronised is lost with its leader; what was is not, delivered messages not forgotten."""
+    a, b, c = stage.nodes
+    stage.declare(a, QUEUE)
+    _at(stage, [a])
+    stage.publish(c, QUEUE, MESSAGES)
+    _at(stage, [a, b])
+    stage.placed(QUEUE, a, [b], [])
+    stage.stop(a)
+    stage.placed(QUEUE, b, [], asked=c)
+    stage.takes(c, QUEUE)
+    stage.start(a)
+    stage.placed(QUEUE, b, [a], [a])
+
+    _at(stage, [b])
+    stage.placed(QUEUE, b, [])
+    stage.publish(c, QUEUE, MESSAGES)
+    _at(stage, [a, b])
+    stage.placed(QUEUE, b, [a], [])
+    stage.cluster.act(QUEUE, "sync")
+    stage.placed(QUEUE, b, [a], [a])
+    stage.stop(b)
+    stage.placed(QUEUE, a, [], asked=c)
+    stage.takes(c, QUEUE)
+    stage.start(b)
+    stage.placed(QUEUE, a, [b], [b])
+
+    stage.publish(c, QUEUE, MESSAGES)
+    stage.cluster.act(QUEUE, "sync")
+    stage.placed(QUEUE, a, [b], [b])
+    stage.takes(c, QUEUE)
+
+    _at(stage, [a])
+    stage.placed(QUEUE, a, [])
+    stage.publish(c, QUEUE, MESSAGES)
+    with stage.holding(c, QUEUE, 2):
+        _at(stage, [a, b])
+        stage.placed(QUEUE, a, [b], [])
+        with stage.holding(c, QUEUE, 3):
+            stage.cluster.act(QUEUE, "sync")
+            stage.placed(QUEUE, a, [b], [b])
+            stage.stop(a)
+            stage.placed(QUEUE, b, [], asked=c)
+            stage.takes(c, QUEUE, delivered=range(5))
+
+
+def eager_sync_cancel(stage: Stage) -> None:
+    """A synchronisation is cancelled on its way, and what it has sent so far is no mirror to rely on."""
+    a, b, c = stage.nodes
+    stage.declare(a, QUEUE)
+    stage.cluster.act(QUEUE, "cancel_sync")
+    stage.say("cancelled what was not begun")
+    _at(stage, [a])
+    stage.publish(c, QUEUE, MESSAGES)
+    _at(stage, [a, b])
+    stage.placed(QUEUE, a, [b], [])
+    stage.cluster.act(QUEUE, "sync")
+
+    def state(wanted: str) -> None:
+        stage.cluster.wait(
+            lambda: (found := stage.cluster.queue(QUEUE)) is not None and found.state == wanted,
+            f"{QUEUE} is {wanted}",
+        )
+        stage.say(f"{QUEUE} is {wanted}")
+
+    state("syncing")
+    stage.cluster.act(QUEUE, "cancel_sync")
+    state("running")
+    stage.placed(QUEUE, a, [b], [])
+    stage.stop(a)
+    stage.placed(QUEUE, b, [], asked=c)
+    stage.takes(c, QUEUE)
+    stage.cluster.act(QUEUE, "cancel_sync")
+    stage.say("cancelled what was not begun")
+
+
+def eager_sync_auto(stage: Stage) -> None:
+    """With `automatic` each new mirror is synchronised at once, whoever leads."""
+    a, b, c = stage.nodes
+    stage.declare(a, QUEUE)
+    stage.publish(c, QUEUE, MESSAGES)
+    _at(stage, [a, b], "automatic")
+    stage.placed(QUEUE, a, [b], [b])
+    stage.restart(a)
+    stage.placed(QUEUE, b, [a], [a])
+    stage.restart(b)
+    stage.placed(QUEUE, a, [b], [b])
+    stage.takes(c, QUEUE)
+
+
+def eager_sync_auto_on_policy_change(stage: Stage) -> None:
+    """A mirror that is not synchronised is, as soon as the policy says `automatic`."""
+    a, b, c = stage.nodes
+    stage.declare(a, QUEUE)
+    _at(stage, [a])
+    stage.publish(c, QUEUE, MESSAGES)
+    _at(stage, [a, b])
+    stage.placed(QUEUE, a, [b], [])
+    _at(stage, [a, b], "automatic")
+    stage.placed(QUEUE, a, [b], [b])
+
+
+def eager_sync_requeue(stage: Stage) -> None:
+    """A message that was delivered before a synchronisation, and comes back after it, is there once."""
+    a, b, c = stage.nodes
+    stage.declare(a, QUEUE)
+    _at(stage, [a])
+    stage.publish(c, QUEUE, 2)
+    with stage.holding(c, QUEUE, 2) as (channel, tags):
+        channel.basic_reject(tags[0], requeue=True)
+        stage.settled(channel)
+        _at(stage, [a, b])
+        stage.placed(QUEUE, a, [b], [])
+        stage.cluster.act(QUEUE, "sync")
+        stage.placed(QUEUE, a, [b], [b])
+        channel.basic_reject(tags[1], requeue=True)
+        stage.settled(channel)
+        stage.takes(c, QUEUE, delivered=range(2))
+    stage.placed(QUEUE, a, [b], [b])
+
+
+CASES: Final = (
+    Case(eager_sync),
+    Case(eager_sync_auto),
+    Case(eager_sync_auto_on_policy_change),
+    Case(eager_sync_requeue),
+    Case(
+        eager_sync_cancel,
+        config=(
+            ("mirroring_sync_batch_size", "1"),
+            ("mirroring_sync_max_throughput", str(SLOW_BYTES_S)),
+        ),
+    ),
+)

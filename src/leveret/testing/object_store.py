@@ -1,0 +1,88 @@
+"""An object store that speaks S3, in this process, reached through a socket like any other.
+
+    with ObjectStore() as store:
+        store.environment   # what finds it: AWS_ENDPOINT_URL and the rest
+        store.new_bucket()  # URI of an empty bucket
+
+The store is moto's, which knows the conditional requests that the archive's manifest rests on; in front of it
+it can be made one that does not know them, or one that is not to be reached.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+CONDITION = "HTTP_IF_NONE_MATCH"
+
+
+class _QuietHandler(WSGIRequestHandler):
+    def log(self, type: str, message: str, *args: Any) -> None:
+        """Nothing of each request."""
+
+
+class ObjectStore:
+    """The server, while the context lasts.
+
+    Attributes:
+        knows_conditions: whether it heeds `If-None-Match`; if not, it is like stores that never heard of it.
+        is_down: whether it answers nothing but 503.
+        requests: method and path of those that came.
+    """
+
+    def __init__(self) -> None:
+        self.knows_conditions = True
+        self.is_down = False
+        self.requests: list[tuple[str, str]] = []
+        self._store = DomainDispatcherApplication(create_backend_app)
+        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=_QuietHandler)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="object store", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self._server.port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs in its environment to find it."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "standby",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+        }
+
+    def new_bucket(self, scheme: str = "s3") -> str:
+        """URI of a bucket that nobody else has."""
+        name = f"bucket-{secrets.token_hex(6)}"
+        httpx.put(f"{self.url}/{name}").raise_for_status()
+        return f"{scheme}://{name}"
+
+    def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        self.requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))
+        if self.is_down:
+            start_response("503 Service Unavailable", [("Content-Length", "0")])
+            return []
+        if not self.knows_conditions:
+            environ.pop(CONDITION, None)
+        answer: Iterable[bytes] = self._store(environ, start_response)
+        return answer
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()

@@ -1,0 +1,249 @@
+"""What relay connections speak beside AMQP 0-9-1: a node with clients asks the leader of a queue.
+
+A relay connection carries AMQP's frames in messages of a link (wire.link). It has one vhost, begins with
+connection.open, and no frame is too long for it, so a message's body is one frame. The methods of class 200:
+
+    200,10  target      short queue | u64 epoch | short reference     this channel publishes into that queue
+    200,11  target-ok   u64 number                                    the last it has of that reference
+    200,20  numbers     u64 number                                    the next publish has it, those after it follow
+    200,30  credit      short consumer tag | u32 count                so many more deliveries, beside all prefetch
+    200,40  settle      -                                             answer when all before it is on disk
+    200,41  settle-ok   -
+    200,50  moved       short consumer tag                            its queue is led elsewhere now: register it there
+
+A target's publishes are confirmed by basic.ack and basic.nack, whose tags count them from 1. On its other channels,
+shadows of clients' channels, a consumer begins with `CREDIT_FIRST`, and its arguments may have a table `CLIENT`.
+
+A channel that is closed with `NOT_LED` asked for a queue that this node does not lead, or does not lead yet.
+
+The other functions encode what AMQP has too: names that RabbitMQ allows, and pamqp refuses, are among the arguments.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, NamedTuple
+
+from pamqp import encode
+
+from leveret.wire.amqp091 import FRAME_END, FRAME_HEAD, FRAME_METHOD, frame
+from leveret.wire.properties import SyntaxFault, shortstr
+
+TARGET: Final = b"\x00\xc8\x00\x0a"
+TARGET_OK: Final = b"\x00\xc8\x00\x0b"
+NUMBERS: Final = b"\x00\xc8\x00\x14"
+CREDIT: Final = b"\x00\xc8\x00\x1e"
+SETTLE: Final = b"\x00\xc8\x00\x28"
+SETTLE_OK: Final = b"\x00\xc8\x00\x29"
+MOVED: Final = b"\x00\xc8\x00\x32"
+CLASS: Final = b"\x00\xc8"
+"""What the payloads of all of them begin with."""
+
+CREDIT_FIRST: Final = 64
+CLIENT: Final = "x-relay-client"
+"""Whose consumer it is: name of the connection, number of the channel, user and node."""
+NOT_LED: Final = 399
+"""Reply code, of none that AMQP has."""
+FRAME_BYTES_MAX: Final = (1 << 32) - 1
+
+_U64: Final = struct.Struct(">Q")
+_U32: Final = struct.Struct(">I")
+_QOS: Final = struct.Struct(">IHB")
+_METHOD: Final = struct.Struct(">HH")
+
+
+class Target(NamedTuple):
+    """The arguments of relay.target: a queue's name and epoch, and who publishes."""
+
+    queue: str
+    epoch: int
+    reference: bytes
+
+
+def target(channel: int, queue: bytes, epoch: int, reference: bytes) -> bytes:
+    """relay.target."""
+    return _method(channel, TARGET + shortstr(queue) + _U64.pack(epoch) + shortstr(reference))
+
+
+def target_ok(channel: int, number: int) -> bytes:
+    """relay.target-ok."""
+    return _method(channel, TARGET_OK + _U64.pack(number))
+
+
+def numbers(channel: int, number: int) -> bytes:
+    """relay.numbers."""
+    return _method(channel, NUMBERS + _U64.pack(number))
+
+
+def credit(channel: int, consumer_tag: bytes, count: int) -> bytes:
+    """relay.credit."""
+    return _method(channel, CREDIT + shortstr(consumer_tag) + _U32.pack(count))
+
+
+def settle(channel: int) -> bytes:
+    """relay.settle."""
+    return _method(channel, SETTLE)
+
+
+def settle_ok(channel: int) -> bytes:
+    """relay.settle-ok."""
+    return _method(channel, SETTLE_OK)
+
+
+def moved(channel: int, consumer_tag: bytes) -> bytes:
+    """relay.moved."""
+    return _method(channel, MOVED + shortstr(consumer_tag))
+
+
+def decode_target(payload: bytes) -> Target:
+    """The arguments of relay.target.
+
+    Raises:
+        SyntaxFault: it is cut short, or goes on.
+    """
+    try:
+        queue, position = _short(payload, 4)
+        (epoch,) = _U64.unpack_from(payload, position)
+        reference, end = _short(payload, position + 8)
+        _check_end(payload, end)
+        return Target(queue.decode(), epoch, reference)
+    except (IndexError, struct.error, UnicodeDecodeError) as error:
+        raise SyntaxFault(f"relay.target: {error}") from None
+
+
+def decode_number(payload: bytes) -> int:
+    """The number of relay.target-ok and relay.numbers.
+
+    Raises:
+        SyntaxFault: there is none, or more.
+    """
+    if len(payload) != 12:
+        raise SyntaxFault(f"relay method of {len(payload)} octets where a number of 8 should follow the ids")
+    return int.from_bytes(payload[4:], "big")
+
+
+def decode_moved(payload: bytes) -> bytes:
+    """The consumer tag of relay.moved.
+
+    Raises:
+        SyntaxFault: it is cut short, or goes on.
+    """
+    try:
+        tag, end = _short(payload, 4)
+    except IndexError as error:
+        raise SyntaxFault(f"relay.moved: {error}") from None
+    _check_end(payload, end)
+    return tag
+
+
+def decode_credit(payload: bytes) -> tuple[bytes, int]:
+    """Consumer tag and count of relay.credit.
+
+    Raises:
+        SyntaxFault: it is cut short, or goes on.
+    """
+    try:
+        tag, position = _short(payload, 4)
+        (count,) = _U32.unpack_from(payload, position)
+        _check_end(payload, position + 4)
+    except (IndexError, struct.error) as error:
+        raise SyntaxFault(f"relay.credit: {error}") from None
+    return tag, count
+
+
+def _short(payload: bytes, position: int) -> tuple[bytes, int]:
+    end = position + 1 + payload[position]
+    if end > len(payload):
+        raise IndexError("a short string is cut short")
+    return payload[position + 1 : end], end
+
+
+def _check_end(payload: bytes, end: int) -> None:
+    if end != len(payload):
+        raise SyntaxFault(f"relay method of {len(payload)} octets, of which {end} are its arguments")
+
+
+# -- publishes and methods of AMQP's --------------------------------------------------------------
+
+
+def publish_head(channel: int, route: bytes, header: bytes, body_bytes: int) -> bytes:
+    """What is before the body of a publish: `route` is exchange and routing key as short strings.
+
+    A frame end must follow the body; an empty body has no frame.
+    """
+    method = _method(channel, b"\x00\x3c\x00\x28\x00\x00" + route + b"\0")
+    start = method + frame(2, channel, header)
+    return start + FRAME_HEAD.pack(3, channel, body_bytes) if body_bytes else start
+
+
+def publishes(head: bytes, bodies: list[bytes], body_bytes: int) -> bytes:
+    """Publishes with the same `publish_head`."""
+    if not body_bytes:
+        return head * len(bodies)
+    end = bytes((FRAME_END,))
+    return head + (end + head).join(bodies) + end
+
+
+def channel_open(channel: int) -> bytes:
+    """channel.open."""
+    return _method(channel, b"\x00\x14\x00\x0a\x00")
+
+
+def channel_close(channel: int) -> bytes:
+    """channel.close, because nobody needs it any more."""
+    return _method(channel, _METHOD.pack(20, 40) + b"\x00\xc8\x00\x00\x00\x00\x00")
+
+
+def channel_close_ok(channel: int) -> bytes:
+    """channel.close-ok."""
+    return _method(channel, _METHOD.pack(20, 41))
+
+
+def qos(channel: int, prefetch: int, *, for_channel: bool) -> bytes:
+    """basic.qos: of each consumer to come, or of the whole channel."""
+    return _method(channel, _METHOD.pack(60, 10) + _QOS.pack(0, prefetch, for_channel))
+
+
+def consume(
+    channel: int, queue: bytes, tag: bytes, *, no_ack: bool, exclusive: bool, arguments: dict[str, Any]
+) -> bytes:
+    """basic.consume."""
+    bits = no_ack << 1 | exclusive << 2
+    names = b"\0\0" + shortstr(queue) + shortstr(tag)
+    return _method(channel, _METHOD.pack(60, 20) + names + bytes((bits,)) + encode.field_table(arguments))
+
+
+def cancel(channel: int, tag: bytes) -> bytes:
+    """basic.cancel."""
+    return _method(channel, _METHOD.pack(60, 30) + shortstr(tag) + b"\0")
+
+
+def get(channel: int, queue: bytes, *, no_ack: bool) -> bytes:
+    """basic.get."""
+    return _method(channel, _METHOD.pack(60, 70) + b"\0\0" + shortstr(queue) + bytes((no_ack,)))
+
+
+def purge(channel: int, queue: bytes) -> bytes:
+    """queue.purge."""
+    return _method(channel, _METHOD.pack(50, 30) + b"\0\0" + shortstr(queue) + b"\0")
+
+
+def delete(channel: int, queue: bytes, *, if_unused: bool, if_empty: bool) -> bytes:
+    """queue.delete."""
+    bits = bytes((if_unused | if_empty << 1,))
+    return _method(channel, _METHOD.pack(50, 40) + b"\0\0" + shortstr(queue) + bits)
+
+
+def declare(channel: int, queue: bytes) -> bytes:
+    """queue.declare, passive."""
+    return _method(channel, _METHOD.pack(50, 10) + b"\0\0" + shortstr(queue) + b"\x01\0\0\0\0")
+
+
+def nack(channel: int, tag: int, *, multiple: bool, requeue: bool) -> bytes:
+    """basic.nack, from who was delivered to."""
+    bits = bytes((multiple | requeue << 1,))
+    return _method(channel, b"\x00\x3c\x00\x78" + _U64.pack(tag) + bits)
+
+
+def _method(channel: int, payload: bytes) -> bytes:
+    return frame(FRAME_METHOD, channel, payload)

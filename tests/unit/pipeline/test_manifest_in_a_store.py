@@ -1,0 +1,132 @@
+"""The manifest as objects in a store that is a real one, over HTTP: each entry is written once, whoever writes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from leveret.model.errors import StorageError
+from leveret.pipeline import manifest_log as module
+from leveret.pipeline.manifest import Manifest, TransferGap
+from leveret.pipeline.manifest_log import ManifestDamaged
+from leveret.pipeline.objects import ObjectPath
+from leveret.testing.object_store import ObjectStore
+from tests.unit.pipeline.test_manifest import stored
+
+
+@pytest.fixture
+def place(object_store: ObjectStore) -> ObjectPath:
+    return ObjectPath(object_store.new_bucket())
+
+
+def filled(place: ObjectPath, count: int) -> Manifest:
+    manifest = Manifest(place)
+    for number in range(count):
+        manifest.append([stored(place, number, number + 1)])
+    return manifest
+
+
+def names(place: ObjectPath, kind: str) -> list[int]:
+    return [int(each.name.partition(".")[0]) for each in (place / "manifest" / kind).iterdir()]
+
+
+def test_many_writers_at_once_record_every_file_once_and_all_see_the_same(place: ObjectPath) -> None:
+    writers = [Manifest(place) for _ in range(6)]
+    for number in range(20):
+        stored(place, number, number + 1)
+
+    def write(writer: Manifest) -> list[int]:
+        mine = []
+        while (have := writer.next_by_vhost.get("/", 0)) < 20:
+            try:
+                mine += [file.first for file in writer.append([stored(place, have, have + 1)])]
+            except TransferGap:
+                writer.refresh()
+        return mine
+
+    with ThreadPoolExecutor(len(writers)) as threads:
+        recorded = list(threads.map(write, writers))
+    assert sorted(first for mine in recorded for first in mine) == list(range(20))
+    for writer in writers:
+        writer.refresh()
+        assert writer.entries == Manifest(place).entries
+    assert [file.first for file in Manifest(place).files()] == list(range(20))
+
+
+def test_an_answer_that_was_lost_is_not_taken_for_another_writer(
+    place: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = ObjectPath.create
+    # As when the store did it, its answer did not arrive, and it is asked again.
+    monkeypatch.setattr(ObjectPath, "create", lambda self, octets: create(self, octets) and False)
+    manifest = filled(place, 2)
+    assert manifest.number == 2
+    assert [file.first for file in Manifest(place).files()] == [0, 1]
+
+
+def test_entries_are_folded_into_logs_that_say_the_same(
+    place: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FOLD_ENTRIES", 4)
+    late = filled(place, 1)
+    writer = Manifest(place)
+    for number in range(1, 10):
+        writer.append([stored(place, number, number + 1)])
+    assert (names(place, "logs"), names(place, "entries")) == ([1, 5], list(range(1, 11)))
+    assert Manifest(place).entries == writer.entries
+    monkeypatch.setattr(module, "FOLDED_KEPT_S", -3600.0)
+    for number in range(10, 12):
+        writer.append([stored(place, number, number + 1)])
+    assert (names(place, "logs"), names(place, "entries")) == ([1, 5, 9], [])
+    writer.append([stored(place, 12, 13)])
+    late.refresh()
+    assert late.entries == Manifest(place).entries == writer.entries, (
+        "one that was left behind reads the logs"
+    )
+    assert late.append([stored(place, 13, 14)])
+    writer.refresh()
+    assert writer.number == 14
+
+
+def test_logs_of_a_writer_that_died_before_it_folded_are_written_by_the_next(
+    place: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = filled(place, 5)
+    monkeypatch.setattr(module, "FOLD_ENTRIES", 4)
+    for number in range(5, 8):
+        manifest.append([stored(place, number, number + 1)])
+    assert names(place, "logs") == [1, 5]
+    assert Manifest(place).entries == manifest.entries
+
+
+@pytest.mark.parametrize("kind", ["gone", "torn", "another"])
+def test_an_entry_that_is_not_as_it_was_is_named(place: ObjectPath, kind: str) -> None:
+    filled(place, 3)
+    entry = place / "manifest" / "entries" / f"{2:020}.entry"
+    if kind == "gone":
+        entry.unlink()
+    elif kind == "torn":
+        entry.write_bytes(entry.read_bytes()[:-5])
+    else:
+        entry.write_bytes((entry.parent / f"{1:020}.entry").read_bytes())
+    with pytest.raises(ManifestDamaged, match="where entry 2 should be"):
+        Manifest(place)
+
+
+def test_a_store_that_overwrites_what_is_to_be_created_is_refused(
+    place: ObjectPath, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = Manifest(place)
+    manifest.check()
+    monkeypatch.setattr(object_store, "knows_conditions", False)
+    with pytest.raises(StorageError, match="If-None-Match"):
+        manifest.check()
+    assert not place.exists(), "nothing is left of the attempt"
+
+
+def test_looking_for_news_costs_two_requests(place: ObjectPath, object_store: ObjectStore) -> None:
+    manifest = filled(place, 3)
+    before = len(object_store.requests)
+    manifest.refresh()
+    assert len(object_store.requests) - before == 2

@@ -1,0 +1,210 @@
+"""A node that leads logs and one that mirrors them, over real sockets and files, without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leveret.runtime.commit import GroupCommit
+from leveret.runtime.mirroring.copies import MirrorCopies
+from leveret.runtime.mirroring.sources import MirrorSources
+from leveret.runtime.mirroring.stream import State
+from leveret.runtime.node import clock_ms
+from leveret.runtime.replication.link_peer import LinkPeer
+from leveret.storage.log import Log
+from leveret.storage.tree import Tree
+from leveret.testing.compare import Comparison, compare
+from leveret.wire.chunk import ChunkType, encode_entry
+from leveret.wire.link import Type
+
+SEGMENT_BYTES = 4096
+TIMEOUT_S = 20.0
+POLL_S = 0.005
+NAMES = tuple(f"queues/{each:016x}" for each in range(1, 5))
+
+
+def fail(error: BaseException) -> None:
+    pytest.fail(str(error))
+
+
+class Refused:
+    """A receiver before there is another one: nothing is due."""
+
+    def received(self, kind: Type, payload: memoryview) -> None:
+        pytest.fail(f"{kind.name} came before anybody listened")
+
+    def ended(self, error: Exception | None) -> None:
+        """Whoever takes the link over sees it."""
+
+
+class Node:
+    """One node: its tree, what it leads and what it mirrors.
+
+    Attributes:
+        states: what was told of mirrors, in order.
+        port: where mirrors connect; `via` says for each leader which port leads there.
+    """
+
+    def __init__(self, directory: Path, name: str = "", *, epoch: int = 1, **limits: Any) -> None:
+        directory.mkdir(exist_ok=True)
+        self.directory = directory
+        self.name = name or directory.name
+        self.tree = Tree(directory, epoch=epoch)
+        self.commits = GroupCommit(fsync=True, on_failure=fail)
+        self.states: list[tuple[str, str, State]] = []
+        self.on_state: Callable[[str, str, State], None] = lambda name, node, state: None
+        self.sources = MirrorSources(self.tree, self.commits, clock_ms, self._state, **limits)
+        self.commits.fence = self.sources
+        self.copies = MirrorCopies(
+            self.tree,
+            self.commits,
+            directory,
+            self._dial,
+            node=self.name,
+            name_of=lambda name: ("/", name),
+            is_led=lambda name: name in self.sources.led,
+            clock_ms=clock_ms,
+        )
+        self.via: dict[str, int] = {}
+        self.port = 0
+        self._server: asyncio.Server | None = None
+        self._accepted: list[LinkPeer] = []
+
+    def _state(self, name: str, node: str, state: State) -> None:
+        self.states.append((name, node, state))
+        self.on_state(name, node, state)
+
+    # -- links --------------------------------------------------------------------------------
+
+    async def listen(self) -> int:
+        """Accept mirrors; who they are they say first, in place of a handshake."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: LinkPeer(on_connected=self._connected), "127.0.0.1", self.port
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self.port
+
+    def _connected(self, peer: LinkPeer) -> None:
+        node = self
+
+        class Door:
+            def received(self, kind: Type, payload: memoryview) -> None:
+                assert kind is Type.HELLO
+                peer.is_trusted = True
+                peer.receiver = node.sources.accept(peer, bytes(payload).decode())
+
+            def ended(self, error: Exception | None) -> None:
+                """It never said who it was."""
+
+        peer.receiver = Door()
+        self._accepted.append(peer)
+
+    async def _dial(self, node: str, kind: str) -> LinkPeer:
+        assert kind == "mirror"
+        peer = LinkPeer()
+        peer.receiver = Refused()
+        await asyncio.get_running_loop().create_connection(lambda: peer, "127.0.0.1", self.via[node])
+        peer.is_trusted = True
+        octets = self.name.encode()
+        peer.write((len(octets) + 1).to_bytes(4, "big") + bytes((Type.HELLO,)) + octets)
+        return peer
+
+    def cut_links(self) -> None:
+        for peer in self._accepted:
+            if not peer.is_closed:
+                peer.abort()
+
+    async def stop(self) -> None:
+        await self.copies.close()
+        self.sources.close()
+        self.cut_links()
+        if self._server is not None:
+            self._server.close()
+        await asyncio.sleep(0)
+        await self.commits.settle()
+        self.commits.close()
+        self.tree.close()
+
+    # -- logs ---------------------------------------------------------------------------------
+
+    def log(self, name: str) -> Log:
+        log = self.tree.log(self.tree.path_of(name), segment_bytes_max=SEGMENT_BYTES)
+        return log if log.is_open else log.open(with_messages=False)
+
+    def lead(self, *names: str, **terms: Any) -> None:
+        for name in names:
+            if name not in self.tree.logs and self.tree.path_of(name).exists():
+                self.log(name)
+            self.sources.lead(name, **terms)
+
+    def append(self, name: str, size: int = 100, count: int = 1) -> int:
+        """Append a chunk and begin a round; the log's end."""
+        data = encode_entry(b"m" * size) * count
+        log = self.log(name)
+        log.append(ChunkType.USER, count, count, data, clock_ms())
+        self.commits.appended(log)
+        self.commits.begin()
+        return log.next_offset
+
+    def fill(self, name: str, size_bytes: int) -> None:
+        """Append so much, in chunks of some kilobytes, on segments of `SEGMENT_BYTES`."""
+        while name not in self.tree.logs or self.tree.logs[name].size_bytes < size_bytes:
+            self.append(name, size=1000, count=4)
+
+    def change(self, dice: random.Random, name: str) -> None:
+        """Anything that happens to the log of a queue."""
+        log = self.log(name)
+        match dice.choices(["append", "drop", "empty", "delivered"], [30, 4, 0.2, 3])[0]:
+            case "append":
+                self.append(name, dice.choice([0, 3, 100, 900]), dice.randint(1, 5))
+            case "drop":
+                log.drop_before(dice.randint(log.first_offset, log.next_offset))
+            case "empty":
+                log.empty()
+            case "delivered":
+                self.sources.delivered(name, dice.randint(log.first_offset, log.next_offset))
+        self.commits.begin()
+
+    def promise(self, told: list[int], *names: str) -> int:
+        """Promise what was appended last; `told` gets its number when it is kept."""
+        number = len(told) + self.promised
+        self.promised += 1
+        self.sources.when_acked(names, lambda: told.append(number))
+        return number
+
+    promised = 0
+
+    def state(self, name: str, node: str) -> State:
+        return self.sources.state(name, node)
+
+    def is_live(self, node: str, *names: str) -> bool:
+        """Whether a mirror has everything of these logs, on disk."""
+        rows = [row for name in names for row in self.sources.rows(name) if row["node"] == node]
+        return len(rows) == len(names) and all(
+            row["state"] == "live" and row["lag_records"] == 0 for row in rows
+        )
+
+
+async def until(condition: Callable[[], Any], what: str) -> None:
+    for _ in range(round(TIMEOUT_S / POLL_S)):
+        if condition():
+            return
+        await asyncio.sleep(POLL_S)
+    pytest.fail(f"not {what} within {TIMEOUT_S:g} s")
+
+
+def compared(leader: Node, mirror: Node) -> Comparison:
+    return compare(leader.directory, mirror.directory)
+
+
+async def pair(directory: Path, **limits: Any) -> tuple[Node, Node]:
+    """Two nodes, `leader` listening; the mirror connects straight to it."""
+    leader, mirror = Node(directory / "leader", **limits), Node(directory / "mirror")
+    mirror.via["leader"] = await leader.listen()
+    return leader, mirror

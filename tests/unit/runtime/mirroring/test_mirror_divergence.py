@@ -1,0 +1,207 @@
+"""Mirrors that lead, leaders that mirror: late ones and divergent ones are told apart, nothing is thrown away."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from leveret.runtime.mirroring import copy_link
+from leveret.storage.divergent_report import reports
+from leveret.testing.compare import logs_of
+from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair, until
+
+A, B = NAMES[:2]
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy_link, "RETRY_S", (0.005,))
+
+
+def raise_epoch(node: Node, name: str, epoch: int) -> None:
+    node.tree.epoch = epoch
+    node.log(name).epoch = epoch
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_leading_goes_round_and_what_nobody_confirmed_is_set_aside(tmp_path: Path, seed: int) -> None:
+    """Three nodes; the leader goes with something that its mirrors lack, and comes back as a mirror."""
+    dice = random.Random(seed)
+
+    async def scenario() -> None:
+        nodes = {name: Node(tmp_path / name) for name in ("a", "b", "c")}
+        for node in nodes.values():
+            port = await node.listen()
+            for other in nodes.values():
+                other.via[node.name] = port
+        epoch, leader = 1, nodes["a"]
+        leader.lead(A, automatic=True)
+        divergent = 0
+        for _ in range(4):
+            mirrors = [node for node in nodes.values() if node is not leader]
+            for node in mirrors:
+                node.copies.mirror(A, leader.name)
+            for _ in range(dice.randint(1, 40)):
+                leader.change(dice, A)
+            for node in mirrors:
+                await until(lambda node=node: leader.is_live(node.name, A), "live")
+            # The links go first: what it appends now nobody has.
+            for node in mirrors:
+                await node.copies.release(A)
+            has_more = dice.random() < 0.7
+            if has_more:
+                leader.append(A, 900)
+                divergent += 1
+            await leader.commits.settle()
+            leader.sources.cease(A)
+            old, leader, epoch = leader, dice.choice(mirrors), epoch + 1
+            raise_epoch(leader, A, epoch)
+            leader.lead(A, automatic=True)
+            for _ in range(dice.randint(0, 3)):
+                leader.append(A)
+            old.copies.mirror(A, leader.name)
+            await until(lambda: leader.is_live(old.name, A), "live")
+        for node in nodes.values():
+            if node is not leader:
+                node.copies.mirror(A, leader.name)
+        for node in nodes.values():
+            if node is not leader:
+                await until(lambda node=node: leader.is_live(node.name, A), "live at the end")
+        for node in nodes.values():
+            await node.stop()
+        found = []
+        for node in nodes.values():
+            if node is not leader:
+                assert compared(leader, node).is_identical
+            found += [log for report in reports(node.directory) for log in report.logs]
+        assert len(found) == divergent
+        assert {(log.path, log.vhost, log.queue, log.messages) for log in found} <= {(A, "/", A, 1)}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_divergent", [False, True])
+def test_a_mirror_whose_messages_are_gone_by_now_is_late_unless_another_led_since(
+    tmp_path: Path, is_divergent: bool
+) -> None:
+    """Nothing is left to compare with: the epoch says whether what it has may be what nobody confirmed."""
+
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        leader.lead(A, automatic=True)
+        for _ in range(4):
+            leader.append(A, 900, 4)
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: leader.is_live("mirror", A), "live")
+        await mirror.copies.release(A)
+        await until(lambda: not leader.sources.rows(A), "released")
+        if is_divergent:
+            leader.sources.cease(A)
+            raise_epoch(leader, A, 2)
+            leader.lead(A, automatic=True)
+        for _ in range(4):
+            leader.append(A, 900, 4)
+        await leader.commits.settle()
+        leader.log(A).drop_before(leader.log(A).next_offset)
+        assert leader.log(A).first_offset >= 16
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: leader.is_live("mirror", A), "live again")
+        await mirror.stop()
+        await leader.stop()
+        assert compared(leader, mirror).is_identical
+        aside = [(log.from_offset, log.messages) for each in reports(mirror.directory) for log in each.logs]
+        assert aside == ([(0, 16)] if is_divergent else [])
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_that_lost_everything_has_nothing_deleted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        leader.lead(A, automatic=True)
+        leader.fill(A, 20_000)
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: leader.is_live("mirror", A), "live")
+        await leader.stop()
+        await mirror.copies.release(A)
+        held = {start: path.read_bytes() for start, path in logs_of(mirror.directory)[A].items()}
+        empty = Node(tmp_path / "empty", "leader", epoch=2)
+        mirror.via["leader"] = await empty.listen()
+        empty.lead(A, automatic=True)
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: empty.is_live("mirror", A), "live")
+        empty.append(A)
+        await until(lambda: empty.is_live("mirror", A), "still live")
+        await mirror.stop()
+        await empty.stop()
+        assert compared(empty, mirror).is_identical
+        [report] = reports(mirror.directory)
+        aside = logs_of(mirror.directory / "divergent" / report.id)[A]
+        assert {start: path.read_bytes() for start, path in aside.items()} == held
+
+    asyncio.run(scenario())
+
+
+def test_what_is_released_can_be_led_and_what_is_discarded_is_gone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        leader.lead(A, B, automatic=True)
+        for name in (A, B):
+            leader.fill(name, 20_000)
+            mirror.copies.mirror(name, "leader")
+        await until(lambda: leader.is_live("mirror", A, B), "live")
+        leader.sources.delivered(A, 7)
+        leader.sources.delivered(A, 5)
+        end = leader.append(A)
+        leader.append(A)
+        await until(lambda: leader.is_live("mirror", A), "live")
+        await mirror.copies.release(A)
+        assert A not in mirror.tree.logs
+        ends = mirror.copies.ends(A)
+        assert ends is not None
+        assert (ends.epoch, ends.first_offset, ends.next_offset) == (1, 0, end + 1)
+        assert mirror.copies.cursor(A) == 7
+        await mirror.copies.discard(B)
+        assert mirror.copies.ends(B) is None
+        assert not (mirror.directory / B).exists()
+        assert [row["name"] for row in mirror.copies.rows()] == []
+        await until(lambda: not leader.sources.rows(A) and not leader.sources.rows(B), "released")
+        leader.append(A)
+        leader.append(B)
+        await leader.commits.settle()
+        assert mirror.copies.ends(A) == ends
+        raise_epoch(mirror, A, 2)
+        mirror.lead(A)
+        mirror.append(A)
+        # Not a mirror's any more, whatever a link says.
+        assert mirror.log(A).next_offset == end + 2
+        await mirror.stop()
+        await leader.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_deleted_log_needs_no_mirror_and_one_led_elsewhere_promises_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        told: list[int] = []
+        leader.lead(A, B)
+        for name in (A, B):
+            leader.append(name)
+            leader.sources.wait_for(name, frozenset({"mirror"}))
+            leader.append(name)
+            leader.promise(told, name)
+        leader.commits.begin()
+        assert told == []
+        leader.sources.cease(B)
+        assert told == []
+        leader.commits.forget(leader.log(A))
+        leader.log(A).delete()
+        assert told == [0]
+        await mirror.stop()
+        await leader.stop()
+
+    asyncio.run(scenario())

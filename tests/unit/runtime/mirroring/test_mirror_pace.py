@@ -1,0 +1,247 @@
+"""How a mirror is brought up to date: paced, cancelled, gone on with; slow ones; when one counts as whole."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from leveret.model.errors import StorageError
+from leveret.runtime.mirroring import copy_link, source_link, stream
+from leveret.runtime.mirroring.stream import State
+from leveret.testing.link_proxy import Direction, LinkProxy
+from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair, until
+
+A, B = NAMES[:2]
+
+
+def test_a_sync_goes_at_the_pace_that_is_allowed_and_the_limit_may_be_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is published meanwhile comes on top, and is not held up."""
+    monkeypatch.setattr(stream, "STEP_BYTES", 4096)
+
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path, sync_bytes_s_max=1)
+        leader.fill(A, 60_000)
+        leader.lead(A, automatic=True)
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: leader.state(A, "mirror") is State.SYNCHRONISING, "begun")
+        for _ in range(30):
+            end = leader.append(A, 900)
+            await asyncio.sleep(0.001)
+        await until(lambda: leader.sources.rows(A)[0]["lag_records"] == 0, "all that is new is there")
+        [row] = leader.sources.rows(A)
+        assert row["state"] == "synchronising"
+        assert 0 <= row["progress"]["bytes_done"] <= 10_000 < row["progress"]["bytes_total"]
+        assert mirror.log(A).next_offset == end
+        leader.sources.sync_bytes_s_max = 0
+        await until(lambda: leader.is_live("mirror", A), "live")
+        await mirror.stop()
+        await leader.stop()
+        assert compared(leader, mirror).is_identical
+
+    asyncio.run(scenario())
+
+
+def test_what_a_cancelled_sync_copied_is_kept_over_a_new_link_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a segment: nothing is sent twice."""
+    monkeypatch.setattr(stream, "STEP_BYTES", 1000)
+    monkeypatch.setattr(copy_link, "RETRY_S", (0.005,))
+    sent: list[int] = []
+    paid = stream.LedLog.paid
+
+    def paying(self: stream.LedLog, octets: int, now_ms: int) -> None:
+        sent.append(octets)
+        paid(self, octets, now_ms)
+
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        leader.fill(A, 40_000)
+        total = leader.log(A).size_bytes
+        leader.lead(A)
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "begun")
+        monkeypatch.setattr(stream.LedLog, "paid", paying)
+        leader.sources.synchronise(A)
+        for _ in range(4):
+            count = len(sent)
+            await until(lambda count=count: len(sent) >= count + 1, "something sent")
+            leader.sources.cancel_synchronise(A)
+            await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "cancelled")
+            # What is on its way is there before the link is cut.
+            leader.append(A)
+            await until(lambda: leader.sources.rows(A)[0]["lag_records"] == 0, "there")
+            leader.cut_links()
+            await until(lambda: leader.state(A, "mirror") is State.GONE, "away")
+            await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "back")
+            assert sum(sent) < total
+            leader.sources.synchronise(A)
+        await until(lambda: leader.is_live("mirror", A), "live")
+        assert total < sum(sent) <= total + 40 * 100
+        await mirror.stop()
+        await leader.stop()
+        assert compared(leader, mirror).is_identical
+
+    asyncio.run(scenario())
+
+
+def test_a_mirror_that_begins_late_is_whole_once_all_before_is_settled(tmp_path: Path) -> None:
+    """By hand, as RabbitMQ's sync_detection_SUITE has it: new mirrors are in step when the old messages are gone."""
+
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        leader.fill(A, 20_000)
+        leader.lead(A)
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "begun")
+        first = leader.sources.rows(A)[0]["first_offset"]
+        leader.append(A)
+        leader.sources.floor(A, first - 1)
+        assert leader.state(A, "mirror") is State.UNSYNCHRONISED
+        leader.sources.floor(A, first)
+        await until(lambda: leader.state(A, "mirror") is State.LIVE, "live")
+        # Only a part of the old is dropped: what remains of it is settled, and is not sent.
+        leader.log(A).drop_before(first)
+        leader.append(A)
+        await until(lambda: leader.is_live("mirror", A), "still live")
+        await mirror.stop()
+        await leader.stop()
+        assert compared(leader, mirror).is_identical
+
+    asyncio.run(scenario())
+
+
+def test_who_joins_an_empty_log_or_becomes_automatic_lacks_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        leader.lead(A, B)
+        leader.fill(B, 20_000)
+        for name in (A, B):
+            mirror.copies.mirror(name, "leader")
+        await until(lambda: leader.is_live("mirror", A), "live")
+        await until(lambda: leader.state(B, "mirror") is State.UNSYNCHRONISED, "unsynchronised")
+        leader.append(A)
+        leader.lead(B, automatic=True)
+        await until(lambda: leader.is_live("mirror", A, B), "live")
+        await mirror.stop()
+        await leader.stop()
+        assert compared(leader, mirror).is_identical
+
+    asyncio.run(scenario())
+
+
+def test_a_slow_mirror_is_gone_and_catches_up_from_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_link, "LIVE_BYTES_MAX", 400_000)
+
+    async def scenario(proxy: LinkProxy) -> None:
+        leader, mirror = Node(tmp_path / "leader"), Node(tmp_path / "mirror")
+        proxy.target_port = await leader.listen()
+        mirror.via["leader"] = proxy.port
+        leader.lead(A, B, automatic=True)
+        told: list[int] = []
+        for name in (A, B):
+            leader.append(name)
+            mirror.copies.mirror(name, "leader")
+        await until(lambda: leader.is_live("mirror", A, B), "live")
+        leader.sources.wait_for(A, frozenset({"mirror"}))
+        proxy.stall(Direction.BACK)
+        while State.GONE not in [state for _, _, state in leader.states]:
+            leader.append(A, 30_000, 4)
+            leader.promise(told, A)
+            await asyncio.sleep(0)
+        leader.commits.begin()
+        assert len(told) < leader.promised
+        # Taken out of the record, and then waited for no longer.
+        leader.sources.wait_for(A)
+        assert len(told) == leader.promised
+        leader.append(B)
+        assert leader.state(A, "mirror") is State.SYNCHRONISING
+        proxy.resume()
+        await until(lambda: leader.is_live("mirror", A, B), "live again")
+        await mirror.stop()
+        await leader.stop()
+        assert compared(leader, mirror).is_identical
+
+    with LinkProxy(1) as proxy:
+        asyncio.run(scenario(proxy))
+
+
+def test_a_mirror_that_owes_an_ack_for_too_long_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_link, "BEAT_S", 0.02)
+    monkeypatch.setattr(copy_link, "RETRY_S", (0.005,))
+
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path, ack_timeout_ms=100)
+        leader.lead(A, automatic=True)
+        leader.append(A)
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: leader.is_live("mirror", A), "live")
+        # Its disk takes no more.
+        begin, mirror.commits.begin = mirror.commits.begin, lambda: None  # type: ignore[method-assign]
+        leader.append(A)
+        await until(lambda: (A, "mirror", State.GONE) in leader.states, "gone")
+        mirror.commits.begin = begin  # type: ignore[method-assign]
+        mirror.commits.begin()
+        await until(lambda: leader.is_live("mirror", A), "live again")
+        await mirror.stop()
+        await leader.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_publisher_never_waits_for_a_sync(tmp_path: Path) -> None:
+    """A hundred megabytes are sent; between two turns of the loop there is never more than a step."""
+
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        log = leader.tree.log(leader.tree.path_of(A)).open(with_messages=False)
+        while log.size_bytes < 32_000_000:
+            leader.append(A, 60_000, 16)
+        await leader.commits.settle()
+        leader.lead(A, automatic=True)
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: leader.state(A, "mirror") is State.SYNCHRONISING, "begun")
+        turns = appended = 0
+        while not leader.is_live("mirror", A):
+            turns += 1
+            if turns % 10 == 0:
+                leader.append(A)
+                appended += 1
+            await asyncio.sleep(0)
+        # More than a turn a step: so many that a publisher's are between them.
+        assert turns > 32_000_000 / stream.STEP_BYTES / 16
+        assert appended
+        await mirror.stop()
+        await leader.stop()
+        assert compared(leader, mirror).is_identical
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_is_led_here_is_no_mirror(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        leader.append(A)
+        await leader.stop()
+        again = Node(leader.directory)
+        with pytest.raises(StorageError, match="not open"):
+            again.sources.lead(A)
+        again.lead(A)
+        with pytest.raises(ValueError, match="led here"):
+            again.copies.mirror(A, "mirror")
+        with pytest.raises(ValueError, match="led here"):
+            await again.copies.discard(A)
+        with pytest.raises(StorageError, match="not the name"):
+            again.copies.mirror("../x", "mirror")
+        await again.stop()
+        await mirror.stop()
+
+    asyncio.run(scenario())

@@ -1,0 +1,127 @@
+"""A mirror's copy is its leader's log, whatever happens in between: real sockets and files, no broker."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from leveret.runtime.mirroring import stream
+from leveret.runtime.mirroring.stream import State
+from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair, until
+
+A, B = NAMES[:2]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_happens_to_the_link_the_mirror_has_what_the_leader_has(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if seed % 3:
+        # Nothing is so little that it is sent in one turn.
+        monkeypatch.setattr(stream, "FINAL_BYTES", 0 if seed % 3 == 1 else 2000)
+        monkeypatch.setattr(stream, "STEP_BYTES", 500)
+
+    async def scenario() -> None:
+        dice = random.Random(seed)
+        leader, mirror = await pair(tmp_path)
+        for _ in range(dice.choice([0, 40, 400])):
+            leader.change(dice, dice.choice(NAMES))
+        leader.lead(*NAMES[:3], automatic=True)
+        for name in NAMES:
+            mirror.copies.mirror(name, "leader")
+        leader.lead(NAMES[3], automatic=True)
+        for _ in range(dice.randint(3, 6)):
+            for _ in range(dice.randint(1, 60)):
+                leader.change(dice, dice.choice(NAMES))
+                if dice.random() < 0.2:
+                    await asyncio.sleep(dice.choice([0, 0, 0.002]))
+            match dice.choice(["cut", "restart", "wait", "again", "cease", "nothing"]):
+                case "cut":
+                    leader.cut_links()
+                case "restart":
+                    await mirror.stop()
+                    for _ in range(dice.randint(0, 30)):
+                        leader.change(dice, dice.choice(NAMES))
+                    port = mirror.via["leader"]
+                    mirror = Node(tmp_path / "mirror")
+                    mirror.via["leader"] = port
+                    for name in NAMES:
+                        mirror.copies.mirror(name, "leader")
+                case "again":
+                    await mirror.copies.release(A)
+                    mirror.copies.mirror(A, "leader")
+                case "cease":
+                    leader.sources.cease(B)
+                    leader.change(dice, B)
+                    leader.sources.lead(B, automatic=True)
+                case "wait":
+                    await until(lambda: leader.is_live("mirror", *NAMES), "live")
+        await until(lambda: leader.is_live("mirror", *NAMES), "live at the end")
+        for name in NAMES:
+            log, cursor = leader.log(name), leader.sources.led[name].cursor
+            assert mirror.copies.cursor(name) == cursor
+            ends = mirror.copies.ends(name)
+            assert ends is not None
+            assert (ends.first_offset, ends.next_offset) == (log.first_offset, log.next_offset)
+        await mirror.stop()
+        await leader.stop()
+        found = compared(leader, mirror)
+        assert found.is_identical, found
+        assert not list((tmp_path / "mirror").rglob("divergent/*/report.json"))
+
+    asyncio.run(scenario())
+
+
+def test_a_promise_waits_for_the_mirrors_it_is_to_wait_for(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        told: list[str] = []
+        leader.lead(A, B)
+        leader.append(A)
+        leader.sources.when_acked([A, B], lambda: told.append("nobody"))
+        assert told == ["nobody"]
+        leader.sources.wait_for(A, frozenset({"mirror"}), then=lambda: told.append("record"))
+        leader.append(A)
+        leader.sources.when_acked([A], lambda: told.append("both"))
+        leader.commits.begin()
+        await asyncio.sleep(0.05)
+        assert told == ["nobody"]
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: len(told) == 3, "told")
+        assert told == ["nobody", "record", "both"]
+        await mirror.stop()
+        await leader.stop()
+
+    asyncio.run(scenario())
+
+
+def test_by_hand_a_new_mirror_gets_what_is_new_until_it_is_asked_to_synchronise(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        leader.fill(A, 30_000)
+        leader.lead(A)
+        begin = leader.log(A).next_offset
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "unsynchronised")
+        for _ in range(10):
+            leader.append(A)
+        await until(lambda: leader.sources.rows(A)[0]["lag_records"] == 0, "up to date")
+        assert mirror.log(A).first_offset == begin == leader.sources.rows(A)[0]["first_offset"]
+        assert mirror.log(A).next_offset == leader.log(A).next_offset
+        leader.sources.synchronise(A)
+        await until(lambda: leader.is_live("mirror", A), "synchronised")
+        await mirror.stop()
+        await leader.stop()
+        assert compared(leader, mirror).is_identical
+        assert [state for _, _, state in leader.states[:4]] == [
+            State.JOINING,
+            State.UNSYNCHRONISED,
+            State.SYNCHRONISING,
+            State.LIVE,
+        ]
+        assert not list((tmp_path / "mirror/.mirroring").rglob("*.segment"))
+
+    asyncio.run(scenario())
