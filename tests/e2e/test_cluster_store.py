@@ -1,38 +1,27 @@
-"""A cluster's store against a real etcd: what happens is told in order, what is written is written once.
-
-Leases are long where a node has to stay, so that a slow machine changes nothing, and short where one ends.
-"""
+"""A cluster's store against a real etcd: what happens is told in order, and who lives is known."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final
 
 import pytest
 
-from leveret.config import Config, build, gather
-from leveret.config.uris import Endpoint, Endpoints
-from leveret.core.cluster import AliveChanged, Changed, ClusterState, Event, Keys, Presence, encode
-from leveret.core.election import Delete, Entry, Put, Transaction, Unchanged, UnreadableState
-from leveret.core.transactions import OPS_MAX
+from leveret.config import build, gather
+from leveret.config.uris import Endpoints
+from leveret.core.cluster import AliveChanged, Presence, encode
+from leveret.core.election import Delete, Put, Transaction, UnreadableState
 from leveret.runtime.cluster.store import ClusterStore, LeaseLost, NameTaken
-from leveret.runtime.etcd import Etcd, EtcdCompacted, EtcdRefused
+from leveret.runtime.etcd import Etcd, EtcdCompacted
 from leveret.testing import etcd
 from leveret.testing.etcd import EtcdCluster, EtcdMember
 from leveret.testing.link_proxy import LinkProxy
 from leveret.testing.ports import LOOPBACK
+from tests.e2e.store_node import HEARTBEAT_MS, SHORT_MS, Node, door, node, play, read, until
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
-
-PATIENCE_S: Final = 30.0
-LONG_MS: Final = 30_000
-SHORT_MS: Final = 1_000
-HEARTBEAT_MS: Final = 20
-"""Of an etcd of one member, which so starts sooner and gives leases of one second."""
 
 
 @pytest.fixture(scope="module")
@@ -46,94 +35,6 @@ def own() -> Iterator[EtcdCluster]:
     """For a test that is rough with it."""
     with EtcdCluster(heartbeat_ms=HEARTBEAT_MS) as one:
         yield one
-
-
-def config(name: str, endpoints: str, prefix: str, ttl_ms: int = LONG_MS) -> Config:
-    return build(
-        gather(
-            overrides={
-                "nodename": name,
-                "cluster_formation.peer_discovery_backend": "etcd",
-                "cluster.etcd.endpoints": endpoints,
-                "cluster.etcd.prefix": prefix,
-                "cluster.etcd.lease_ttl": f"{ttl_ms}ms",
-            }
-        )
-    )
-
-
-class Node:
-    """A store with what it was told."""
-
-    def __init__(self, name: str, endpoints: str, prefix: str, ttl_ms: int = LONG_MS) -> None:
-        self.name = name
-        self.store = ClusterStore(config(name, endpoints, prefix, ttl_ms), self.take, self.lost)
-        self.keys = Keys.under(prefix)
-        self.state = ClusterState(self.keys)
-        self.told: list[tuple[int, list[Event]]] = []
-        self.changed: list[Changed] = []
-        self.losses: list[str] = []
-
-    def take(self, events: list[Event], revision: int) -> None:
-        assert not self.told or revision > self.told[-1][0]
-        self.changed += self.state.apply(events, revision)
-        self.told.append((revision, events))
-
-    def lost(self, reason: str) -> None:
-        self.losses.append(reason)
-
-    def presence(self, incarnation: str = "i1") -> Presence:
-        return Presence(incarnation, f"tcp://{self.name}:25672", "", 0, "1")
-
-    async def enter(self, incarnation: str = "i1") -> None:
-        await self.store.start()
-        await self.store.announce(self.presence(incarnation))
-
-    async def put(self, key: str, value: bytes = b"1", *conditions: Unchanged) -> int | None:
-        return await self.store.transact(Transaction(conditions, (Put(self.keys.prefix + key, value),)))
-
-    def has(self, revision: int | None) -> bool:
-        return revision is not None and self.store.revision >= revision
-
-    @property
-    def keys_now(self) -> dict[str, bytes]:
-        """What the events that it was told say there is."""
-        now: dict[str, bytes] = {}
-        for _, events in self.told:
-            for event in events:
-                now.pop(event.key, None)
-                if event.value is not None:
-                    now[event.key] = event.value
-        return now
-
-
-@asynccontextmanager
-async def node(name: str, endpoints: str, prefix: str, ttl_ms: int = LONG_MS) -> AsyncIterator[Node]:
-    one = Node(name, endpoints, prefix, ttl_ms)
-    await one.enter()
-    try:
-        yield one
-    finally:
-        await one.store.stop()
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():  # noqa: ASYNC110 # whatever it is, it comes with no event
-            await asyncio.sleep(0.01)
-
-
-def play(scene: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(scene)
-
-
-async def read(endpoints: str, prefix: str, page: int = 1000) -> dict[str, Entry]:
-    """What etcd holds, as another reader sees it."""
-    client = Etcd(Endpoints().parse(endpoints), 10.0)
-    try:
-        return dict((await client.read(prefix, page)).entries)
-    finally:
-        await client.close()
 
 
 # What happens is told.
@@ -276,48 +177,6 @@ def test_what_nobody_can_follow_ends_the_lease_and_is_named(shared: EtcdCluster)
     play(scene())
 
 
-@asynccontextmanager
-async def door(
-    member: EtcdMember, deaf: Callable[[bytes, int], bool], *, hangs_up: bool
-) -> AsyncIterator[str]:
-    """A door of etcd that passes requests in, and no answers any more once `deaf` says so, or hangs up then; its URL.
-
-    `deaf` is asked with what was last said in the connection, and how many octets were answered since.
-    """
-    visits: set[asyncio.Task[None]] = set()
-
-    async def visit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner, outer = await asyncio.open_connection(LOOPBACK, member.port)
-        said, answered, is_deaf = b"", 0, False
-
-        async def answer() -> None:
-            nonlocal answered, is_deaf
-            with suppress(ConnectionError):
-                while octets := await inner.read(65536):
-                    is_deaf = is_deaf or deaf(said, answered)
-                    answered += len(octets)
-                    if not is_deaf:
-                        writer.write(octets)
-                    elif hangs_up:
-                        break
-            writer.close()
-
-        answering = asyncio.create_task(answer())
-        with suppress(ConnectionError):
-            while octets := await reader.read(65536):
-                said, answered = octets, 0
-                outer.write(octets)
-        outer.close()
-        await answering
-
-    def visited(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        visits.add(asyncio.create_task(visit(reader, writer)))
-
-    async with await asyncio.start_server(visited, LOOPBACK, 0) as server:
-        yield f"http://{LOOPBACK}:{server.sockets[0].getsockname()[1]}"
-    await asyncio.gather(*visits)
-
-
 def test_a_watch_that_tells_nothing_is_given_up_when_it_should_have(shared: EtcdCluster) -> None:
     async def scene() -> None:
         watches = []
@@ -342,126 +201,6 @@ def test_a_watch_that_tells_nothing_is_given_up_when_it_should_have(shared: Etcd
             assert len(watches) == 2
             assert (b.losses, b.store.holds_lease_now()) == ([], True)
             await b.store.stop()
-
-    play(scene())
-
-
-# What is written.
-
-
-def test_a_transaction_is_done_if_its_conditions_hold(shared: EtcdCluster) -> None:
-    async def scene() -> None:
-        async with node("a", shared.setting, "conditions") as a, node("b", shared.setting, "conditions") as b:
-            revision = await a.put("x", b"1", Unchanged("conditions/x", 0))
-            assert revision
-            assert await b.put("x", b"2", Unchanged("conditions/x", 0)) is None
-            assert await b.put("x", b"2", Unchanged("conditions/x", revision)) == revision + 2
-            put = Put("conditions/leased", b"1", leased=True)
-            await a.store.transact(Transaction((), (put,)))
-            written = await read(shared.setting, "conditions/")
-            assert written["conditions/x"].value == b"2"
-            assert written["conditions/leased"].lease == written[a.keys.alive("a")].lease != 0
-            some = tuple(Put(f"conditions/many/{number}", b"") for number in range(OPS_MAX))
-            guards = tuple(Unchanged(f"conditions/many/{number}", 0) for number in range(OPS_MAX))
-            assert await a.store.transact(Transaction(guards, some))
-            delete = Delete("conditions/many/", is_prefix=True)
-            last = await a.store.transact(Transaction((), (delete,)))
-            await until(lambda: b.store.revision == last)
-            assert not [key for key in b.keys_now if "many" in key]
-            assert await a.store.transact(Transaction((), (delete,))) == last + 1 if last else False
-
-    play(scene())
-
-
-def test_what_etcd_refuses_is_told_and_the_next_is_done(shared: EtcdCluster) -> None:
-    async def scene() -> None:
-        async with node("a", shared.setting, "refused") as a:
-            twice = (Put("refused/x", b"1"), Put("refused/x", b"2"))
-            with pytest.raises(EtcdRefused, match="duplicate key"):
-                await a.store.transact(Transaction((), twice))
-            assert await a.put("x", b"3")
-            assert (await read(shared.setting, "refused/"))["refused/x"].value == b"3"
-
-    play(scene())
-
-
-@pytest.mark.parametrize("is_alone", [True, False])
-def test_a_transaction_whose_answer_was_lost_is_done_once(shared: EtcdCluster, is_alone: bool) -> None:
-    async def scene() -> None:
-        lost = []
-
-        def deaf(said: bytes, _: int) -> bool:
-            """Every second transaction's answer is lost."""
-            if b"/v3/kv/txn" in said:
-                lost.append(said)
-            return b"/v3/kv/txn" in said and len(lost) % 2 == 0
-
-        prefix = f"lost-{is_alone}"
-        async with (
-            door(shared.members[0], deaf, hangs_up=True) as url,
-            node("b", shared.setting, prefix) as b,
-        ):
-            a = Node("a", url if is_alone else f"{url},{shared.setting}", prefix, 3_000)
-            await a.enter()
-            revisions = []
-            for number in range(6):
-                a.store._etcd.endpoint = Endpoint(url)
-                revisions.append(await a.put("x", encode(number)))
-            assert None not in revisions
-            await until(lambda: b.store.revision >= (revisions[-1] or 0))
-            seen = [event for _, events in b.told for event in events if event.key == f"{prefix}/x"]
-            assert [(event.modified, event.value) for event in seen] == [
-                (revision, encode(number)) for number, revision in enumerate(revisions)
-            ]
-            assert len(lost) > len(revisions)
-            await a.store.stop()
-
-    play(scene())
-
-
-def test_an_attempt_that_was_given_up_and_comes_late_is_done_before_the_next_or_not_at_all(
-    shared: EtcdCluster,
-) -> None:
-    async def scene() -> None:
-        async with node("a", shared.setting, "late") as a:
-            await a.put("x", b"1")
-            turn, lease_id = a.store._turn, (await read(shared.setting, "late/"))[a.store._turn].lease
-            late = Transaction(
-                (Unchanged(turn, a.store._turn_modified),),
-                (Put("late/x", b"late"), Put(turn, b"3", leased=True)),
-            )
-            client = Etcd(Endpoints().parse(shared.setting), 10.0)
-            await a.put("x", b"2")
-            assert await client.transact(late, lease_id) is None
-            # And one that overtakes: its turn is over, but it was a turn; the next one finds that out.
-            turns = (await read(shared.setting, "late/"))[turn]
-            early = Transaction(
-                (Unchanged(turn, turns.modified),), (Put("late/x", b"early"), Put(turn, b"old", leased=True))
-            )
-            assert await client.transact(early, lease_id)
-            assert await a.put("x", b"3")
-            assert (await read(shared.setting, "late/"))["late/x"].value == b"3"
-            assert await a.put("x", b"4", Unchanged("late/y", 7)) is None
-            await client.close()
-
-    play(scene())
-
-
-def test_nothing_is_written_once_the_lease_is_over(shared: EtcdCluster) -> None:
-    async def scene() -> None:
-        a = Node("a", shared.setting, "over")
-        with pytest.raises(LeaseLost):
-            await a.put("x")
-        await a.enter()
-        lease = (await read(shared.setting, "over/"))[a.keys.alive("a")].lease
-        shared.members[0].ask("lease/revoke", ID=str(lease))
-        with pytest.raises(LeaseLost):
-            await a.put("x")
-        assert not a.store.holds_lease_now()
-        await until(lambda: a.losses)
-        assert a.losses == ["etcd has ended the lease"]
-        assert await read(shared.setting, "over/") == {}
-        await a.store.stop()
 
     play(scene())
 

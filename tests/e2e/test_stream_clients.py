@@ -23,6 +23,7 @@ from leveret.wire.chunk import Attribute, ChunkType, decode_trailer, split_entri
 from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code
+from leveret.wire.stream.publish import MessageRun
 from tests.e2e.stream_served import QUEUE, TIMEOUT_S, RawPeer, Served, serving
 
 # One worker for all, so that RabbitMQ starts once.
@@ -83,8 +84,8 @@ def test_what_was_published_is_fetched_whole_and_in_order(broker: Broker) -> Non
     with broker.client() as client:
         publisher = client.declare_publisher("recovery.1", broker.writable)
         assert publisher.last_sequence == 0
-        for first in range(0, 1000, 100):
-            publisher.publish([(number + 1, bodies[number]) for number in range(first, first + 100)])
+        for number, body in enumerate(bodies, 1):
+            publisher.publish(MessageRun.of(number, [body]))
         publisher.wait_confirmed(1000, TIMEOUT_S)
         publisher.close()
         assert client.declare_publisher("recovery.1", broker.writable).last_sequence == 1000
@@ -105,7 +106,8 @@ def test_messages_published_twice_are_stored_once(broker: Broker) -> None:
     for last in (10, 20):
         with broker.client() as client:
             publisher = client.declare_publisher("recovery.1", broker.writable)
-            publisher.publish([(number, b"%d" % number) for number in range(1, last + 1)])
+            for number in range(1, last + 1):
+                publisher.publish(MessageRun.of(number, [b"%d" % number]))
             publisher.wait_confirmed(last, TIMEOUT_S)
     broker.settle()
     with broker.client() as client:
@@ -170,7 +172,7 @@ def test_rabbitmq_s_own_tracking_chunks_and_trailers_come_with_the_raw_mode(rabb
         link.request(wire.Create(link.next_id(), "tracked", {}), wire.CreateResponse)
         publisher = client.declare_publisher("writer", "tracked")
         for number in (1, 2):
-            publisher.publish([(number, b"message")])
+            publisher.publish(MessageRun.of(number, [b"message"]))
             publisher.wait_confirmed(number, TIMEOUT_S)
             client.store_offset("reader", "tracked", number)
             wait_until(lambda n=number: client.query_offset("reader", "tracked") == n, "it", TIMEOUT_S)  # type: ignore[misc]  # a default is how a loop variable is bound

@@ -35,6 +35,7 @@ from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code
 from leveret.wire.stream.fields import OffsetSpec, OffsetType
+from leveret.wire.stream.publish import MessageRun
 from tests.e2e.stream_served import QUEUE, TIMEOUT_S, RawPeer, Served, serving
 
 
@@ -215,10 +216,11 @@ def test_a_peer_that_asks_and_does_not_listen_is_not_read_from(served: Served) -
 # --- Publishing -----------------------------------------------------------------------------------
 
 
-def test_a_large_plan_is_published_with_few_messages_under_way(served: Served, client: StreamClient) -> None:
-    count = 3 * UNCONFIRMED_MAX
+def test_a_large_plan_is_published_with_few_runs_under_way(served: Served, client: StreamClient) -> None:
+    count = 3 * 10 * UNCONFIRMED_MAX
     publisher = client.declare_publisher("recovery.1", QUEUE)
-    publisher.publish([(number, b"m" * 50) for number in range(1, count + 1)])
+    for first in range(1, count, 10):
+        publisher.publish(MessageRun.of(first, [b"m" * 50] * 10))
     publisher.wait_confirmed(count, TIMEOUT_S)
     stored = served.on_loop(lambda: served.host.queues["/", "orders"].stored)
     assert [number for number, _ in stored] == list(range(1, count + 1))
@@ -226,7 +228,8 @@ def test_a_large_plan_is_published_with_few_messages_under_way(served: Served, c
 
 def test_a_message_larger_than_the_agreed_frame_is_published(served: Served, client: StreamClient) -> None:
     publisher = client.declare_publisher("recovery.1", QUEUE)
-    publisher.publish([(1, b"small"), (2, b"L" * 5_000_000), (3, b"small")])
+    publisher.publish(MessageRun.of(1, [b"small", b"L" * 5_000_000]))
+    publisher.publish(MessageRun.of(3, [b"small"]))
     publisher.wait_confirmed(3, TIMEOUT_S)
     stored = served.on_loop(lambda: served.host.queues["/", "orders"].stored)
     assert [len(body) for _, body in stored] == [5, 5_000_000, 5]
@@ -235,10 +238,10 @@ def test_a_message_larger_than_the_agreed_frame_is_published(served: Served, cli
 def test_while_the_disk_is_slow_a_publisher_waits_and_memory_is_bounded(served: Served) -> None:
     queue = served.on_loop(lambda: served.host.recovery_queue("guest", "/", "orders"))
     served.on_loop(queue.hold)
-    messages = [(number, b"b" * 100_000) for number in range(1, 401)]
+    runs = [MessageRun.of(number, [b"b" * 100_000]) for number in range(1, 401)]
     with served.client() as client, ThreadPoolExecutor(1) as pool:
         publisher = client.declare_publisher("recovery.1", QUEUE)
-        sent = pool.submit(publisher.publish, messages)
+        sent = pool.submit(lambda: [publisher.publish(run) for run in runs])
         (connection,) = served.on_loop(lambda: served.listener.connections)
         full = lambda: served.on_loop(lambda: connection.unstored_bytes) >= UNSTORED_BYTES_MAX  # noqa: E731
         wait_until(full, "8 MiB to wait for the disk", TIMEOUT_S)
@@ -254,7 +257,7 @@ def test_confirms_that_do_not_come_in_time_lose_the_connection(served: Served) -
     served.on_loop(queue.hold)
     client = served.client()
     publisher = client.declare_publisher("recovery.1", QUEUE)
-    publisher.publish([(1, b"a")])
+    publisher.publish(MessageRun.of(1, [b"a"]))
     with pytest.raises(ConnectionLost, match=r"timeout|unconfirmed"):
         publisher.wait_confirmed(1, 0.2)
     wait_until(lambda: served.peers() == 0, "the server to notice", TIMEOUT_S)
@@ -267,8 +270,8 @@ def test_a_queue_that_declines_makes_the_publisher_fail(served: Served, client: 
     publisher = client.declare_publisher("recovery.1", QUEUE)
     queue = served.on_loop(lambda: served.host.queues["/", "orders"])
     served.on_loop(lambda: setattr(queue, "refuses_with", NotFound("the queue was deleted")))
-    publisher.publish([(1, b"a"), (2, b"b")])
-    with pytest.raises(NotFound, match="declines 2 messages"):
+    publisher.publish(MessageRun.of(1, [b"a", b"b"]))
+    with pytest.raises(NotFound, match="declines messages up to number 2 "):
         publisher.wait_confirmed(2, TIMEOUT_S)
 
 

@@ -13,6 +13,8 @@ from typing import Final
 MEMORY: Final = "memory"
 DISK: Final = "disk"
 REPLICAS: Final = "in-sync followers"
+_LOW: Final = "low on "
+_AND: Final = " & "
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class Alarms:
     Attributes:
         memory_total_bytes: the memory there is.
         memory_used_bytes, disk_free_bytes: as last measured; the disk's is None where it cannot be told.
-        active: the alarms in effect, in the order RabbitMQ names them.
+        own: this node's alarms, in the order RabbitMQ names them.
+        active: those in effect: its own, and those of other nodes of the cluster that lead queues for its clients.
     """
 
     def __init__(self, memory: Watermark, disk: Watermark, memory_total_bytes: int) -> None:
@@ -45,7 +48,9 @@ class Alarms:
         self.memory_total_bytes = memory_total_bytes
         self.memory_used_bytes = 0
         self.disk_free_bytes: int | None = None
+        self.own: tuple[str, ...] = ()
         self.active: tuple[str, ...] = ()
+        self._elsewhere: tuple[str, ...] = ()
         self._replicas_short = False
 
     @property
@@ -61,17 +66,17 @@ class Alarms:
     @property
     def mem_alarm(self) -> bool:
         """Whether memory is low, by RabbitMQ's name."""
-        return MEMORY in self.active
+        return MEMORY in self.own
 
     @property
     def disk_free_alarm(self) -> bool:
         """Whether the disk is full, by RabbitMQ's name."""
-        return DISK in self.active
+        return DISK in self.own
 
     @property
     def replicas_alarm(self) -> bool:
         """Whether too few followers are in sync; RabbitMQ has none."""
-        return REPLICAS in self.active
+        return REPLICAS in self.own
 
     def measure(self, memory_used_bytes: int, disk_free_bytes: int | None) -> bool:
         """Take what was found; tell whether the alarms in effect are others now."""
@@ -94,6 +99,11 @@ class Alarms:
         self._replicas_short = is_short
         return self._judge()
 
+    def set_elsewhere(self, resources: tuple[str, ...]) -> bool:
+        """What other nodes are short of; tell whether the alarms in effect are others now."""
+        self._elsewhere = resources
+        return self._judge()
+
     def _judge(self) -> bool:
         found: list[str] = []
         memory, disk = self.memory_limit_bytes, self.disk_limit_bytes
@@ -103,10 +113,17 @@ class Alarms:
             found.append(MEMORY)
         if self._replicas_short:
             found.append(REPLICAS)
+        self.own = tuple(found)
+        found += [each for each in self._elsewhere if each not in found]
         before, self.active = self.active, tuple(found)
         return before != self.active
 
 
 def reason(active: tuple[str, ...]) -> str:
     """What connection.blocked tells a client."""
-    return f"low on {' & '.join(active)}"
+    return f"{_LOW}{_AND.join(active)}"
+
+
+def resources(told: str) -> tuple[str, ...]:
+    """What a `reason` that another node gave is about."""
+    return tuple(told.removeprefix(_LOW).split(_AND))

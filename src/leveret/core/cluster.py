@@ -68,6 +68,7 @@ class Placement(msgspec.Struct, frozen=True):
         synchronised: those of them that have all that was confirmed.
         stopped: nodes that led or mirrored it and went away, the last one last.
         exclusive: whether it is one connection's own, of a client of its leader.
+        majority: whether what was confirmed may be with no more than a majority of `synchronised` and the leader.
     """
 
     epoch: int
@@ -78,6 +79,7 @@ class Placement(msgspec.Struct, frozen=True):
     synchronised: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
     exclusive: bool = False
+    majority: bool = False
 
 
 class Placed(NamedTuple):

@@ -39,6 +39,7 @@ class Promotion(NamedTuple):
             are lost that only the old leader had.
         asks: of a queue whose confirms wait for a majority: the mirrors that the new leader has to ask for what it
             lacks, before it leads.
+        least: how many of those that are asked, itself among them, have to say what they have.
         log: what to log of it, behind `Mirrored queue 'q' in vhost 'v': `; empty for nothing.
     """
 
@@ -47,6 +48,7 @@ class Promotion(NamedTuple):
     is_complete: bool = True
     asks: tuple[str, ...] = ()
     log: str = ""
+    least: int = 1
 
 
 # -- where mirrors go -----------------------------------------------------------------------------
@@ -142,7 +144,7 @@ def successor(
     asks = not is_graceful and policy.confirm == MAJORITY
     least = recorded - confirms_needed(policy, recorded) + 1 if asks else 1
     if len(synced) >= least:
-        return _promoted(synced[0], running, asks=synced[1:] if asks else [])
+        return _promoted(synced[0], running, asks=synced[1:] if asks else [], least=least)
     if running and _may_lose(policy, is_graceful=is_graceful):
         return _promoted((synced or running)[0], running, asks=synced[1:], is_complete=False)
     return Promotion(None, log=_why_nobody(policy, running, is_graceful=is_graceful))
@@ -177,9 +179,11 @@ def _may_lose(policy: MirrorPolicy, *, is_graceful: bool) -> bool:
     return not is_graceful or policy.promote_on_shutdown == ALWAYS
 
 
-def _promoted(leader: str, running: list[str], *, asks: list[str], is_complete: bool = True) -> Promotion:
+def _promoted(
+    leader: str, running: list[str], *, asks: list[str], is_complete: bool = True, least: int = 1
+) -> Promotion:
     others = tuple(node for node in running if node != leader)
-    return Promotion(leader, others, is_complete, tuple(asks), f"Promoting mirror {leader} to leader")
+    return Promotion(leader, others, is_complete, tuple(asks), f"Promoting mirror {leader} to leader", least)
 
 
 def _why_nobody(policy: MirrorPolicy, running: list[str], *, is_graceful: bool) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from leveret.core.cluster import Placement, Presence
-from leveret.core.mirror_policy import NODES, MirrorPolicy
+from leveret.core.mirror_policy import ALL, MAJORITY, NODES, MirrorPolicy
 from leveret.core.mirroring import Promotion, Shuffle, successor, suggest
 
 
@@ -35,6 +35,28 @@ class Surroundings:
     members: Sequence[str]
     alive: dict[str, Presence]
     shuffle: Shuffle
+
+
+class Waits(NamedTuple):
+    """What promises wait for: for all of each of these sets of mirrors, or for a majority of each."""
+
+    sets: tuple[frozenset[str], ...]
+    majority: bool
+
+
+class Step(NamedTuple):
+    """How a leader comes from the record there is to the one that is wanted.
+
+    Attributes:
+        placement: to be written now, unless it is as before.
+        waits: what promises wait for, from before it is written.
+        is_open: whether there is more to be written, once `waits` is fulfilled for all that may have been promised
+            before.
+    """
+
+    placement: Placement
+    waits: Waits
+    is_open: bool
 
 
 class Next(NamedTuple):
@@ -83,8 +105,55 @@ def following(
             mirrors=mirrors,
             synchronised=tuple(node for node in mirrors if node in ready),
             stopped=tuple(node for node in (*before, *gone) if _may_return(node, policy, around)),
+            majority=policy.is_mirrored and policy.confirm == MAJORITY,
         ),
         wanted.leader if wanted.leader != me and wanted.leader in ready else "",
+    )
+
+
+def step(before: Placement, wanted: Placement, fulfilled: Waits | None) -> Step:
+    """What may be written now of what is wanted, so that who is recorded never lacks what was confirmed.
+
+    Of a record that says *all*, each one has everything: so a mirror is taken in only once it has what may have been
+    promised before it was waited for, and who is taken out is at once. Of one that says *majority*, enough of them have
+    everything together: so whenever another set counts, first a majority of the old one and of the new one have it.
+    That *all* have it is recorded once they do; that *a majority* has it, before that is all that promises wait for.
+    A leader that has begun anew records that before it confirms by majority: who asks the mirrors what they have, to
+    succeed the one that ended, must not count on what they say afterwards.
+
+    Args:
+        before: as it is recorded.
+        wanted: see `following`.
+        fulfilled: what promises have waited for without a break since the mirrors had what was promised before that.
+    """
+    held, wants = frozenset(before.synchronised), frozenset(wanted.synchronised)
+    if before.majority and before.incarnation != wanted.incarnation:
+        return Step(_recorded(before, wanted, held), Waits((held,), majority=False), is_open=False)
+    if held == wants:
+        waits = Waits((held,), before.majority and wanted.majority)
+        is_open = before.majority and not wanted.majority and fulfilled != waits
+        return Step(msgspec.structs.replace(wanted, majority=True) if is_open else wanted, waits, is_open)
+    if not before.majority and held - wants:
+        kept = tuple(node for node in wanted.synchronised if node in held)
+        return Step(
+            msgspec.structs.replace(wanted, synchronised=kept), Waits((held,), majority=False), is_open=False
+        )
+    waits = Waits((held, wants), before.majority)
+    if fulfilled != waits:
+        return Step(_recorded(before, wanted, held), waits, is_open=True)
+    return Step(msgspec.structs.replace(wanted, majority=before.majority), waits, is_open=False)
+
+
+def _recorded(before: Placement, wanted: Placement, held: frozenset[str]) -> Placement:
+    """What is wanted, but that who was recorded as synchronised, and how, stays so."""
+    missing = [node for node in before.mirrors if node in held and node not in wanted.mirrors]
+    mirrors = (*wanted.mirrors, *missing)
+    return msgspec.structs.replace(
+        wanted,
+        mirrors=mirrors,
+        synchronised=tuple(node for node in mirrors if node in held),
+        stopped=tuple(node for node in wanted.stopped if node not in missing),
+        majority=before.majority,
     )
 
 
@@ -100,7 +169,11 @@ def _still(nodes: Sequence[str], alive: Collection[str]) -> list[str]:
 
 
 def promotion(placement: Placement, policy: MirrorPolicy, alive: Collection[str]) -> Promotion:
-    """Who leads a queue whose leader does not run."""
+    """Who leads a queue whose leader does not run.
+
+    What its confirms have waited for is what the record says; the policy may be another one by now.
+    """
+    policy = msgspec.structs.replace(policy, confirm=MAJORITY if placement.majority else ALL)
     return successor(policy, placement.mirrors, placement.synchronised, alive, is_graceful=False)
 
 
@@ -121,17 +194,21 @@ def led_after_asking(
     return _led_by(placement, leader, around.alive[leader].incarnation, mirrors, equal)
 
 
-def handed_over(placement: Placement, to: str, around: Surroundings) -> Placement:
-    """Of a queue that this node leads, and another one from now on that has everything."""
+def handed_over(placement: Placement, to: str, complete: Collection[str], around: Surroundings) -> Placement:
+    """Of a queue that this node leads, and another one from now on; `to` and `complete` have everything."""
     mirrors = tuple(node for node in placement.mirrors if node != to)
-    return _led_by(placement, to, around.alive[to].incarnation, mirrors, placement.synchronised)
+    synchronised = [node for node in placement.synchronised if node in complete]
+    return _led_by(placement, to, around.alive[to].incarnation, mirrors, synchronised)
 
 
 def _led_by(
     placement: Placement, leader: str, incarnation: str, mirrors: Sequence[str], synchronised: Collection[str]
 ) -> Placement:
     others = tuple(node for node in mirrors if node != leader)
-    stopped = tuple(node for node in placement.stopped if node not in (leader, placement.leader, *others))
+    gone = [node for node in placement.mirrors if node not in (leader, *others)]
+    stopped = tuple(
+        node for node in placement.stopped if node not in (leader, placement.leader, *others, *gone)
+    )
     return msgspec.structs.replace(
         placement,
         leader=leader,
@@ -139,7 +216,9 @@ def _led_by(
         term=placement.term + 1,
         mirrors=others,
         synchronised=tuple(node for node in others if node in synchronised),
-        stopped=(*stopped, placement.leader),
+        # Also those that were gone before it: they have a copy to go on from, or more than who leads now.
+        stopped=(*stopped, *gone, placement.leader),
+        majority=False,
     )
 
 
@@ -153,6 +232,7 @@ def led_when_started(placement: Placement, leader: str) -> Placement:
         mirrors=(),
         synchronised=(),
         stopped=tuple(node for node in placement.stopped if node not in (leader, placement.leader)),
+        majority=False,
     )
 
 
@@ -175,6 +255,7 @@ class QueuePlacement(NamedTuple):
         is_mirrored: whether a policy has it mirrored, be there a mirror or not.
         state: `running`, `syncing` (it runs, and a mirror is sent what it lacks) or `down` (nobody leads it).
         term: higher with each leader; 0 outside a cluster.
+        is_exclusive: whether it belongs to a connection, and goes with it.
     """
 
     leader: str
@@ -184,3 +265,4 @@ class QueuePlacement(NamedTuple):
     is_mirrored: bool = False
     state: str = "running"
     term: int = 0
+    is_exclusive: bool = False

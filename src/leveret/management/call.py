@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -30,10 +31,10 @@ from leveret.management.listing import (
     object_reply,
     plain_reply,
 )
-from leveret.management.node import ManagedNode
+from leveret.management.node import ClusterOperations, ManagedNode
 from leveret.management.rates import Rates
 from leveret.management.rates_history import Ranges, ranges_of
-from leveret.management.replies import error_reply, refusal_reply
+from leveret.management.replies import Declined, error_reply, refusal_reply
 from leveret.management.single_node import cluster_of
 from leveret.management.turns import in_turns
 from leveret.model.definitions import AnyEntity, Change
@@ -42,6 +43,7 @@ from leveret.model.errors import InvalidCommand, LeveretError
 logger = logging.getLogger(__name__)
 
 NAME_BYTES_MAX: Final = 255
+PEN_TIMEOUT_S: Final = 30.0
 _READS: Final = ("GET", "HEAD")
 _UPSERTS: Final = ("PUT", "POST")
 _DEFAULT_EXCHANGE_NAME: Final = "amq.default"
@@ -296,6 +298,24 @@ async def _answer(handler: Handler, request: Request, need: Need, rule: _Rule) -
         return await internal_error(request, bug)
 
 
+@asynccontextmanager
+async def with_pen(cluster: ClusterOperations) -> AsyncIterator[None]:
+    """Have the pen, as soon as whoever has it gives it away.
+
+    Raises:
+        Declined: nobody gives it in time.
+    """
+    async with AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout(PEN_TIMEOUT_S):
+                await stack.enter_async_context(cluster.changing())
+        except TimeoutError:
+            holder = cluster.status()["pen"] or "nobody"
+            reason = f"definitions cannot be changed now: {holder} may, and did not hand over in {PEN_TIMEOUT_S:g} s"
+            raise Declined("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE) from None
+        yield
+
+
 async def _in_cluster(handler: Handler, call: Call, rule: _Rule, *, changes: bool) -> Response:
     """The answer of a member of a cluster: of another one, if that is the one to answer."""
     node = await rule.place(call) if rule.place is not None and call.passed is None else None
@@ -310,7 +330,7 @@ async def _in_cluster(handler: Handler, call: Call, rule: _Rule, *, changes: boo
     if changes and rule.defines:
         # A client that sends slowly must not keep the pen from others.
         await call.octets()
-        async with call.cluster.changing():
+        async with with_pen(call.cluster):
             reply = await handler(call)
     else:
         reply = await handler(call)

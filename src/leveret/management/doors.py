@@ -9,7 +9,7 @@ from leveret.config import Config
 from leveret.management.leadership import is_leader
 from leveret.management.node import ManagedNode
 
-_FOR_OPERATORS: Final = ("http", "replication")
+_FOR_OPERATORS: Final = ("http", "replication", "clustering")
 """What the protocols begin with that a node speaks whatever its role is."""
 
 
@@ -43,6 +43,9 @@ def _doors(config: Config) -> Iterator[Door]:
     if followers.bind is not None:
         secured = followers.tls.certfile is not None
         yield Door("replication/ssl" if secured else "replication", followers.bind, followers.port)
+    if config.cluster.is_member:
+        secured = config.cluster.tls.certfile is not None
+        yield Door("clustering/ssl" if secured else "clustering", config.cluster.bind, config.cluster.port)
     yield Door("http", management.ip, management.port)
     if management.tls_port is not None:
         yield Door("https", management.tls_ip, management.tls_port)

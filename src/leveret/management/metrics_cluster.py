@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Final
 
+from leveret.core.queue import Queue
 from leveret.management.metrics_objects import Vhosts
 from leveret.management.metrics_text import Family, Metric, Number, Row
 from leveret.management.node import ManagedNode
@@ -28,7 +29,7 @@ _OWN: Final = (
 _QUEUE: Final = (
     Metric("queue_mirrors", "gauge", "Mirrors of a queue that run"),
     Metric("queue_synchronised_mirrors", "gauge", "Of them those that have all that the leader has"),
-    Metric("queue_sync_messages", "gauge", "Messages that mirrors being synchronised have got so far"),
+    Metric("queue_sync_messages", "gauge", "Messages that mirrors being synchronised have got so far, about"),
 )
 _MIRROR: Final = (
     Metric("mirror_lag_bytes", "gauge", "Octets that a mirror of a queue has not acknowledged yet"),
@@ -77,22 +78,24 @@ class ClusterMetrics:
         is_up = status["etcd"] is not None and status["etcd"]["error"] is None
         return [int(status["has_pen"]), status["lease_s"], status["revision"], int(is_up)]
 
-    def _mirrored(self, vhosts: Vhosts) -> Iterator[tuple[str, str]]:
-        for (vhost, name), queue in list(self._broker.queues.items()):
-            if not queue.is_remote and (vhosts is None or vhost in vhosts):
-                yield vhost, name
+    def _led_here(self, vhosts: Vhosts) -> list[tuple[tuple[str, ...], Queue]]:
+        return [
+            (key, queue)
+            for key, queue in self._broker.queues.items()
+            if not queue.is_remote and (vhosts is None or key[0] in vhosts)
+        ]
 
     def _queues(self, vhosts: Vhosts) -> Iterator[Row]:
-        for vhost, name in self._mirrored(vhosts):
-            placed = self._cluster.placement((vhost, name))
+        for (vhost, name), queue in self._led_here(vhosts):
+            placed = self._cluster.placement(queue.key)
             if placed.is_mirrored:
-                done = synced_messages(self._cluster.mirror_states((vhost, name)))
+                done = synced_messages(queue, self._cluster.mirror_states(queue.key))
                 values = (len(placed.mirrors), len(placed.synchronised_mirrors), done)
                 yield Row((("vhost", vhost), ("queue", name)), values)
 
     def _mirrors(self, vhosts: Vhosts) -> Iterator[Row]:
-        for vhost, name in self._mirrored(vhosts):
-            for each in self._cluster.mirror_states((vhost, name)):
+        for (vhost, name), queue in self._led_here(vhosts):
+            for each in self._cluster.mirror_states(queue.key):
                 progress = each["progress"] or {}
                 values = (
                     each["lag_bytes"],

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from leveret.config import Config
 from leveret.core.broker import Broker
+from leveret.core.placing import QueuePlacement
 from leveret.runtime.alarms import AlarmWatch
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.standby_recovery import Progress, Target, Wanted
@@ -210,30 +211,6 @@ class ReplicationOperations(Protocol):
         Raises:
             NotFound: there is no such report.
         """
-
-
-class QueuePlacement(NamedTuple):
-    """Where a queue is, as one node sees it.
-
-    Attributes:
-        leader: the node that leads it, or that led it last.
-        mirrors: the nodes that mirror it and run, oldest first.
-        synchronised_mirrors: those of them that have all that the leader has.
-        recoverable_mirrors: all nodes that have a copy beside the leader, also those that are stopped.
-        is_mirrored: whether a policy has it mirrored, be there a mirror or not.
-        is_exclusive: whether it belongs to a connection, and goes with it.
-        state: `running`, `syncing` (it runs, and a mirror is sent what it lacks) or `down` (nobody leads it).
-        term: higher with each leader; 0 outside a cluster.
-    """
-
-    leader: str
-    mirrors: tuple[str, ...] = ()
-    synchronised_mirrors: tuple[str, ...] = ()
-    recoverable_mirrors: tuple[str, ...] = ()
-    is_mirrored: bool = False
-    is_exclusive: bool = False
-    state: str = "running"
-    term: int = 0
 
 
 Answer: TypeAlias = Callable[[str, Any], Awaitable[Any]]

@@ -71,7 +71,7 @@ def _place(call: Call, queue: Queue) -> Json:
         return {**shown, "recoverable_slaves": None}
     mirrors, synchronised = placed.mirrors, placed.synchronised_mirrors
     if state == "syncing":
-        shown["sync_messages"] = synced_messages(cluster.mirror_states(queue.key))
+        shown["sync_messages"] = synced_messages(queue, cluster.mirror_states(queue.key))
     return {
         **shown,
         "slave_nodes": mirrors,
@@ -86,9 +86,11 @@ def _place(call: Call, queue: Queue) -> Json:
     }
 
 
-def synced_messages(states: list[Json]) -> int:
-    """How many messages all mirrors that are being synchronised have got so far."""
-    return min((each["progress"]["messages_done"] for each in states if each["progress"]), default=0)
+def synced_messages(queue: Queue, states: list[Json]) -> int:
+    """How many messages all mirrors that are being synchronised have got so far, about: by their octets."""
+    told = [each["progress"] for each in states if each["progress"]]
+    shares = [each["bytes_done"] / each["bytes_total"] for each in told if each["bytes_total"]]
+    return int(queue.message_count * min(shares, default=0.0))
 
 
 def _known_json(call: Call, queue: Queue) -> Json:

@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from leveret.management.node import Answer, ClusterOperations, ManagedNode, QueuePlacement
+from leveret.core.placing import QueuePlacement
+from leveret.management.node import Answer, ClusterOperations, ManagedNode
 from leveret.model.errors import InvalidCommand, NotFound, PreconditionFailed
 
 ALONE: Final = (
-    "this node belongs to no cluster: set cluster.etcd.endpoints and cluster.bind, as docs/cluster.md says, "
-    "and start it again"
+    "this node belongs to no cluster: set cluster_formation.peer_discovery_backend = etcd and "
+    "cluster.etcd.endpoints, as docs/cluster.md says, and start it again"
 )
 NOT_MIRRORED: Final = "not_mirrored"
 """RabbitMQ's word for a queue that no policy mirrors."""

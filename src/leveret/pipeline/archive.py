@@ -53,3 +53,9 @@ def make_archive_options(archive: Path) -> tuple[Path, str]:
         ) from error
     beside = archive.with_suffix(f".{os.getpid()}.tmp")
     return beside, f'"-XX:ArchiveClassesAtExit={beside}" -Xlog:cds=off -Xlog:cds+dynamic=off'
+
+
+def delete_leftovers(archive: Path) -> None:
+    """Delete what JVMs that were killed left beside the archive; only while none fills one."""
+    for path in archive.parent.glob(f"{archive.stem}.*.tmp"):
+        path.unlink(missing_ok=True)

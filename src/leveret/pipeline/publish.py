@@ -158,7 +158,7 @@ def _by_queue(queues: Int64s, ids: Int64s, messages: pa.Table) -> Iterator[tuple
 
 
 def _messages(path: Place, rows: Int64s) -> Iterator[tuple[int, int, pa.Table]]:
-    """Messages of ascending rows of a file, by row group: (first, last) place in `rows`, and as `message_runs` takes them.
+    """Messages of ascending rows of a file, by row group: (first, last) place in `rows`, messages.
 
     Raises:
         StorageError: the file cannot be read.

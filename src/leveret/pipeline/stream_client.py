@@ -243,7 +243,7 @@ class StreamClient:
             case PublishError():
                 code = command.failures[0].code if command.failures else Code.INTERNAL_ERROR
                 ids = ", ".join(str(each.publishing_id) for each in command.failures[:3])
-                raise self.connection.refusal(code, f"messages up to number {ids}")
+                raise self.connection.refusal(code, f"messages up to number {ids} (its log says why)")
 
     def _chunks(self, stream: str, subscription: int, start: int, end: int) -> Iterator[memoryview]:
         """The chunks of a subscription, as many credits given as chunks came."""

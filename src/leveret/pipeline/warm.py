@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from leveret.pipeline.archive import archive_path, make_archive_options
+from leveret.pipeline.archive import archive_path, delete_leftovers, make_archive_options
 from leveret.pipeline.files import locked
 from leveret.pipeline.java import find_java_home
 from leveret.pipeline.job import Credentials, SparkSettings, TransferJob
@@ -41,6 +41,7 @@ def make_archive() -> Path:
             return archive
         beside, options = make_archive_options(archive)
         with locked(archive.with_suffix(".lock"), _LOCK_TIMEOUT_S, "making the class archive"):
+            delete_leftovers(archive)
             spark = start_session("warm", SparkSettings(), scratch, options)
             _exercise(spark, scratch)
             _end_java(spark)

@@ -78,6 +78,12 @@ class AlarmWatch(Alarms):
         self._tell(changed)
         return changed
 
+    def set_elsewhere(self, resources: tuple[str, ...]) -> bool:
+        """Block publishers while other nodes are short; whoever must know of a change is told."""
+        changed = super().set_elsewhere(resources)
+        self._tell(changed)
+        return changed
+
     def _tell(self, changed: bool) -> None:
         if not changed:
             return

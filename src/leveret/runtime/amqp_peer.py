@@ -88,6 +88,7 @@ class AmqpPeer(asyncio.Protocol):
             now_ms=self._listener.clock_ms(),
             tls=tls,
         )
+        self._session.wake = self._wake
         self._engine.peers[self._session] = self
         self._listener.peers.add(self)
         connection_log.accepted(self.name, "amqp" if tls is None else "amqp/ssl")
@@ -247,6 +248,9 @@ class AmqpPeer(asyncio.Protocol):
     def _disk_has_caught_up(self) -> None:
         self._waits_for_disk = False
         self._pace()
+
+    def _wake(self) -> None:
+        asyncio.get_running_loop().call_soon(self.go_on)
 
     def go_on(self) -> None:
         """Things have changed: a session that stalls may go on."""

@@ -198,9 +198,7 @@ class Consumer:
     def _work(self, delivered: Book, tried: Book, acked: Book) -> None:
         connection = pika.BlockingConnection(self._parameters)
         channel = connection.channel()
-        channel.basic_qos(prefetch_count=HELD_MAX + 2 * BATCH)
-        for queue in self._queues:
-            channel.basic_consume(queue, self._on_message, consumer_tag=queue)
+        self._begin(channel)
         began_s = time.monotonic()
         held: list[tuple[int, int]] = []
         noted = total = 0
@@ -214,6 +212,12 @@ class Consumer:
                 total += len(batch)
                 connection.sleep(max(0.0, began_s + total / self._rate - time.monotonic()))
         connection.close()
+
+    def _begin(self, channel: Any) -> None:
+        """Consume from every queue; each one's name is the tag."""
+        channel.basic_qos(prefetch_count=HELD_MAX + 2 * BATCH)
+        for queue in self._queues:
+            channel.basic_consume(queue, self._on_message, consumer_tag=queue)
 
     def _on_message(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
         number = int(properties.message_id)

@@ -14,6 +14,7 @@ to stall both. Without, nothing stands between them, and nothing is lost to the 
 from __future__ import annotations
 
 import secrets
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -156,6 +157,11 @@ class SiteNode:
         mine.write_bytes(secret)
         mine.chmod(0o400)
 
+    def wipe(self) -> None:
+        """Remove all its data; it must not run."""
+        assert not self.alive
+        shutil.rmtree(self.data_dir, ignore_errors=True)
+
     def close(self) -> None:
         """End the process and the links; its data stay with the site's folder."""
         self.process.close()
@@ -217,12 +223,16 @@ class ClusterSite(MirrorCluster):
         """Prepare one node more, with nothing in it; `start` has it join."""
         etcd_port = self.etcd.members[0].port if self._links else None
         node = SiteNode(f"n{len(self.members) + 1}", self._folder, self._config, etcd_port)
-        node.give_secret(self._secret)
+        self.give_secret(node)
         for link in (node.link, node.etcd_link):
             if link is not None:
                 link.start()
         self.members.append(node)
         return node
+
+    def give_secret(self, node: SiteNode) -> None:
+        """What an operator does once for each node: copy what all of them share."""
+        node.give_secret(self._secret)
 
     def form(self) -> None:
         """Start etcd and all nodes; return when they are a cluster.

@@ -6,6 +6,8 @@ import pytest
 
 from leveret.config import build, gather, load
 from leveret.config.cluster import Cluster
+from leveret.config.tls import TlsOptions
+from leveret.config.uris import NodeUri
 from leveret.core.mirror_policy import SYNC_BATCH_MESSAGES
 from leveret.model.errors import ConfigError
 
@@ -17,6 +19,11 @@ def cluster(**lines: str) -> Cluster:
 def test_without_settings_they_are_rabbitmqs() -> None:
     assert load(None).cluster == Cluster()
     assert Cluster() == Cluster(
+        peer_discovery_backend="none",
+        bind="127.0.0.1",
+        port=25672,
+        advertised_uri=None,
+        tls=TlsOptions(),
         queue_master_locator="client-local",
         queue_leader_locator="client-local",
         sync_batch_size=SYNC_BATCH_MESSAGES,
@@ -57,6 +64,10 @@ def test_default_max_sync_throughput(text: str | None, bytes_s: int) -> None:
 @pytest.mark.parametrize(
     ("key", "text", "allowed"),
     [
+        ("cluster_formation.peer_discovery_backend", "k8s", "one of none, etcd"),
+        ("cluster.bind", "localhost", "an IP address such as 127.0.0.1"),
+        ("cluster.port", "65536", "a whole number from 0 to 65535"),
+        ("cluster.advertised_uri", "a:1", "tcp://HOST:PORT or tls://HOST:PORT such as tcp://10.0.0.1:25672"),
         ("queue_master_locator", "balanced", "one of client-local, min-masters, random"),
         ("queue_leader_locator", "min-masters", "one of client-local, balanced, random, least-leaders"),
         ("mirroring_sync_batch_size", "0", "a whole number from 1 to 1000000"),
@@ -70,3 +81,59 @@ def test_what_will_not_do_is_refused_with_what_will(key: str, text: str, allowed
     with pytest.raises(ConfigError) as caught:
         cluster(**{key: text})
     assert f"{key} = {text!r} is not valid: expected {allowed}" in str(caught.value)
+
+
+MEMBER = {
+    "cluster_formation.peer_discovery_backend": "etcd",
+    "cluster.etcd.endpoints": "http://10.0.0.8:2379",
+}
+
+
+def test_a_member_of_a_cluster_needs_no_more_than_etcd() -> None:
+    config = build(gather(overrides=MEMBER))
+    assert (config.cluster.is_member, config.is_elected) == (True, False)
+    alone = build(gather())
+    assert (alone.cluster.is_member, alone.is_elected) == (False, False)
+    elected = {"cluster.etcd.endpoints": "http://10.0.0.8:2379", "replication.bind": "10.0.0.1"}
+    config = build(gather(overrides=elected))
+    assert (config.cluster.is_member, config.is_elected) == (False, True)
+
+
+def test_where_other_nodes_find_this_one_is_read() -> None:
+    lines = {
+        "cluster.bind": "0.0.0.0",
+        "cluster.port": "0",
+        "cluster.advertised_uri": "tls://a.example",
+        "cluster.ssl_options.certfile": "/etc/a.pem",
+    }
+    read = cluster(**MEMBER, **lines)
+    assert (read.bind, read.port, read.advertised_uri) == ("0.0.0.0", 0, NodeUri("tls", "a.example", 25672))
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (
+            {"cluster.etcd.endpoints": "none"},
+            "cluster_formation.peer_discovery_backend = etcd makes this node a member of a cluster whose state is in "
+            "etcd: set cluster.etcd.endpoints",
+        ),
+        ({"replication.follow": "tcp://a"}, "replication.follow has this node serve nobody"),
+        ({"cluster.bind": "0.0.0.0"}, "cluster.bind = 0.0.0.0 does not say where"),
+        ({"cluster.bind": "::"}, "cluster.bind = :: does not say where"),
+        ({"cluster.advertised_uri": "tls://a"}, "cluster.advertised_uri is tls:// if and only if"),
+        (
+            {"cluster.advertised_uri": "tcp://a", "cluster.ssl_options.certfile": "/etc/a.pem"},
+            "cluster.advertised_uri is tls:// if and only if cluster.ssl_options.certfile is set",
+        ),
+        ({"cluster.etcd.lease_ttl": "1500ms"}, "cluster.etcd.lease_ttl is not in whole seconds"),
+    ],
+)
+def test_a_member_of_a_cluster_does_not_contradict_itself(lines: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        cluster(**(MEMBER | lines))
+    assert f"--set: {told}" in str(refused.value)
+
+
+def test_who_is_in_no_cluster_may_have_what_a_member_may_not() -> None:
+    assert not cluster(**{"cluster.bind": "0.0.0.0", "replication.follow": "tcp://a"}).is_member

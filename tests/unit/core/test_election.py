@@ -101,7 +101,9 @@ def test_the_first_one_of_all_leads_and_is_recorded_as_in_sync() -> None:
     observed = store.observed()
     assert (observed.leader, observed.leader_lease) == (first.leader, 7)
     assert (observed.epoch, observed.in_sync) == (5, frozenset("a"))
-    assert [put.key for put in first.transaction.writes if isinstance(put, Put) and put.leased] == [KEYS.leader]
+    assert [put.key for put in first.transaction.writes if isinstance(put, Put) and put.leased] == [
+        KEYS.leader
+    ]
 
 
 def test_nobody_leads_beside_a_leader_and_is_told_who_it_is() -> None:

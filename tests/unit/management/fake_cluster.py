@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from leveret.management.node import Answer, ClusterOperations, QueuePlacement
+from leveret.core.placing import QueuePlacement
+from leveret.management.node import Answer, ClusterOperations
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed
 
 Key = tuple[str, ...]

@@ -11,12 +11,12 @@ from pamqp import commands
 from starlette.applications import Starlette
 
 from leveret.core.alarms import Watermark
+from leveret.core.placing import QueuePlacement
 from leveret.core.queue_types import make_queue
 from leveret.core.remote_queue import RemoteQueue
 from leveret.management import asking
 from leveret.management.app import build_app, public_door
 from leveret.management.asking import answer_by
-from leveret.management.node import QueuePlacement
 from leveret.model import definitions as d
 from leveret.model.definitions import Policy, Put, Queue, Vhost
 from leveret.runtime.node import clock_ms
@@ -123,6 +123,7 @@ def test_a_mirrored_queue_tells_where_it_is_by_the_old_names_and_the_new(trio: T
     trio.declare(
         "q",
         B,
+        messages=100,
         mirrors=(C, A),
         synchronised_mirrors=(C,),
         recoverable_mirrors=(C, A),
@@ -131,7 +132,7 @@ def test_a_mirrored_queue_tells_where_it_is_by_the_old_names_and_the_new(trio: T
     )
     trio.clusters[B].states["/", "q"] = [
         state(C, "synchronised"),
-        state(A, "syncing", progress={"messages_done": 40, "messages_total": 100}),
+        state(A, "syncing", progress={"bytes_done": 40, "bytes_total": 100}),
     ]
     row = trio.get(A, "/api/queues/%2F/q")
     assert row["node"] == row["leader"] == B
@@ -501,7 +502,7 @@ def test_an_alarm_of_any_node_is_one_of_the_cluster(trio: Trio) -> None:
 def test_metrics_are_of_the_queues_that_a_node_leads(trio: Trio) -> None:
     trio.declare("q", A, 3, mirrors=(B,), synchronised_mirrors=(B,), is_mirrored=True)
     trio.declare("other", B, 5)
-    progress = {"messages_done": 1, "messages_total": 3, "bytes_done": 10, "bytes_total": 30}
+    progress = {"bytes_done": 10, "bytes_total": 30}
     trio.clusters[A].states["/", "q"] = [state(B, "syncing", lag_bytes=20, progress=progress)]
     text = trio.at(A).get("/metrics/per-object").text
     assert 'rabbitmq_queue_messages_ready{vhost="/",queue="q"} 3\n' in text
@@ -509,6 +510,7 @@ def test_metrics_are_of_the_queues_that_a_node_leads(trio: Trio) -> None:
     labels = '{vhost="/",queue="q",node="rabbit@b"}'
     assert f"leveret_mirror_lag_bytes{labels} 20\n" in text
     assert f"leveret_mirror_sync_done_bytes{labels} 10\n" in text
+    assert 'leveret_queue_sync_messages{vhost="/",queue="q"} 1\n' in text
     assert 'leveret_queue_synchronised_mirrors{vhost="/",queue="q"} 1\n' in text
     assert "leveret_cluster_members 3\n" in text
     assert "leveret_cluster_has_pen 0\n" in text

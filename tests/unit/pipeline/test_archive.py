@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from leveret.pipeline.archive import archive_path, make_archive_options, use_archive
+from leveret.pipeline.archive import archive_path, delete_leftovers, make_archive_options, use_archive
 
 
 def test_each_java_has_its_own_archive(tmp_path: Path) -> None:
@@ -28,3 +28,14 @@ def test_an_archive_is_used_only_if_there_is_one(tmp_path: Path) -> None:
     assert use_archive(archive) == "", "this Java cannot make one"
     archive.write_bytes(b"x")
     assert str(archive) in use_archive(archive)
+
+
+def test_what_a_killed_jvm_left_beside_an_archive_is_deleted(tmp_path: Path) -> None:
+    archive = tmp_path / "x.jsa"
+    archive.write_bytes(b"x")
+    beside, _ = make_archive_options(archive)
+    other, _ = make_archive_options(tmp_path / "y.jsa")
+    for path in (beside, other):
+        path.touch()
+    delete_leftovers(archive)
+    assert sorted(tmp_path.iterdir()) == [archive, other]

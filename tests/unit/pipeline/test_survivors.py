@@ -26,6 +26,7 @@ from leveret.pipeline.publish import PlanPublisher
 from leveret.pipeline.survivors import may_have_survivors, not_to_recover
 from leveret.testing.standby_archive import freeze_plan, transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.wire.stream.publish import MessageRun
 
 VHOST = "/"
 QUEUES = ("a", "b")
@@ -61,8 +62,8 @@ class FakePublisher:
         self.key = (queue, reference)
         self.last_sequence = broker.last.get(self.key, 0)
 
-    def publish(self, entries: list[tuple[int, bytes]]) -> None:
-        for publishing_id, body in entries:
+    def publish(self, run: MessageRun) -> None:
+        for publishing_id, body in run.messages():
             if self.broker.goes_away_after == 0:
                 raise Lost
             if self.broker.goes_away_after is not None:

@@ -22,6 +22,7 @@ from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import ChunkError, ChunkType, Header, encode_entry
 from leveret.wire.record import content_header, decode_settlements, message_head
+from leveret.wire.stream.publish import MessageRun
 from tests.unit.runtime.site import HEAD, Site, head_of, scratch
 
 SEGMENT_BYTES = 300
@@ -416,15 +417,17 @@ def test_recovered_messages_are_stored_once_however_often_and_after_whatever_the
         with site.node.internal_user("recovery") as (user, _):
             done: list[int] = []
             door.recovery_queue(user, "/", "q").append(
-                "plan", [(n, recovered(n)) for n in (1, 2, 3)], lambda: done.append(1)
+                "plan", [MessageRun.of(1, [recovered(n) for n in (1, 2, 3)])], lambda: done.append(1)
             )
             await site.settle()
             assert done == [1]
             await site.restart()
             queue = site.node.stream_door.recovery_queue(user_of(site), "/", "q")
             assert queue.last_sequence("plan") == 3
-            queue.append("plan", [(n, recovered(n)) for n in (2, 3, 4)], lambda: done.append(2))
-            queue.append("other", [(1, recovered(9))], lambda: done.append(3))
+            queue.append(
+                "plan", [MessageRun.of(2, [recovered(n) for n in (2, 3, 4)])], lambda: done.append(2)
+            )
+            queue.append("other", [MessageRun.of(1, [recovered(9)])], lambda: done.append(3))
             await site.settle()
             assert done == [1, 2, 3]
         held = site.node.broker.queues["/", "q"]
@@ -441,9 +444,17 @@ def test_recovered_messages_are_stored_once_however_often_and_after_whatever_the
 
 
 @pytest.mark.parametrize(
-    "bad", [b"", b"\xff", recovered(1, b"too short by far"[:3]), recovered(1, b"longer than 8")]
+    "bad",
+    [
+        MessageRun.of(2, [b""]),
+        MessageRun.of(2, [b"\xff"]),
+        MessageRun.of(2, [recovered(1, b"too short by far"[:3])]),
+        MessageRun.of(2, [recovered(1, b"longer than 8")]),
+        MessageRun.of(2, [recovered(2), recovered(3)])._replace(count=3),
+        MessageRun.of(2, [recovered(2), recovered(3)])._replace(count=1),
+    ],
 )
-def test_a_recovered_message_that_is_none_is_refused_with_all_that_came_with_it(bad: bytes) -> None:
+def test_a_recovered_message_that_is_none_is_refused_with_all_that_came_with_it(bad: MessageRun) -> None:
     async def scenario(directory: Path) -> None:
         site = Site(directory)
         await site.start()
@@ -451,7 +462,7 @@ def test_a_recovered_message_that_is_none_is_refused_with_all_that_came_with_it(
         queue = site.node.stream_door.recovery_queue("job", "/", "q")
         assert isinstance(queue, RecoveryIngest)
         with pytest.raises(ChunkError):
-            queue.append("plan", [(1, recovered(1)), (2, bad)], lambda: None)
+            queue.append("plan", [MessageRun.of(1, [recovered(1)]), bad], lambda: None)
         await site.settle()
         assert site.node.broker.queues["/", "q"].message_count == 0
         assert queue.last_sequence("plan") == 0
@@ -469,7 +480,7 @@ def test_other_peoples_messages_never_share_a_chunk_with_recovered_ones() -> Non
         queue = site.node.stream_door.recovery_queue("job", "/", "q")
         held = site.node.broker.queues["/", "q"]
         held.gather(HEAD, [b"ordinary"])
-        queue.append("plan", [(1, recovered(1))], lambda: None)
+        queue.append("plan", [MessageRun.of(1, [recovered(1)])], lambda: None)
         log: Log = site.node._queues.log(held)
         assert [(chunk.header.records, len(chunk.trailer) > 0) for chunk in log.read(0, 1 << 20)] == [
             (1, False),

@@ -473,7 +473,7 @@ def test_who_comes_to_the_wrong_door_is_told_so() -> None:
         HandshakeDeclined, match=r"comes to relay, .* come to fence, follow: see replication\.port"
     ):
         leader_side().answer_hello(cluster_side().hello())
-    with pytest.raises(HandshakeDeclined, match="comes to follow, .* come to member, mirror, relay"):
+    with pytest.raises(HandshakeDeclined, match=r"comes to follow, .* come to member, mirror, relay"):
         leader_side(kinds=CLUSTER).answer_hello(follower_side().hello())
 
 

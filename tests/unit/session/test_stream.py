@@ -28,6 +28,7 @@ from leveret.wire.record import OUTGOING_STREAM, RECOVERY_STREAM_PREFIX
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import COMMANDS, Code, Key
 from leveret.wire.stream.fields import NO_LEADER, FailedPublish, OffsetSpec, OffsetType, StreamMetadata
+from leveret.wire.stream.publish import MessageRun
 from tests.unit.session.stream_peer import GUEST, HANDSHAKE, Peer
 
 QUEUE = RECOVERY_STREAM_PREFIX + "orders"
@@ -471,7 +472,7 @@ def test_published_messages_are_confirmed_when_they_are_durable(peer: Peer) -> N
     (append,) = peer.effects
     assert isinstance(append, Append)
     assert (append.publisher.queue, append.publisher.reference) == ("orders", "recovery.1")
-    assert append.entries == [(1, b"a"), (2, b"bb")]
+    assert [list(run.messages()) for run in append.runs] == [[(1, b"a")], [(2, b"bb")]]
     peer.session.stored(append)
     assert peer.output() == [wire.PublishConfirm(1, [1, 2])]
 
@@ -533,12 +534,26 @@ def test_publishing_without_a_publisher_fails_message_by_message(peer: Peer) -> 
     ]
 
 
-def test_sub_batches_are_not_taken(peer: Peer) -> None:
+SUB_BATCH = (
+    "00000027 0002 0001 01 00000001 0000000000000005 {kind} 0002 0000000b 0000000b 0000000161 000000026262"
+)
+"""Two messages, the second with id 5."""
+
+
+def test_a_batch_is_a_run_of_messages_and_confirmed_as_one(peer: Peer) -> None:
     declare(peer)
-    sub_batch = bytes.fromhex(
-        "00000023 0002 0001 01 00000001 0000000000000005 80 0001 00000005 00000005 0000000161"
-    )
-    (answer,) = peer.send_octets(sub_batch[:3] + bytes([len(sub_batch) - 4]) + sub_batch[4:])
+    assert peer.send_octets(bytes.fromhex(SUB_BATCH.format(kind="80"))) == []
+    (append,) = peer.effects
+    assert isinstance(append, Append)
+    assert append.runs == [MessageRun.of(4, [b"a", b"bb"])]
+    peer.session.stored(append)
+    assert peer.output() == [wire.PublishConfirm(1, [5])]
+
+
+@pytest.mark.parametrize("kind", ["90", "c0", "f0"])
+def test_compressed_batches_are_not_taken(peer: Peer, kind: str) -> None:
+    declare(peer)
+    (answer,) = peer.send_octets(bytes.fromhex(SUB_BATCH.format(kind=kind)))
     assert answer == wire.PublishError(1, [FailedPublish(5, Code.PRECONDITION_FAILED)])
     assert peer.effects == []
 
@@ -560,12 +575,12 @@ def test_messages_larger_than_the_agreed_frame_come_back_too(peer: Peer) -> None
     assert peer.send(wire.Publish(1, [(1, large)], [])) == []
     (append,) = peer.effects
     assert isinstance(append, Append)
-    assert append.entries == [(1, large)]
+    assert append.runs == [MessageRun.of(1, [large])]
 
 
 def test_a_peer_is_not_read_from_while_too_much_waits_for_the_disk(peer: Peer) -> None:
     declare(peer)
-    peer.send(wire.Publish(1, [(1, bytes(UNSTORED_BYTES_MAX - 1))], []))
+    peer.send(wire.Publish(1, [(1, bytes(UNSTORED_BYTES_MAX - 5))], []))
     (first,) = peer.effects
     before = peer.session.takes_more
     peer.send(wire.Publish(1, [(2, b"x")], []))

@@ -18,6 +18,8 @@ _DIGITS_MAX: Final = 9
 _PURPOSES: Final = {
     "amqp": "AMQP 0-9-1 and AMQP 1.0",
     "amqp/ssl": "AMQP 0-9-1 and AMQP 1.0 over TLS",
+    "clustering": "inter-node communication",
+    "clustering/ssl": "inter-node communication over TLS",
     "http": "HTTP API",
     "https": "HTTP API over TLS (HTTPS)",
     "replication": "followers of this node",

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from leveret.core.placing import QueuePlacement
 from leveret.core.validation import queue_type
 from leveret.management.asking import parts
 from leveret.management.auth import Need
@@ -15,7 +16,6 @@ from leveret.management.call import Call, resource
 from leveret.management.certificates import expiring_before
 from leveret.management.doors import open_doors
 from leveret.management.leadership import FENCED, FOLLOWER, is_leader, standing
-from leveret.management.node import QueuePlacement
 from leveret.management.places import at_node
 from leveret.management.replies import json_reply
 from leveret.model.errors import InvalidCommand, NotFound

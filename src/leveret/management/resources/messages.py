@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 from starlette.responses import Response
 
-from leveret.management.call import NAME_BYTES_MAX, Call, resource
+from leveret.management.call import NAME_BYTES_MAX, Call, resource, with_pen
 from leveret.management.leadership import need_leader
 from leveret.management.message_view import Properties, header_of, message_json
 from leveret.management.places import at_leader, leader_elsewhere, need_led_here
@@ -119,7 +119,7 @@ async def check_alive(call: Call) -> Response:
     need_leader(call.node)
     vhost = call.vhost()
     call.caller.may("configure", vhost, _ALIVE, "queue")
-    async with call.cluster.changing():
+    async with with_pen(call.cluster):
         call.broker.declare_queue(Queue(name=_ALIVE, vhost=vhost, durable=False))
         await call.node.commit()
     outsider = _outsider(call, vhost)

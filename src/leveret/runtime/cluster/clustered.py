@@ -13,6 +13,7 @@ from leveret.config import Config
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.operations import Operations
 from leveret.runtime.etcd import EtcdError
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Clustered:
 
     def _attach(self, member: ClusterMember, node: Node) -> Coordinator:
         self.coordinator = Coordinator(member, node, self._secret)
+        node.cluster = Operations(self.coordinator)
         return self.coordinator
 
     def _lost(self, reason: str) -> None:

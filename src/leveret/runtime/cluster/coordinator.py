@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.core.broker import Broker
@@ -205,10 +205,20 @@ class Coordinator:
         self.links.know(self.member.state.alive)
         await self.door.start()
         await self.member.serve(self.links, str(self.door.uri))
-        loop = asyncio.get_running_loop()
-        self._tasks += [loop.create_task(self.placing.run()), loop.create_task(self._tick())]
+        self._tasks += [self._spawn(self.placing.run()), self._spawn(self._tick())]
         for key in self.member.state.placements:
             self.placing.changed(key)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Work that lasts as long as the node: without it the node is none."""
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            logger.critical("cluster_failed action=stop", exc_info=task.exception())
+            self._node.failed.set()
 
     async def _tick(self) -> None:
         """Promises may be due since a lease was renewed; and not all that mirrors have to be told is of a flush."""

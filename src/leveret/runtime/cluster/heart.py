@@ -17,16 +17,15 @@ _BEAT: Final = message(Type.BEAT)
 class Heart:
     """Beats until the link ends; any octets that come are a sign of life."""
 
-    def __init__(self, peer: LinkPeer, beat_s: float = BEAT_S) -> None:
+    def __init__(self, peer: LinkPeer) -> None:
         """Begin; both sides have proven themselves."""
         self._peer = peer
-        self._beat_s = beat_s
         self._received_bytes = peer.received_bytes
         self._silent_beats = 0
         self._plan()
 
     def _plan(self) -> None:
-        asyncio.get_running_loop().call_later(self._beat_s, self._beat)
+        asyncio.get_running_loop().call_later(BEAT_S, self._beat)
 
     def _beat(self) -> None:
         peer = self._peer
@@ -36,7 +35,7 @@ class Heart:
         self._silent_beats = self._silent_beats + 1 if is_silent else 0
         self._received_bytes = peer.received_bytes
         if self._silent_beats >= SILENT_BEATS_MAX:
-            silent_s = self._silent_beats * self._beat_s
+            silent_s = self._silent_beats * BEAT_S
             peer.abort(LinkError(f"nothing was heard of {peer.address} for {silent_s:.0f} s"))
             return
         peer.write(_BEAT)

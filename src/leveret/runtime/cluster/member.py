@@ -60,7 +60,7 @@ class ClusterMember:
         is_founder: whether this node is the first there ever was.
         incarnation: of this run.
         node_id: of its data.
-        http_uri: where this node's management is found; known when that listens.
+        http_uri: where this node's management is found.
     """
 
     def __init__(self, config: Config, data_dir: Path, node_id: str, on_lost: Callable[[str], None]) -> None:
@@ -68,7 +68,7 @@ class ClusterMember:
         self.state = ClusterState(Keys.under(config.etcd.prefix))
         self.is_founder = False
         self.incarnation = secrets.token_urlsafe(_INCARNATION_BYTES)
-        self.http_uri = ""
+        self.http_uri = f"http://{config.management.ip}:{config.management.port}"
         self._config = config
         self._data_dir = data_dir
         self.node_id = node_id
@@ -198,6 +198,7 @@ class ClusterMember:
         self._pending += changes
         if self._taker is not None:
             self._hand_on(self._taker)
+        self.pen.look()
 
     def take_with(self, taker: Callable[[list[Changed]], None]) -> None:
         """Hand on what happens from now on, beginning with what has happened since `pending` was asked last."""
@@ -217,7 +218,6 @@ class ClusterMember:
         for waits in due:
             if not waits.done():
                 waits.set_result(None)
-        self.pen.look()
 
     async def has_taken(self, revision: int) -> None:
         """Wait until all up to a revision has been handed on."""

@@ -106,6 +106,7 @@ class Operations:
             is_mirrored=queue is not None and self._coordinator.placing.policy(queue.definition).is_mirrored,
             state=state,
             term=placement.term,
+            is_exclusive=placement.exclusive,
         )
 
     def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:

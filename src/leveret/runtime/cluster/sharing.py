@@ -17,7 +17,6 @@ from leveret.core.election import Delete, Put, Transaction
 from leveret.core.epochs import Epochs
 from leveret.core.transactions import parts
 from leveret.model import definitions as d
-from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.store import ClusterStore
 
 
@@ -82,8 +81,8 @@ class Sharing:
             shared, self._waiting = self._waiting, []
             try:
                 revision = await self._write([change for each in shared for change in each.changes])
-            except LeveretError as error:
-                # What was decided here is nowhere else: only the others' state counts.
+            except Exception as error:
+                # Whatever it is: what was decided here is nowhere else: only the others' state counts.
                 self._on_lost(f"definitions could not be shared: {error}")
                 return
             if revision is None:

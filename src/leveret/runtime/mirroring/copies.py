@@ -34,7 +34,6 @@ from leveret.wire.link import Change, Held, Kind
 logger = logging.getLogger(__name__)
 
 
-
 class Ends(NamedTuple):
     """What is here of a log.
 

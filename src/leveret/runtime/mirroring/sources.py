@@ -100,7 +100,8 @@ class MirrorSources:
             batch_messages: `ha-sync-batch-size`.
 
         Raises:
-            StorageError: its log is on disk, and not open: mirrors would be told that there is nothing.
+            StorageError: its log is on disk, and not open: mirrors would be told that there is nothing. Or it cannot
+                be read.
         """
         directory = self.tree.path_of(name)
         if name not in self.tree.logs and directory.exists() and has_segments(directory):
@@ -108,6 +109,7 @@ class MirrorSources:
         led = self.led.get(name)
         if led is None:
             led = self.led[name] = LedLog(name)
+            led.before = self._last_epoch(name)
             for link in self._links.values():
                 link.lead(name)
         changed, led.automatic, led.batch_messages = automatic != led.automatic, automatic, batch_messages
@@ -115,6 +117,12 @@ class MirrorSources:
         if changed:
             for stream in list(led.streams.values()):
                 stream.synchronise(wanted=automatic)
+
+    def _last_epoch(self, name: str) -> tuple[int, int] | None:
+        log = self.tree.logs.get(name)
+        for header, _ in log.headers_before(log.next_offset, 1) if log is not None else ():
+            return header.epoch, header.next_offset
+        return None
 
     def cease(self, name: str) -> None:
         """This node does not lead that log any more: what waits for its mirrors is never told."""

@@ -56,6 +56,7 @@ class LedLog:
         batch_messages: most messages that are sent at once to synchronise.
         floor: the first offset that is not settled, as far as was told: nobody needs to have what is before it.
         cursor: messages before it may have been handed to consumers.
+        before: the epoch of its last chunk when this node began to lead it, and where it ended then; None if unknown.
         streams: by the mirror's node.
     """
 
@@ -65,6 +66,7 @@ class LedLog:
         "_pace",
         "automatic",
         "batch_messages",
+        "before",
         "cursor",
         "floor",
         "name",
@@ -78,6 +80,7 @@ class LedLog:
         self.batch_messages = 4096
         self.floor = 0
         self.cursor = 0
+        self.before: tuple[int, int] | None = None
         self.streams: dict[str, Stream] = {}
         self._limit = 0
         self._pace = SyncPace(0, 0)
@@ -196,16 +199,20 @@ class Stream:
     def _is_late(self, held: Held) -> bool:
         """Whether a mirror whose last chunk was dropped here is late for certain, and not divergent.
 
-        Chunks of one epoch have one maker, one after the other: if the oldest that is held here is of the epoch of
-        the mirror's last one, and behind it, all that the mirror has once was here.
+        Chunks of one epoch have one maker, one after the other: if there is one here of the epoch of the mirror's
+        last, and behind it, all that the mirror has once was here. What is looked at is the oldest one that is held,
+        and what this node had when it began to lead.
         """
         log = self.log
         if log is None or not held.last:
             return False
-        epoch = log.epoch
+        theirs, ours = decode_header(held.last).epoch, log.epoch
         for header, _ in log.headers_before(log.first_offset + 1, 1):
-            epoch = header.epoch
-        return decode_header(held.last).epoch == epoch
+            ours = header.epoch
+        before = self.led.before
+        return theirs == ours or (
+            before is not None and theirs == before[0] and held.next_offset <= before[1]
+        )
 
     # -- what was decided: comparing.Notes ----------------------------------------------------
 

@@ -234,6 +234,8 @@ class Roles:
             tree = Tree(self.data_dir, epoch=self._identity.identity.stamp)
             node = self._take(Node(self.config, self.data_dir, tree), "leader")
             node.coordinator = attach(node)
+            # Now it has a cluster, whose other nodes are to be answered.
+            self.on_node(node)
             await node.recover()
             await node.coordinator.begin()
             await node.open()

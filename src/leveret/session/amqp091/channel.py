@@ -245,7 +245,7 @@ class Channel:
         queue = consumer.queue
         queue.remove_consumer(consumer)
         held = self.connection.broker.queues.get(queue.key)
-        if held is queue and held is not None and held.definition.auto_delete and not held.consumers:
+        if held is not None and held is queue and held.definition.auto_delete and not held.consumers:
             self.connection.broker.delete_when_writable(held)
         else:
             self.mark(queue)

@@ -152,7 +152,7 @@ class ClientConnection:
     def go_on(self, now_ms: int) -> None:
         """Take up what was left, and tell the client, if what was waited for has come about."""
         self.now_ms = now_ms
-        if self._is_told_blocked and not self.host.alarms.active:
+        if self._is_told_blocked and not self.alarms:
             self._is_told_blocked = False
             self.reply(commands.Connection.Unblocked())
         if self.stall is not None and self._asked is None:
@@ -197,10 +197,14 @@ class ClientConnection:
 
     def tell_blocked(self) -> None:
         """Tell the client that alarms keep it from publishing, once, if it can hear it."""
-        alarms = self.host.alarms.active
-        if alarms and not self._is_told_blocked and self.client_can("connection.blocked"):
+        if self.alarms and not self._is_told_blocked and self.client_can("connection.blocked"):
             self._is_told_blocked = True
-            self.reply(commands.Connection.Blocked(alarm_reason(alarms)))
+            self.reply(commands.Connection.Blocked(alarm_reason(self.alarms)))
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """The alarms that the client is told of."""
+        return self.host.alarms.active
 
     def _take_frames(self, data: bytes, position: int, end: int) -> int:
         if self.state is State.HEADER:

@@ -1,4 +1,4 @@
-"""Methods on queues that another node leads: passed on to it; the connection takes nothing more until it has answered."""
+"""Methods on queues that another node leads: passed on to it, and the connection waits for the answer."""
 
 from __future__ import annotations
 

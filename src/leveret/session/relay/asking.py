@@ -1,6 +1,6 @@
 """A node's end of the relay connection to a leader: its channels, and the octets of both directions.
 
-What this node published to a queue goes through an `Outlet`, what its clients ask through their shadows (session.relay.shadow).
+What this node published to a queue goes through an `Outlet`, what its clients ask through their shadows.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from leveret.core.alarms import resources
 from leveret.core.head import Head
 from leveret.model.errors import PeerError
 from leveret.session.amqp091.replies import Fault
@@ -61,7 +62,7 @@ class Asking:
     Attributes:
         leader, vhost: where it leads.
         is_up: whether there is a connection.
-        is_blocked: whether the leader wants no publishes, for it is short of memory or disk.
+        blocked_by: what the leader is short of, and wants no publishes for.
         push: sends what waits at once.
     """
 
@@ -70,7 +71,7 @@ class Asking:
         self.leader = leader
         self.vhost = vhost
         self.is_up = False
-        self.is_blocked = False
+        self.blocked_by: tuple[str, ...] = ()
         self.push: Callable[[], None] = _do_nothing
         self.channels: dict[int, _Channel] = {}
         self._outbox = outbox
@@ -192,7 +193,7 @@ class Asking:
     def _connection_method(self, payload: bytes) -> None:
         method = payload[:4]
         if method in (_BLOCKED, _UNBLOCKED):
-            self.is_blocked = method == _BLOCKED
+            self.blocked_by = resources(_reason(payload)) if method == _BLOCKED else ()
         elif method == _CONNECTION_CLOSE:
             text = payload[7 : 7 + payload[6]].decode(errors="replace")
             raise PeerError(f"node '{self.leader}' closed its relay connection: {text}")
@@ -201,7 +202,7 @@ class Asking:
 
     def lost(self) -> None:
         """The connection is gone, and all its channels."""
-        self.is_up = self.is_blocked = False
+        self.is_up, self.blocked_by = False, ()
         self._out.clear()
         self._settling.clear()
         self._rest.clear()
@@ -286,6 +287,10 @@ class Outlet:
         """The connection is gone."""
         if not self._is_closed:
             self._publication.detached()
+
+
+def _reason(payload: bytes) -> str:
+    return payload[5 : 5 + payload[4]].decode(errors="replace")
 
 
 def _do_nothing() -> None:

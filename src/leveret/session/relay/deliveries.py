@@ -1,7 +1,7 @@
 """Deliveries from a leader, taken apart many at a time: the hot path of consuming from another node.
 
-What a leader sends of one head differs only in tag and body, so a run of deliveries is compared with what came before it,
-and sliced; see publishing, which does the same with publishes. Everything else is taken frame by frame.
+What a leader sends of one head differs only in tag and body, so a run of deliveries is compared with what came before
+it, and sliced; see publishing, which does the same with publishes. Everything else is taken frame by frame.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Queues that other nodes lead, as this node's clients use them: who is asked, what waits for an answer, and what becomes of both
-when a queue is led by another node.
+"""Queues that other nodes lead, as this node's clients use them: who is asked, and what a change of leaders does.
 
-What was published is kept until the leader confirms it, and is sent to the next one if it does not. Consumers that have lost
-their queue wait until it can be asked for. A method that cannot be asked now is taken again when something has changed.
+What was published is kept until the leader confirms it, and is sent to the next one if it does not. Consumers that have
+lost their queue wait until it can be asked for. A method that cannot be asked now is taken again when things change.
 """
 
 from __future__ import annotations
@@ -422,18 +421,22 @@ class RelayedLeaders:
 
     # -- time ---------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int) -> None:
-        """Ask again, and close what is used no more."""
+    def tick(self, now_ms: int) -> bool:
+        """Ask again what nobody could answer, close what is used no more; whether there may be something to send."""
         self._now_ms = now_ms
-        if self.has_waiting or self._homeless:
+        is_due = self.has_waiting or bool(self._homeless)
+        if is_due:
             self._go_on()
-        for publication in self._publications.values():
-            if (
-                publication.outlet is not None
-                and not len(publication.unconfirmed)
-                and now_ms - publication.used_at_ms > IDLE_MS
-            ):
+        for key, publication in list(self._publications.items()):
+            if len(publication.unconfirmed) or now_ms - publication.used_at_ms <= IDLE_MS:
+                continue
+            if publication.outlet is not None:
                 self._close_outlet(publication)
+                is_due = True
+            held = self._broker.queues.get(key[0])
+            if held is None or held.epoch != key[1]:
+                del self._publications[key]
+        return is_due
 
 
 def _channels(connections: Iterable[object]) -> Iterator[Channel]:

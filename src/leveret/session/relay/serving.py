@@ -82,6 +82,11 @@ class RelayConnection(ClientConnection):
         self.state = State.OPEN
         self.reply(commands.Connection.OpenOk())
 
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """This node's own: were those of others passed on, two nodes could keep each other's for ever."""
+        return self.host.alarms.own
+
     def alarms_changed(self, now_ms: int) -> None:
         """Have the other node stop its publishers, or not any more."""
         if self.state is State.OPEN:

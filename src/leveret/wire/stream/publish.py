@@ -29,7 +29,6 @@ _SUB_BATCH: Final = struct.Struct(">BHII")
 _BATCH_BIT: Final = 0x8000_0000
 _COMPRESSION: Final = 0x70
 _ID: Final = struct.Struct(">Q")
-_BATCH_HEAD: Final = struct.Struct(">QBHII")
 VERSION_MAX: Final = 2
 RUN_COUNT_MAX: Final = ENTRIES_MAX
 
@@ -190,10 +189,9 @@ def run_of(last: int, entry: bytes) -> MessageRun | None:
 def run_head(publisher: int, run: MessageRun) -> bytes:
     """What precedes a run's data in a Publish frame that holds it alone."""
     size = len(run.data)
-    if run.count == 1:
-        head = _ID.pack(run.last)
-    else:
-        head = _BATCH_HEAD.pack(run.last, _BATCH_BIT >> 24, run.count, size, size)
+    head = _ID.pack(run.last)
+    if run.count > 1:
+        head += _SUB_BATCH.pack(_BATCH_BIT >> 24, run.count, size, size)
     return _WHOLE_HEAD.pack(9 + len(head) + size, Key.PUBLISH, VERSION, publisher, 1) + head
 
 

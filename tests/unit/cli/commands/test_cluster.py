@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from leveret.cli.commands import cluster as commands
+from leveret.cli.commands import mirrors
 from leveret.cli.ctl import _describe, build_app, common_options_first, wanted_command
 from leveret.cli.program import run
+from leveret.core.alarms import Watermark
 from leveret.management import asking
 from leveret.model.definitions import Parameter, Policy, Put
 from tests.unit.cli.commands.test_followers import serving
@@ -26,7 +28,8 @@ def trio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trio]:
     monkeypatch.setattr(asking, "PART_TIMEOUT_S", 0.2)
     monkeypatch.setattr(commands, "_POLL_S", 0.01)
     trio = Trio(tmp_path)
-    with serving(*trio.nodes.values()):
+    # The others are asked within its process.
+    with serving(trio.nodes[A]):
         yield trio
 
 
@@ -106,14 +109,15 @@ def test_the_same_as_json_has_rabbitmqs_keys(trio: Trio, ctl: Ctl) -> None:
     assert f"Node {A} cannot communicate with {C}\n" in lines
 
 
-def test_nodes_are_waited_for(trio: Trio, ctl: Ctl) -> None:
+def test_nodes_are_waited_for(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     status, out, _ = ctl("await_online_nodes", "3")
     assert (status, out) == (
         0,
         f"Will wait for at least 3 nodes to join the cluster of {A}. Timeout: 300 seconds.\n",
     )
     late = f"timed out while waiting. Not enough nodes joined {A}'s cluster."
-    assert failure(ctl, "await_online_nodes", "4", "-t", "1") == (70, late)
+    monkeypatch.setattr(commands, "_ONLINE_TIMEOUT_S", 0.05)
+    assert failure(ctl, "await_online_nodes", "4") == (70, late)
 
 
 def test_a_node_joins_once(trio: Trio, ctl: Ctl) -> None:
@@ -199,9 +203,9 @@ def test_a_queue_is_synchronised_and_waited_for(
 ) -> None:
     trio.declare("q", B, mirrors=(C,), is_mirrored=True, state="syncing")
     trio.declare("plain", B)
-    progress = {"messages_done": 1, "messages_total": 2, "bytes_done": 10, "bytes_total": 20}
+    progress = {"bytes_done": 10, "bytes_total": 20}
     trio.clusters[B].states["/", "q"] = [state(C, "syncing", progress=progress)]
-    going_on = failure(ctl, "sync_queue", "q", "-t", "1")
+    going_on = failure(ctl, "sync_queue", "q", "-t", "0")
     assert going_on == (75, "queue 'q' is still being synchronised; that goes on")
 
     async def done(vhost: str, name: str) -> None:
@@ -224,7 +228,9 @@ def test_a_synchronisation_is_stopped(trio: Trio, ctl: Ctl) -> None:
     assert failure(ctl, "cancel_sync_queue", "nope") == (69, "not_found")
 
 
-def test_a_node_that_may_not_be_stopped_is_told(trio: Trio, ctl: Ctl) -> None:
+def test_a_node_that_may_not_be_stopped_is_told(
+    trio: Trio, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trio.declare("q1", A, mirrors=(B,), synchronised_mirrors=(B,), is_mirrored=True)
     safe = f"Node {A} reported no classic mirrored queues without online synchronised mirrors\n"
     assert ctl("check_if_node_is_mirror_sync_critical")[:2] == (
@@ -247,7 +253,8 @@ def test_a_node_that_may_not_be_stopped_is_told(trio: Trio, ctl: Ctl) -> None:
         f"{lost.format('q2')}; {lost.format('q3')}",
     )
     late = "time is up, no synchronised mirror came online for at least some classic mirrored queues"
-    assert failure(ctl, "await_online_synchronized_mirror", "-t", "1") == (69, late)
+    monkeypatch.setattr(mirrors, "_MIRROR_TIMEOUT_S", 0.05)
+    assert failure(ctl, "await_online_synchronized_mirror") == (69, late)
     assert ctl("check_if_node_is_quorum_critical")[0] == 0
 
 
@@ -300,8 +307,6 @@ def test_mirroring_is_taken_out_of_all_policies(trio: Trio, ctl: Ctl) -> None:
 
 
 def test_alarms_of_the_cluster_and_of_the_node_are_told_apart(trio: Trio, ctl: Ctl) -> None:
-    from leveret.core.alarms import Watermark
-
     trio.nodes[B].alarms.set_memory(Watermark(bytes_=1))
     trio.nodes[B].alarms.probe()
     alarm = f"Memory alarm on node {B}"

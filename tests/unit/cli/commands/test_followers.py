@@ -26,19 +26,17 @@ Ctl = Callable[..., tuple[int, str, str]]
 
 
 @contextmanager
-def serving(*nodes: FakeNode) -> Iterator[None]:
-    """The HTTP doors of nodes, in a thread of their own."""
+def serving(node: FakeNode) -> Iterator[None]:
+    """The node's HTTP doors, in a thread of their own."""
     ready, loop = threading.Event(), asyncio.new_event_loop()
     stop = asyncio.Event()
 
     async def serve() -> None:
-        servers = [ManagementServer(node, load(None, {"management.tcp.port": "0"})) for node in nodes]
-        for server in servers:
-            await server.start()
+        server = ManagementServer(node, load(None, {"management.tcp.port": "0"}))
+        await server.start()
         ready.set()
         await stop.wait()
-        for server in servers:
-            await server.stop()
+        await server.stop()
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()

@@ -58,7 +58,8 @@ class Node:
         self.commits = GroupCommit(fsync=True, on_failure=fail)
         self.states: list[tuple[str, str, State]] = []
         self.on_state: Callable[[str, str, State], None] = lambda name, node, state: None
-        self.sources = MirrorSources(self.tree, self.commits, clock_ms, self._state, **limits)
+        now_ms = limits.pop("clock_ms", clock_ms)
+        self.sources = MirrorSources(self.tree, self.commits, now_ms, self._state, **limits)
         self.commits.fence = self.sources
         self.copies = MirrorCopies(
             self.tree,
@@ -157,10 +158,10 @@ class Node:
         while name not in self.tree.logs or self.tree.logs[name].size_bytes < size_bytes:
             self.append(name, size=1000, count=4)
 
-    def change(self, dice: random.Random, name: str) -> None:
+    def change(self, dice: random.Random, name: str, *, empties: float = 0.2) -> None:
         """Anything that happens to the log of a queue."""
         log = self.log(name)
-        match dice.choices(["append", "drop", "empty", "delivered"], [30, 4, 0.2, 3])[0]:
+        match dice.choices(["append", "drop", "empty", "delivered"], [30, 4, empties, 3])[0]:
             case "append":
                 self.append(name, dice.choice([0, 3, 100, 900]), dice.randint(1, 5))
             case "drop":

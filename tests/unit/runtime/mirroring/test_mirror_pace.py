@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,20 +13,24 @@ from leveret.model.errors import StorageError
 from leveret.runtime.mirroring import copy_link, source_link, stream
 from leveret.runtime.mirroring.stream import State
 from leveret.testing.link_proxy import Direction, LinkProxy
+from leveret.wire.link import Kind, log_change
 from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair, until
 
 A, B = NAMES[:2]
 
 
 def test_a_sync_goes_at_the_pace_that_is_allowed_and_the_limit_may_be_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    """What is published meanwhile comes on top, and is not held up."""
-    monkeypatch.setattr(stream, "STEP_BYTES", 4096)
+    """What is published meanwhile comes on top, and is not held up. A minute passes at each look at the clock."""
+    now = itertools.count(1, 60_000)
 
     async def scenario() -> None:
-        leader, mirror = await pair(tmp_path, sync_bytes_s_max=1)
-        leader.fill(A, 60_000)
+        leader, mirror = await pair(
+            tmp_path, sync_bytes_s_max=1, ack_timeout_ms=1 << 60, clock_ms=lambda: next(now)
+        )
+        for _ in range(4):
+            leader.append(A, 250_000, 4)
         leader.lead(A, automatic=True)
         mirror.copies.mirror(A, "leader")
         await until(lambda: leader.state(A, "mirror") is State.SYNCHRONISING, "begun")
@@ -34,7 +40,7 @@ def test_a_sync_goes_at_the_pace_that_is_allowed_and_the_limit_may_be_changed(
         await until(lambda: leader.sources.rows(A)[0]["lag_records"] == 0, "all that is new is there")
         [row] = leader.sources.rows(A)
         assert row["state"] == "synchronising"
-        assert 0 <= row["progress"]["bytes_done"] <= 10_000 < row["progress"]["bytes_total"]
+        assert 0 <= row["progress"]["bytes_done"] <= 2_000_000 < row["progress"]["bytes_total"]
         assert mirror.log(A).next_offset == end
         leader.sources.sync_bytes_s_max = 0
         await until(lambda: leader.is_live("mirror", A), "live")
@@ -48,40 +54,39 @@ def test_a_sync_goes_at_the_pace_that_is_allowed_and_the_limit_may_be_changed(
 def test_what_a_cancelled_sync_copied_is_kept_over_a_new_link_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle of a segment: nothing is sent twice."""
-    monkeypatch.setattr(stream, "STEP_BYTES", 1000)
-    monkeypatch.setattr(copy_link, "RETRY_S", (0.005,))
+    """Cancelled after each chunk, in the middle of segments too: nothing is sent twice."""
+    monkeypatch.setattr(stream, "STEP_BYTES", 1)
+    monkeypatch.setattr(copy_link, "RETRY_S", (0.001,))
     sent: list[int] = []
-    paid = stream.LedLog.paid
-
-    def paying(self: stream.LedLog, octets: int, now_ms: int) -> None:
-        sent.append(octets)
-        paid(self, octets, now_ms)
 
     async def scenario() -> None:
         leader, mirror = await pair(tmp_path)
-        leader.fill(A, 40_000)
-        total = leader.log(A).size_bytes
+        leader.fill(A, 32_000)
+        log = leader.log(A)
+        total, chunks = log.size_bytes, len(list(log.read(0, 1 << 30)))
         leader.lead(A)
         mirror.copies.mirror(A, "leader")
         await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "begun")
-        monkeypatch.setattr(stream.LedLog, "paid", paying)
-        leader.sources.synchronise(A)
-        for _ in range(4):
-            count = len(sent)
-            await until(lambda count=count: len(sent) >= count + 1, "something sent")
+
+        def paying(self: stream.LedLog, octets: int, now_ms: int) -> None:
+            sent.append(octets)
             leader.sources.cancel_synchronise(A)
-            await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "cancelled")
+
+        monkeypatch.setattr(stream.LedLog, "paid", paying)
+        for each in range(1, chunks + 1):
+            leader.sources.synchronise(A)
+            await until(partial(lambda count: len(sent) == count, each), "a chunk sent")
             # What is on its way is there before the link is cut.
             leader.append(A)
             await until(lambda: leader.sources.rows(A)[0]["lag_records"] == 0, "there")
-            leader.cut_links()
-            await until(lambda: leader.state(A, "mirror") is State.GONE, "away")
-            await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "back")
-            assert sum(sent) < total
-            leader.sources.synchronise(A)
+            if each < chunks:
+                assert leader.state(A, "mirror") is State.UNSYNCHRONISED
+                leader.states.clear()
+                leader.cut_links()
+                await until(lambda: (A, "mirror", State.GONE) in leader.states, "away")
+                await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "back")
         await until(lambda: leader.is_live("mirror", A), "live")
-        assert total < sum(sent) <= total + 40 * 100
+        assert sum(sent) == total + chunks * len(log_change(Kind.HEAD, 1, 0))
         await mirror.stop()
         await leader.stop()
         assert compared(leader, mirror).is_identical
@@ -104,7 +109,8 @@ def test_a_mirror_that_begins_late_is_whole_once_all_before_is_settled(tmp_path:
         assert leader.state(A, "mirror") is State.UNSYNCHRONISED
         leader.sources.floor(A, first)
         await until(lambda: leader.state(A, "mirror") is State.LIVE, "live")
-        # Only a part of the old is dropped: what remains of it is settled, and is not sent.
+        # What is left of the old there is never sent.
+        await leader.commits.settle()
         leader.log(A).drop_before(first)
         leader.append(A)
         await until(lambda: leader.is_live("mirror", A), "still live")

@@ -1,0 +1,62 @@
+"""Nodes of a cluster are killed, frozen, cut off and replaced at moments nobody chose; all must be in order.
+
+After each round: nothing confirmed is lost, nothing settled is back, each publisher's messages are in their order, and
+all nodes know the same. A short run is part of `make test`, always the same; `make torture` has the long one:
+LEVERET_TORTURE_ROUNDS says how long, LEVERET_SEED repeats a run. What the machine does in between is its own, so a
+seed brings back the circumstances of a failure, not always the failure.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from leveret.testing import cluster_site
+from leveret.testing.cluster_site import ClusterSite
+from tests.cluster.torture import CONFIG, EVENTS, Story
+from tests.e2e.test_torture import told
+
+pytestmark = [
+    pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
+    pytest.mark.xdist_group("cluster"),
+]
+
+ROUNDS: Final = int(os.environ.get("LEVERET_TORTURE_ROUNDS", "5"))
+EVENTS_MIN, EVENTS_MAX = 2, 5
+
+
+@pytest.mark.timeout(300)
+def test_a_cluster_keeps_everything_through_fail_overs_and_whatever_else_happens(tmp_path: Path) -> None:
+    seed = os.environ.get("LEVERET_SEED", "cluster")
+    print(f"LEVERET_SEED={seed}")
+    with ClusterSite(tmp_path, 3, CONFIG, links=True) as site:
+        story = Story(site, tmp_path, random.Random(seed))
+        story.begin()
+        for events in (
+            ["kill_leader", "define", "cut_off"],
+            ["restart_etcd", "change_policy", "stop_leader"],
+        ):
+            assert story.round(events).total.confirmed > 0
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3600 + 180 * ROUNDS)
+@pytest.mark.parametrize("nodes", [3, 5])
+def test_a_cluster_keeps_everything_over_and_over(tmp_path: Path, nodes: int) -> None:
+    seed = os.environ.get("LEVERET_SEED") or str(random.randrange(1 << 32))
+    print(f"\nLEVERET_SEED={seed} rounds={ROUNDS} nodes={nodes}")
+    chance = random.Random(seed)
+    with ClusterSite(tmp_path, nodes, CONFIG, etcd_members=1, links=True) as site:
+        story = Story(site, tmp_path, chance)
+        story.begin()
+        for round_ in range(ROUNDS):
+            events = chance.choices(
+                [*EVENTS, "kill_leader", "cut_off"], k=chance.randint(EVENTS_MIN, EVENTS_MAX)
+            )
+            print(f"round {round_ + 1}: {', '.join(events)}: ", end="", flush=True)
+            print(told(story.round(events)), flush=True)
+    print(", ".join(f"{name} {times}" for name, times in sorted(story.counts.items())))

@@ -1,0 +1,134 @@
+"""Recoveries into real nodes that fail half-way: each message is there once, in order, when it is done again."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pika
+import pytest
+
+from leveret.model.errors import LeveretError
+from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.plan import PlanDirectory
+from leveret.pipeline.publish import PlanPublisher
+from leveret.pipeline.stream_client import connect
+from leveret.testing.applications import parameters
+from leveret.testing.broker import LeveretProcess
+from leveret.testing.ports import LOOPBACK
+from leveret.testing.standby_archive import freeze_plan, transfer
+from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+
+pytestmark = pytest.mark.spark
+Start = Callable[[str, dict[str, Any]], Any]
+Job = Callable[..., dict[str, Any]]
+FILE_BYTES_MAX: Final = 1_000_000
+"""No file of the node may grow beyond this while its disk is full; what it writes of itself is far less."""
+MESSAGES: Final = 20_000
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[LeveretProcess]:
+    with LeveretProcess(parent_dir=tmp_path) as node:
+        yield node
+
+
+def filled(data_dir: Path, vhosts: dict[str, int]) -> Manifest:
+    """An archive with so many messages in the queue `q` of each of these vhosts."""
+    upstream = StandbyUpstream(list(vhosts))
+    for vhost, messages in vhosts.items():
+        for first in range(0, messages, 100):
+            bodies = [b"%d.%s" % (number, b"x" * 200) for number in range(first, first + 100)]
+            upstream.publish(vhost, "q", [stored_message(body) for body in bodies])
+    return transfer(upstream, data_dir)
+
+
+def declare(node: LeveretProcess, *vhosts: str) -> None:
+    for vhost in vhosts:
+        with closing(pika.BlockingConnection(parameters(node.amqp_port, vhost))) as connection:
+            connection.channel().queue_declare("q", durable=True)
+
+
+def numbers(node: LeveretProcess, vhost: str) -> list[int]:
+    """What is in the queue, in its order."""
+    with closing(pika.BlockingConnection(parameters(node.amqp_port, vhost))) as connection:
+        channel = connection.channel()
+        count = channel.queue_declare("q", passive=True).method.message_count
+        found = channel.consume("q", auto_ack=True)
+        return [int(next(found)[2].partition(b".")[0]) for _ in range(count)]
+
+
+def publish(node: LeveretProcess, directory: PlanDirectory, vhost: str) -> None:
+    """What one of Spark's tasks does."""
+    client = partial(
+        connect,
+        [f"{LOOPBACK}:{node.stream_port}"],
+        vhost=vhost,
+        username="guest",
+        password="guest",
+        timeout_s=10.0,
+    )
+    PlanPublisher(directory, client, lambda count: None).publish(["q"])
+
+
+@contextmanager
+def full_disk(node: LeveretProcess) -> Iterator[None]:
+    resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (FILE_BYTES_MAX, resource.RLIM_INFINITY))
+    yield
+    resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def test_a_full_disk_at_the_node_and_a_job_that_died_just_before_its_end(
+    node: LeveretProcess, start_pipeline: Start, recover_job: Job, tmp_path: Path
+) -> None:
+    """Two plans that were left: one stopped where the disk was full, one published whole and never marked so."""
+    manifest = filled(tmp_path / "standby", {"/": MESSAGES, "whole": 1000})
+    plans = {vhost: freeze_plan(manifest, vhost) for vhost in ("/", "whole")}
+    half, whole = plans["/"], plans["whole"]
+    assert half is not None
+    assert whole is not None
+    node.ctl("add_vhost", "whole")
+    node.ctl("set_permissions", "-p", "whole", "guest", ".*", ".*", ".*")
+    declare(node, "/", "whole")
+    with full_disk(node), pytest.raises(LeveretError, match="its log says why"):
+        publish(node, half, "/")
+    assert "the disk refused" in node.log_text()
+    publish(node, whole, "whole")
+    assert (half.is_done, whole.is_done) == (False, False)
+    with closing(pika.BlockingConnection(parameters(node.amqp_port, "/"))) as connection:
+        before = connection.channel().queue_declare("q", passive=True).method.message_count
+    assert 0 < before < MESSAGES
+    child = start_pipeline("recover", recover_job(node.stream_port))
+    assert child.wait() == 0, child.events[-1]
+    assert (half.is_done, whole.is_done) == (True, True)
+    counts = {row["virtual_host"]: row["message_count"] for row in child.events[-1]["summary"]}
+    assert counts == {"/": MESSAGES, "whole": 1000}
+    assert numbers(node, "/") == list(range(MESSAGES))
+    assert numbers(node, "whole") == list(range(1000))
+
+
+def test_a_broker_that_is_killed_and_started_while_it_is_recovered_into(
+    node: LeveretProcess, start_pipeline: Start, recover_job: Job, tmp_path: Path
+) -> None:
+    filled(tmp_path / "standby", {"/": MESSAGES})
+    target = {
+        "host": LOOPBACK,
+        "port": node.amqp_port,
+        "credentials": {"username": "guest", "password": "guest"},
+        "queues": {"/": {"q": {}}},
+    }
+    child = start_pipeline("recover", recover_job(1, to=target))
+    child.wait_for(lambda event: event["event"] == "published")
+    with closing(pika.BlockingConnection(parameters(node.amqp_port, "/"))) as connection:
+        before = connection.channel().queue_declare("q", passive=True).method.message_count
+    assert before < MESSAGES, "it is half-way"
+    node.kill9()
+    node.start()
+    assert child.wait() == 0, child.events[-1]
+    [row] = child.events[-1]["summary"]
+    assert (row["message_count"], row["in_doubt"]) == (MESSAGES, 0)
+    assert numbers(node, "/") == list(range(MESSAGES))

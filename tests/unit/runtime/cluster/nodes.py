@@ -1,0 +1,102 @@
+"""A node of a cluster as far as its door and its links go, and what is at the other end of one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from leveret.config.cluster import Cluster
+from leveret.config.uris import NodeUri
+from leveret.core.cluster import Presence
+from leveret.runtime.cluster.door import Caller, ClusterDoor, Credentials, Handler
+from leveret.runtime.cluster.links import MemberLinks
+from leveret.runtime.replication.link_peer import LinkPeer, Receiver
+from leveret.session.link_handshake import Kind
+from leveret.storage.secret_file import Secret
+from leveret.testing.ports import LOOPBACK
+from leveret.wire.link import Type
+
+SECRET: Final = Secret(b"s" * 44)
+PATIENCE_S: Final = 30.0
+SETTINGS: Final = Cluster(port=0)
+
+
+class Other:
+    """What is at one end of a link that is no member's (link_peer.Receiver)."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[Type, bytes]] = []
+        self.is_over = asyncio.Event()
+        self.error: Exception | None = None
+
+    def received(self, kind: Type, payload: memoryview) -> None:
+        self.got.append((kind, bytes(payload)))
+
+    def ended(self, error: Exception | None) -> None:
+        self.error = error
+        self.is_over.set()
+
+
+class Node:
+    """A door and links, and who came."""
+
+    def __init__(self, name: str, settings: Cluster = SETTINGS, **credentials: Any) -> None:
+        own = Credentials(SECRET, f"id-{name}", name, f"run-{name}")._replace(**credentials)
+        self.name = name
+        self.asked: list[tuple[str, str, Any]] = []
+        self.came: list[tuple[Caller, LinkPeer]] = []
+        self.others: list[Other] = []
+        self.refusal = ""
+        self.on_came: Callable[[LinkPeer], None] = lambda peer: None
+        self.answers: Callable[[str, Any], Awaitable[dict[str, Any]]] = self._echo
+        self.links = MemberLinks(settings, own, self.answer)
+        handlers: dict[Kind, Handler] = {"member": self.links.accept, "relay": self.take, "mirror": self.take}
+        self.door = ClusterDoor(settings, own, handlers, lambda caller: self.refusal)
+
+    async def _echo(self, what: str, about: Any) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return {"node": self.name, "what": what, "about": about}
+
+    async def answer(self, asker: str, what: str, about: Any) -> dict[str, Any]:
+        self.asked.append((asker, what, about))
+        return await self.answers(what, about)
+
+    def take(self, peer: LinkPeer, caller: Caller) -> Receiver:
+        self.came.append((caller, peer))
+        self.others.append(Other())
+        self.on_came(peer)
+        return self.others[-1]
+
+    def presence(self, port: int = 0) -> Presence:
+        uri = str(NodeUri(self.door.uri.scheme, LOOPBACK, port)) if port else str(self.door.uri)
+        return Presence(f"run-{self.name}", uri, "", 0, "1")
+
+    def presence_as(self, scheme: str) -> Presence:
+        return Presence(f"run-{self.name}", f"{scheme}://{LOOPBACK}:{self.door.uri.port}", "", 0, "1")
+
+    def knows(self, *nodes: Node, **more: Presence) -> None:
+        self.links.know({node.name: node.presence() for node in nodes} | more)
+
+
+@asynccontextmanager
+async def started(*nodes: Node) -> AsyncIterator[None]:
+    for one in nodes:
+        await one.door.start()
+    try:
+        yield
+    finally:
+        for one in nodes:
+            one.links.stop()
+            await one.door.stop()
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():  # noqa: ASYNC110 # whatever it is, it comes with no event
+            await asyncio.sleep(0.01)
+
+
+def play(scene: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(scene)
