@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -241,7 +242,7 @@ def test_while_the_disk_is_slow_a_publisher_waits_and_memory_is_bounded(served: 
     runs = [MessageRun.of(number, [b"b" * 100_000]) for number in range(1, 401)]
     with served.client() as client, ThreadPoolExecutor(1) as pool:
         publisher = client.declare_publisher("recovery.1", QUEUE)
-        sent = pool.submit(lambda: [publisher.publish(run) for run in runs])
+        sent = pool.submit(lambda: deque(map(publisher.publish, runs), 0))
         (connection,) = served.on_loop(lambda: served.listener.connections)
         full = lambda: served.on_loop(lambda: connection.unstored_bytes) >= UNSTORED_BYTES_MAX  # noqa: E731
         wait_until(full, "8 MiB to wait for the disk", TIMEOUT_S)

@@ -20,8 +20,12 @@ from pyspark.sql import SparkSession
 
 from leveret.pipeline.job import SparkSettings
 from leveret.pipeline.session import start_session
+from leveret.testing.ports import NotReady
+from leveret.testing.process import cpu_seconds, descendants
 
-DEADLINE_S = 90.0
+PATIENCE_S = 90.0
+PATIENCE_CPU_S = 40.0
+"""Starting Spark takes fifteen, however long they last on a machine that is busy."""
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +42,32 @@ def spark(tmp_path_factory: pytest.TempPathFactory, object_store: object) -> Ite
         session = start_session("tests", settings, scratch)
         yield session
         session.stop()
+
+
+class Patience:
+    """Is over when a process has brought nothing new, neither for long nor with the processor time to do so."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._since_s, self._since_cpu_s = time.monotonic(), self._cpu_s()
+
+    def renew(self) -> None:
+        """There is something new."""
+        self._since_s, self._since_cpu_s = time.monotonic(), self._cpu_s()
+
+    @property
+    def is_over(self) -> bool:
+        """If it is not, and nothing ever happens, the test's own time limit ends it."""
+        if time.monotonic() - self._since_s < PATIENCE_S:
+            return False
+        return self._cpu_s() - self._since_cpu_s > PATIENCE_CPU_S
+
+    def _cpu_s(self) -> float:
+        used = 0.0
+        for pid in [self._pid, *(child for child, _ in descendants(self._pid))]:
+            with suppress(NotReady):
+                used += cpu_seconds(pid)
+        return used
 
 
 class PipelineChild:
@@ -58,21 +88,24 @@ class PipelineChild:
         self.process.stdin.write(json.dumps(line).encode() + b"\n")
         self.process.stdin.flush()
 
-    def wait_for(
-        self, holds: Callable[[dict[str, Any]], bool], timeout_s: float = DEADLINE_S
-    ) -> dict[str, Any]:
+    def wait_for(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The first event from now on for which `holds`."""
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(self.process.pid)
+        said: set[str] = set()
         while True:
             try:
-                event: dict[str, Any] = json.loads(
-                    self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
-                )
+                event: dict[str, Any] = json.loads(self._lines.get(timeout=1.0))
             except queue.Empty:
-                raise AssertionError(f"not within {timeout_s} s; it said {self.events[-5:]}") from None
+                assert not patience.is_over, f"nothing new; it said {self.events[-5:]}"
+                continue
             self.events.append(event)
             if holds(event):
                 return event
+            news = repr({key: value for key, value in event.items() if key not in ("at_ms", "after_ms")})
+            if news not in said:
+                said.add(news)
+                patience.renew()
+            assert not patience.is_over, f"nothing new; it said {self.events[-5:]}"
 
     def kill9(self) -> None:
         """Kill the driver, and nothing else: its children have to notice."""
@@ -81,7 +114,13 @@ class PipelineChild:
 
     def wait(self) -> int:
         """Its exit status; events up to the end are in `events`."""
-        status = self.process.wait(DEADLINE_S)
+        patience = Patience(self.process.pid)
+        while True:
+            try:
+                status = self.process.wait(1.0)
+                break
+            except subprocess.TimeoutExpired:
+                assert not patience.is_over, f"it does not end; it said {self.events[-5:]}"
         self._reader.join(10)
         with suppress(queue.Empty):
             while True:

@@ -20,7 +20,7 @@ from leveret.testing.ports import wait_until
 from leveret.testing.standby_upstream import StandbyUpstream
 from tests.pipeline.test_transfer import TIMEOUT_S, assert_all_is_there_once, publish_some, transferring
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 def test_an_archive_in_a_store_is_transferred_into_recovered_from_and_set_aside(

@@ -12,7 +12,7 @@ import pytest
 from leveret.testing.standby_archive import transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 Job = Callable[..., dict[str, Any]]
 Start = Callable[[str, dict[str, Any]], Any]
 
@@ -71,7 +71,7 @@ def test_killed_at_every_stage_and_run_again_nothing_is_lost_doubled_or_out_of_o
 
 
 @pytest.mark.torture  # Three JVMs take half a minute of two cores.
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_on_a_cluster_the_same_job_does_the_same(
     start_pipeline: Start, recover_job: Job, tmp_path: Path
 ) -> None:

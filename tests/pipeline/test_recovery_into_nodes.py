@@ -23,7 +23,7 @@ from leveret.testing.ports import LOOPBACK
 from leveret.testing.standby_archive import freeze_plan, transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 Start = Callable[[str, dict[str, Any]], Any]
 Job = Callable[..., dict[str, Any]]
 FILE_BYTES_MAX: Final = 1_000_000

@@ -28,7 +28,8 @@ from leveret.runtime.standby import StandbyDownstream
 from leveret.storage.state_file import StateFile
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
-TIMEOUT_S = 90.0
+TIMEOUT_S = 200.0
+pytestmark = pytest.mark.timeout(300)
 
 
 class FakeSchemaSync:

@@ -32,9 +32,9 @@ from leveret.testing.object_store import ObjectStore
 from leveret.testing.ports import wait_until
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 Job = Callable[..., dict[str, Any]]
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 class Recorder:
@@ -369,8 +369,8 @@ def test_another_job_is_taken_over_without_another_start(
     ("kills", "is_in_a_store"),
     [
         (1, False),
-        pytest.param(8, False, marks=[pytest.mark.torture]),
-        pytest.param(4, True, marks=[pytest.mark.torture]),
+        pytest.param(8, False, marks=[pytest.mark.torture, pytest.mark.timeout(1200)]),
+        pytest.param(4, True, marks=[pytest.mark.torture, pytest.mark.timeout(1200)]),
     ],
 )
 def test_exactly_once_across_kill_9_of_the_driver(
@@ -452,3 +452,27 @@ def test_what_is_beyond_the_retention_is_compacted_while_more_comes(
     assert len(kept) < 4 * 50
     for turn in range(4):
         assert kept.count(b"%d" % turn) >= 5
+
+
+@pytest.mark.torture  # Three JVMs take half a minute of two cores.
+@pytest.mark.timeout(1200)
+def test_on_a_cluster_the_same_job_does_the_same(
+    start_pipeline: Callable[..., Any], transfer_job: Job, tmp_path: Path
+) -> None:
+    upstream = StandbyUpstream()
+    rng = random.Random(7)
+    conf = {"spark.executor.memory": "512m"}
+    with upstream.serving() as port:
+        for turn in range(2):
+            job = transfer_job(port, spark={"master": "local-cluster[2,1,1024]", "conf": conf})
+            child = start_pipeline("transfer", job)
+            child.wait_for(lambda event: event["event"] == "started")
+            publish_some(upstream, 40, rng)
+            child.wait_for(lambda event: event["event"] == "stored")
+            if not turn:
+                child.kill9()
+        child.send({"command": "drain", "timeout_ms": 60_000})
+        assert child.wait() == 0
+        assert child.events[-1] == {"event": "drained", "complete": True}
+    assert_all_is_there_once(tmp_path / "standby", upstream)
+    assert _on_disk(tmp_path / "standby") == _known(Manifest(tmp_path / "standby")), "nothing is left over"

@@ -7,7 +7,7 @@ here it becomes the next record. docs/adr/0008-cluster.md has the order in which
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -186,10 +186,35 @@ def taken_over(placement: Placement, promoted: Promotion, around: Surroundings) 
     return _led_by(placement, around.me, around.incarnation, promoted.mirrors, synchronised)
 
 
+def must_be_gone(placement: Placement, promoted: Promotion) -> tuple[str, ...]:
+    """Who must not have come back when this is written: as messages are lost, whoever is recorded to have them."""
+    if promoted.is_complete:
+        return ()
+    return tuple(
+        node for node in placement.synchronised if node != promoted.leader and node not in promoted.mirrors
+    )
+
+
 def led_after_asking(
-    placement: Placement, promoted: Promotion, leader: str, equal: Sequence[str], around: Surroundings
-) -> Placement:
-    """Of a queue that is led by who has most of it, as a majority was asked; `equal` have as much."""
+    placement: Placement, promoted: Promotion, ends: Mapping[str, tuple[int, int]], around: Surroundings
+) -> Placement | None:
+    """Of a queue whose confirms waited for a majority: who has most of it leads, for that has all that was confirmed.
+
+    Args:
+        placement: as it is recorded.
+        promoted: who asked, and whom.
+        ends: of those that answered, and of this node: the epoch of the last chunk that is on the disk, and the offset
+            behind it. Others come to be synchronised again as any mirror does.
+        around: the cluster, after all that.
+
+    Returns:
+        None if too few have said what they have.
+    """
+    running = {node: end for node, end in ends.items() if node in around.alive}
+    if len(running) < promoted.least or not running:
+        return None
+    leader = max(running, key=lambda node: running[node])
+    equal = [node for node in running if running[node] == running[leader]]
     mirrors = tuple(node for node in (around.me, *promoted.mirrors) if node != leader)
     return _led_by(placement, leader, around.alive[leader].incarnation, mirrors, equal)
 

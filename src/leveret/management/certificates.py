@@ -37,6 +37,7 @@ def _tls_doors(config: Config) -> Iterator[tuple[Door, TlsOptions]]:
         "amqp/ssl": config.tls,
         "https": config.management.tls,
         "replication/ssl": config.followers.tls,
+        "clustering/ssl": config.cluster.tls,
     }
     return ((door, options[door.protocol]) for door in doors_of(config) if door.protocol in options)
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from leveret.wire.record import content_header, message_head
-from leveret.wire.stream.publish import RUN_COUNT_MAX, MessageRun
+from leveret.wire.stream.publish import RUN_RECORDS_MAX, MessageRun
 
 SHAPE: Final = ["exchange", "routing_key", "properties"]
 """Columns that most messages share; dictionaries."""
@@ -29,7 +29,7 @@ def message_runs(messages: pa.Table, first_id: int) -> Iterator[MessageRun]:
     for batch in messages.to_batches():
         for run in _Bodies(batch).runs(first_id):
             yield run
-            first_id += run.count
+            first_id += run.records
 
 
 class _Bodies:
@@ -53,7 +53,7 @@ class _Bodies:
             head = self._head(begin, int(self._offsets[begin + 1] - self._offsets[begin]))
             stride = len(head) + int(self._offsets[begin + 1] - self._offsets[begin])
             while begin < end:
-                room = min((RUN_BYTES_MAX - size) // stride, RUN_COUNT_MAX - count)
+                room = min((RUN_BYTES_MAX - size) // stride, RUN_RECORDS_MAX - count)
                 if room <= 0 and pieces:
                     yield _run(first_id, count, pieces)
                     first_id, count, size, pieces = first_id + count, 0, 0, []

@@ -109,7 +109,7 @@ class PlanPublisher:
                 for index, first_id, messages in group:
                     for run in message_runs(messages, first_id):
                         publishers[index].publish(run)
-                        self._sent += run.count
+                        self._sent += run.records
                     last_ids[index] = first_id + messages.num_rows - 1
                 under_way.append(last_ids)
                 if len(under_way) > GROUPS_UNDER_WAY:

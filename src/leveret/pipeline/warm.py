@@ -56,6 +56,7 @@ def _exercise(spark: SparkSession, scratch: Path) -> None:
         yield from batches
 
     spark.range(0, 2, 1, 2).mapInArrow(same, "id bigint").collect()
+    spark.sparkContext.parallelize(range(2), 2).map(bytes).collect()
     spark.dataSource.register(UpstreamSource)
     spark.dataSource.register(StoreSink)
     job = TransferJob(

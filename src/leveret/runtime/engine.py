@@ -81,6 +81,12 @@ class Beyond(Protocol):
     def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
         """The same of all that these queues were given up to this flush."""
 
+    def is_overloaded(self) -> bool:
+        """Whether publishers should wait for other nodes."""
+
+    def when_relieved(self, callback: Callable[[], None]) -> None:
+        """Call back once those have caught up."""
+
     def flushed(self, queue: Queue) -> None:
         """What is due for the queue in this flush was done."""
 
@@ -174,12 +180,18 @@ class Engine:
         self._deadlines.stop()
 
     def is_overloaded(self) -> bool:
-        """Whether publishers should wait for the disk."""
+        """Whether publishers should wait for the disk, or for other nodes."""
+        return self._waits_for_disk() or (self.beyond is not None and self.beyond.is_overloaded())
+
+    def _waits_for_disk(self) -> bool:
         return self.unsynced_bytes > UNSYNCED_BYTES_MAX
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
-        """Call back once the disk has caught up."""
-        self._relieved.append(callback)
+        """Call back once what publishers wait for has caught up."""
+        if self.beyond is not None and not self._waits_for_disk():
+            self.beyond.when_relieved(callback)
+        else:
+            self._relieved.append(callback)
 
     # -- the flush ----------------------------------------------------------------------------
 
@@ -443,7 +455,7 @@ class Engine:
         for queue, header, data in copies:
             self._collector.collect(queue, header, data)
         self.unsynced_bytes -= appended
-        if self._relieved and not self.is_overloaded():
+        if self._relieved and not self._waits_for_disk():
             relieved, self._relieved = self._relieved, []
             for callback in relieved:
                 callback()

@@ -11,6 +11,7 @@ from leveret.core.stream import Batch, Stream, records_of
 from leveret.model.errors import StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.engine import Engine
+from leveret.runtime.stream_host import check_contiguous
 from leveret.runtime.stream_store import UNKNOWN_FILTERS
 from leveret.session.stored import Heads
 from leveret.session.stream_messages import entries_of
@@ -42,6 +43,7 @@ class RecoveryIngest:
         """See RecoveryQueue."""
         queue = self._broker.queue(*self._queue.key)
         name = reference.encode()
+        check_contiguous(self._queue.key[1], self.last_sequence(reference), runs)
         if isinstance(queue, Stream):
             self._publish(queue, name, runs)
         else:
@@ -84,8 +86,10 @@ class RecoveryIngest:
     def _new_of(self, run: MessageRun, last: int) -> list[Run]:
         """What comes after the id `last`; the offsets of these runs are publishing ids."""
         found = self._heads.runs(bytes(run.data), run.first, run.first)
-        if count_of(found) != run.count:
-            raise ChunkError(f"{count_of(found)} recovered messages stand where there are to be {run.count}")
+        if count_of(found) != run.records:
+            raise ChunkError(
+                f"{count_of(found)} recovered messages stand where there are to be {run.records}"
+            )
         return [each.cut(max(each.first, last + 1), each.end) for each in found if each.end > last + 1]
 
     def _flush(self, queue: Queue, name: bytes, last: int) -> None:

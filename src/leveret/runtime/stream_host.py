@@ -5,11 +5,12 @@ All of it is called on the event loop. What takes long tells so by a callback, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from leveret.core.stream import Batch, LogBounds
 from leveret.core.stream_groups import ConsumerGroups
+from leveret.model.errors import PreconditionFailed
 from leveret.session.stream_types import CollectedLog, SequenceBook, StreamAuthority, StreamBook
 from leveret.wire.stream.publish import MessageRun
 
@@ -66,8 +67,27 @@ class RecoveryQueue(SequenceBook, Protocol):
         `done` is called when they are durable, for each call in the order of the calls.
 
         Raises:
+            PreconditionFailed: there are others to come before them, such as those that a full disk refused.
             Refusal, StorageError: they are not stored, and `done` will not be called.
         """
+
+
+def check_contiguous(queue: str, last: int, runs: Iterable[MessageRun]) -> None:
+    """See that runs of recovered messages follow `last`, the id of what is stored, without a gap.
+
+    A publisher has many under way when one of them is refused; were a later one taken, all before it would count as
+    there.
+
+    Raises:
+        PreconditionFailed: they do not.
+    """
+    for run in runs:
+        if run.first > last + 1:
+            raise PreconditionFailed(
+                f"queue '{queue}' has recovered messages up to number {last}: those from {run.first} on are not taken "
+                "before the ones between"
+            )
+        last = max(last, run.last)
 
 
 class StreamHost(StreamAuthority, Protocol):

@@ -23,7 +23,7 @@ from leveret.model.errors import (
     PreconditionFailed,
     Refusal,
 )
-from leveret.runtime.stream_host import RecoveryQueue, ServedLog
+from leveret.runtime.stream_host import RecoveryQueue, ServedLog, check_contiguous
 from leveret.session.certificate import TlsPeer
 from leveret.session.stream_types import Operation
 from leveret.wire.chunk import (
@@ -214,6 +214,7 @@ class FakeRecoveryQueue:
         """As `RecoveryQueue` says; raises `refuses_with` when it is set."""
         if self.refuses_with is not None:
             raise self.refuses_with
+        check_contiguous("", self.last_sequence(reference), runs)
         for publishing_id, body in (message for run in runs for message in run.messages()):
             if publishing_id > self.last_sequence(reference):
                 self._sequences[reference] = publishing_id
@@ -394,3 +395,10 @@ async def recovery_queue_contract(queue: RecoveryQueue) -> None:
     assert stored == [2, 3], "in the order of the calls"
     assert queue.last_sequence(reference) == 3
     assert queue.last_sequence("recovery.other") == 0
+    for runs in ([MessageRun.of(5, [b"e"])], [MessageRun.of(4, [b"d"]), MessageRun.of(6, [b"f"])]):
+        try:
+            queue.append(reference, runs, everything.clear)
+        except PreconditionFailed:
+            continue
+        raise AssertionError("taken with a gap in front")
+    assert queue.last_sequence(reference) == 3, "nothing of what leaves a gap"

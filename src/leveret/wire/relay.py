@@ -22,10 +22,11 @@ The other functions encode what AMQP has too: names that RabbitMQ allows, and pa
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from pamqp import encode
-
+from leveret.wire import tables
 from leveret.wire.amqp091 import FRAME_END, FRAME_HEAD, FRAME_METHOD, frame
 from leveret.wire.properties import SyntaxFault, shortstr
 
@@ -41,7 +42,7 @@ CLASS: Final = b"\x00\xc8"
 
 CREDIT_FIRST: Final = 64
 CLIENT: Final = "x-relay-client"
-"""Whose consumer it is: name of the connection, number of the channel, user and node."""
+"""Whose consumer it is: its tag, name of the connection, number of the channel, user and node."""
 NOT_LED: Final = 399
 """Reply code, of none that AMQP has."""
 FRAME_BYTES_MAX: Final = (1 << 32) - 1
@@ -210,7 +211,7 @@ def consume(
     """basic.consume."""
     bits = no_ack << 1 | exclusive << 2
     names = b"\0\0" + shortstr(queue) + shortstr(tag)
-    return _method(channel, _METHOD.pack(60, 20) + names + bytes((bits,)) + encode.field_table(arguments))
+    return _method(channel, _METHOD.pack(60, 20) + names + bytes((bits,)) + _table(arguments)[1:])
 
 
 def cancel(channel: int, tag: bytes) -> bytes:
@@ -243,6 +244,32 @@ def nack(channel: int, tag: int, *, multiple: bool, requeue: bool) -> bytes:
     """basic.nack, from who was delivered to."""
     bits = bytes((multiple | requeue << 1,))
     return _method(channel, b"\x00\x3c\x00\x78" + _U64.pack(tag) + bits)
+
+
+def _table(entries: Mapping[Any, Any]) -> bytes:
+    """A table as a value; pamqp refuses to encode some of what it has decoded."""
+    return tables.table({str(key).encode()[:255]: _value(value) for key, value in entries.items()})
+
+
+def _value(value: object) -> bytes:
+    match value:
+        case None:
+            return b"V"
+        case bool():
+            return b"t" + bytes((value,))
+        case int() if -(2**63) <= value < 2**63:
+            return tables.integer(value)
+        case float():
+            return b"d" + struct.pack(">d", value)
+        case bytes() | bytearray():
+            return tables.long_string(bytes(value))
+        case datetime():
+            return tables.timestamp(int(value.timestamp()))
+        case Mapping():
+            return _table(value)
+        case list():
+            return tables.array(map(_value, value))
+    return tables.long_string(str(value).encode())
 
 
 def _method(channel: int, payload: bytes) -> bytes:

@@ -13,6 +13,8 @@ import msgspec
 from leveret.core.placing import QueuePlacement
 from leveret.management.node import Answer, ClusterOperations
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed
+from leveret.runtime.cluster.coordinator import Coordinator
+from leveret.runtime.cluster.operations import Operations
 
 Key = tuple[str, ...]
 
@@ -121,7 +123,7 @@ class FakeCluster:
         if self.refusal is not None:
             raise self.refusal
         if self._room.pen not in (None, self.name):
-            raise LeveretError(f"{self._room.pen} has the pen, and does not let it go")
+            await asyncio.Event().wait()
         self._room.pen = self.name
         self.told.append("changing")
         yield
@@ -157,6 +159,11 @@ class FakeCluster:
         if self.refusal is not None:
             raise self.refusal
         return [{"node": name, "classic": 2, "quorum": 0, "stream": 0} for name in self._room.nodes]
+
+
+def real(coordinator: Coordinator) -> ClusterOperations:
+    """What stands there in a node; held to the protocol like the fake."""
+    return Operations(coordinator)
 
 
 def as_operations(cluster: FakeCluster) -> ClusterOperations:

@@ -2,87 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pamqp import commands
-from starlette.applications import Starlette
 
 from leveret.core.alarms import Watermark
 from leveret.core.placing import QueuePlacement
 from leveret.core.queue_types import make_queue
 from leveret.core.remote_queue import RemoteQueue
-from leveret.management import asking
-from leveret.management.app import build_app, public_door
-from leveret.management.asking import answer_by
-from leveret.model import definitions as d
-from leveret.model.definitions import Policy, Put, Queue, Vhost
+from leveret.management import asking, call
+from leveret.management.app import public_door
+from leveret.model.definitions import Policy, Put, Queue
 from leveret.runtime.node import clock_ms
-from leveret.session.amqp091.connection import ClientConnection, State
-from tests.unit.management.fake_cluster import FakeCluster, Room, as_operations
-from tests.unit.session.amqp091.fakes import HANDSHAKE, frame
+from leveret.session.amqp091.connection import State
+from tests.unit.management.trio import A, B, C, Trio, connect, state
 
-from .conftest import Client, FakeNode
+from .conftest import Client
 
 if TYPE_CHECKING:
     from httpx import Response
-
-A, B, C = "rabbit@a", "rabbit@b", "rabbit@c"
-
-
-class Trio:
-    """The nodes of a room, with a client for an administrator of each."""
-
-    def __init__(self, folder: Path) -> None:
-        self.room = Room()
-        self.nodes: dict[str, FakeNode] = {}
-        self.clusters: dict[str, FakeCluster] = {}
-        self.apps: dict[str, Starlette] = {}
-        for name in (A, B, C):
-            (folder / name).mkdir()
-            node = FakeNode(folder / name, node_name=name)
-            cluster = FakeCluster(self.room, name)
-            node.cluster = as_operations(cluster)
-            node.broker.make_queue = self._maker(name)
-            app = build_app(node)
-            cluster.answer_with(answer_by(app))
-            self.nodes[name], self.clusters[name], self.apps[name] = node, cluster, app
-        self.everywhere(Put(Vhost(name="/")))
-        for node in self.nodes.values():
-            node.add_user("guest", "administrator", vhost="/")
-            node.add_user("nobody", "management")
-
-    def _maker(self, name: str) -> Callable[..., Any]:
-        def made(definition: Queue, read: Any, exclusive: bool) -> Any:
-            leader = self.room.placements.get(definition.key, QueuePlacement(name)).leader
-            return make_queue(definition, read) if leader == name else RemoteQueue(definition, leader)
-
-        return made
-
-    def everywhere(self, change: d.Change) -> None:
-        """What was declared all nodes know."""
-        for node in self.nodes.values():
-            node.broker.apply(change)
-
-    def declare(self, name: str, leader: str, messages: int = 0, **placement: Any) -> None:
-        """A queue with messages, which only its leader knows of."""
-        self.room.placements["/", name] = QueuePlacement(leader, **placement)
-        self.everywhere(Put(Queue(name=name, vhost="/")))
-        if messages:
-            node = self.nodes[leader]
-            node.add_messages(node.broker.queues["/", name], messages)
-
-    def at(self, name: str, user: str = "guest") -> Client:
-        return Client(public_door(self.apps[name]), (user, "secret"))
-
-    def get(self, name: str, path: str) -> Any:
-        return self.at(name).get(path).json()
-
-    def asked(self, name: str) -> list[tuple[str, str]]:
-        """Which nodes a node asked for which paths."""
-        return [(each[1], each[3]) for each in self.clusters[name].told if each[0] == "ask"]
 
 
 @pytest.fixture
@@ -398,14 +338,16 @@ def test_what_exchanges_count_is_summed_over_the_nodes_of_their_publishers(trio:
 # -- changes --------------------------------------------------------------------------------------
 
 
-def test_definitions_are_changed_by_who_has_the_pen(trio: Trio) -> None:
+def test_definitions_are_changed_by_who_has_the_pen(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call, "PEN_TIMEOUT_S", 0.05)
     assert trio.at(A).put("/api/vhosts/v").status_code == 201
     assert trio.clusters[A].told == ["changing"]
     assert trio.at(A).get("/api/vhosts").status_code == 200
     assert trio.clusters[A].told.count("changing") == 1
     trio.room.pen = B
     refused = trio.at(A).put("/api/vhosts/w")
-    assert (refused.status_code, reason(refused)) == (503, f"{B} has the pen, and does not let it go")
+    late = f"definitions cannot be changed now: {B} may, and did not hand over in 0.05 s"
+    assert (refused.status_code, reason(refused)) == (503, late)
     # What defines nothing needs none.
     message = {"routing_key": "x", "properties": {}, "payload": "p", "payload_encoding": "string"}
     published = trio.at(A).post("/api/exchanges/%2F/amq.default/publish", **message)
@@ -522,16 +464,3 @@ def test_metrics_are_of_the_queues_that_a_node_leads(trio: Trio) -> None:
 
 def test_a_node_alone_has_no_metrics_of_a_cluster(admin: Client) -> None:
     assert "cluster_members" not in admin.get("/metrics").text
-
-
-def state(node: str, what: str, **fields: Any) -> dict[str, Any]:
-    """A row of a mirror."""
-    return {"node": node, "state": what, "lag_bytes": 0, "lag_records": 0, "progress": None, **fields}
-
-
-def connect(node: FakeNode, peer: str, *methods: Any) -> ClientConnection:
-    """A connection of guest with one channel, on which these methods came."""
-    session = ClientConnection(node.host, peer=peer, from_loopback=True, now_ms=0)
-    session.receive(b"".join([*HANDSHAKE, *map(frame, (commands.Channel.Open(), *methods))]), 0)
-    assert session.state is State.OPEN
-    return session

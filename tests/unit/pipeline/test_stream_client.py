@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from leveret.model.errors import InvalidCommand
-from leveret.pipeline.stream_client import GapError, Unreachable, _batches, connect, parse_endpoint
-from leveret.wire.stream.publish import encode_publish
+from leveret.pipeline.stream_client import GapError, Unreachable, connect, parse_endpoint
 
 
 @pytest.mark.parametrize(
@@ -35,19 +32,3 @@ def test_a_gap_names_its_bounds_and_what_to_do() -> None:
         "stream s: offsets 3 to 9 are gone, the first one retained is 10; "
         "raise the upstream's retention, or start over from there"
     )
-
-
-@given(st.lists(st.integers(0, 300), max_size=40), st.integers(50, 1000))
-def test_batches_keep_the_order_and_fit_the_frame_unless_one_message_alone_does_not(
-    sizes: list[int], frame_max_bytes: int
-) -> None:
-    entries = [(number, b"x" * size) for number, size in enumerate(sizes)]
-    batches = list(_batches(entries, frame_max_bytes))
-    assert [entry for batch in batches for entry in batch] == entries
-    for batch in batches:
-        assert len(batch) == 1 or len(encode_publish(0, batch)) - 4 <= frame_max_bytes
-
-
-def test_as_many_messages_as_fit_share_a_batch() -> None:
-    entries = [(number, b"x" * 88) for number in range(20)]
-    assert [len(batch) for batch in _batches(entries, 1009)] == [10, 10]

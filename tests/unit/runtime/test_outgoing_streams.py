@@ -13,6 +13,7 @@ from leveret.model.errors import LeveretError
 from leveret.runtime.recovery_ingest import RecoveryIngest
 from leveret.wire.chunk import Attribute, ChunkType, decode_trailer, split_entries
 from leveret.wire.record import content_header, decode_settlements, message_head
+from leveret.wire.stream.publish import MessageRun
 from leveret.wire.stream_entry import entries_of, pack_entries, unpack_entry
 from tests.unit.runtime.site import HEAD, POLICY, TAGGED, Site, origin, scratch
 
@@ -143,22 +144,22 @@ def test_entries_come_back_into_a_stream_once_and_as_they_were(restart: bool) ->
         site = Site(directory)
         await site.start()
         await site.apply(d.Put(TAGGED), d.Put(STREAM))
-        entries = [(1, stored(RAW)), (2, stored(BATCH)), (3, stored(RAW))]
+        entries = [stored(RAW), stored(BATCH), stored(RAW)]
 
         def ingest() -> RecoveryIngest:
             node = site.node
             return RecoveryIngest(node.broker, stream_of(site), node.engine, node.commits)
 
         durable: list[int] = []
-        ingest().append("recovery.1", entries[:2], lambda: durable.append(1))
+        ingest().append("recovery.1", [MessageRun.of(1, entries[:2])], lambda: durable.append(1))
         if restart:
             await site.settle()
             await site.restart()
         # A publisher that does not know how far it came begins from the beginning.
         assert ingest().last_sequence("recovery.1") == 2
-        ingest().append("recovery.1", entries, lambda: durable.append(2))
+        ingest().append("recovery.1", [MessageRun.of(1, entries)], lambda: durable.append(2))
         plain = message_head(b"e", b"k", content_header(b"\0\0", 5)) + b"plain"
-        ingest().append("recovery.1", [(4, plain)], lambda: durable.append(3))
+        ingest().append("recovery.1", [MessageRun.of(4, [plain])], lambda: durable.append(3))
         await site.settle()
         assert durable == [1, 2, 3]
         found = retained(site)

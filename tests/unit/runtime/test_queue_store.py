@@ -450,8 +450,8 @@ def test_recovered_messages_are_stored_once_however_often_and_after_whatever_the
         MessageRun.of(2, [b"\xff"]),
         MessageRun.of(2, [recovered(1, b"too short by far"[:3])]),
         MessageRun.of(2, [recovered(1, b"longer than 8")]),
-        MessageRun.of(2, [recovered(2), recovered(3)])._replace(count=3),
-        MessageRun.of(2, [recovered(2), recovered(3)])._replace(count=1),
+        MessageRun.of(2, [recovered(2), recovered(3)])._replace(records=3),
+        MessageRun.of(2, [recovered(2), recovered(3)])._replace(records=1),
     ],
 )
 def test_a_recovered_message_that_is_none_is_refused_with_all_that_came_with_it(bad: MessageRun) -> None:

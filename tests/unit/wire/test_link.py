@@ -40,13 +40,13 @@ def chunk(offset: int, bodies: list[bytes]) -> bytes:
 
 CHANGES = st.one_of(
     st.tuples(
-        st.just(Kind.APPEND),
+        st.sampled_from([Kind.APPEND, Kind.HEAD]),
         st.sampled_from(sorted(NAMES)),
         st.integers(0, 2**64 - 1),
         st.lists(st.binary(max_size=40), min_size=1, max_size=4),
     ),
     st.tuples(
-        st.sampled_from([Kind.DROP, Kind.BEGIN, Kind.CUT]),
+        st.sampled_from([Kind.DROP, Kind.BEGIN, Kind.CUT, Kind.CURSOR]),
         st.sampled_from(sorted(NAMES)),
         st.integers(0, 2**64 - 1),
     ),
@@ -63,10 +63,10 @@ def framed(changes: list[tuple[object, ...]]) -> tuple[Frame, list[Change]]:
         frame.add(name_change(number, name))
     for change in changes:
         match change:
-            case (Kind.APPEND, int(number), int(segment), list(bodies)):
+            case (Kind() as kind, int(number), int(segment), list(bodies)):
                 octets = chunk(5, bodies)
-                frame.add(log_change(Kind.APPEND, number, segment), [octets[:48], octets[48:]], len(bodies))
-                expected.append(Change(Kind.APPEND, NAMES[number], segment, decode_chunk(octets), octets))
+                frame.add(log_change(kind, number, segment), [octets[:48], octets[48:]], len(bodies))
+                expected.append(Change(kind, NAMES[number], segment, decode_chunk(octets), octets))
             case (Kind() as kind, int(number), int(offset)):
                 frame.add(log_change(kind, number, offset))
                 expected.append(Change(kind, NAMES[number], offset))

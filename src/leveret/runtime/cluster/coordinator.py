@@ -35,8 +35,8 @@ from leveret.runtime.cluster.relays import Relays
 from leveret.runtime.cluster.sharing import Sharing
 from leveret.runtime.engine import Part
 from leveret.runtime.mirroring.copies import MirrorCopies
+from leveret.runtime.mirroring.led_log import State
 from leveret.runtime.mirroring.sources import MirrorSources
-from leveret.runtime.mirroring.stream import State
 from leveret.session.link_handshake import Kind
 from leveret.session.relay.shadow import Shadow
 from leveret.storage.secret_file import Secret
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.05
+_WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Publishers are not read from while a mirror has so much before it that it was sent."""
 
 
 class Fence:
@@ -84,6 +86,7 @@ class Coordinator:
         self.answer_management: Callable[[str, Any], Awaitable[Any]] = _unknown
         self._node = node
         self._tasks: list[asyncio.Task[None]] = []
+        self._slowed: list[Callable[[], None]] = []
         broker, state, settings = node.broker, member.state, node.config.cluster
         credentials = Credentials(secret, member.node_id, member.name, member.incarnation)
         self.links = MemberLinks(settings, credentials, self.answer)
@@ -128,7 +131,7 @@ class Coordinator:
         node.stores.relays = self.relays
         node.engine.beyond = self
         node.commits.fence = Fence(member.store.holds_lease_now, self.sources.cut)
-        member.pen.serve(broker.pen, self._has_changes, node.amqp.go_on)
+        member.pen.serve(broker.pen, self._has_changes, self._go_on)
 
     def _why_not(self, caller: Caller) -> str:
         """Only who runs, as far as is known here, may come; who is not known yet comes again."""
@@ -226,6 +229,10 @@ class Coordinator:
             await asyncio.sleep(_TICK_S)
             self.sources.cut()
             self._node.commits.keep()
+            if self._slowed and not self._mirrors_are_slow():
+                slowed, self._slowed = self._slowed, []
+                for callback in slowed:
+                    callback()
 
     async def stop(self) -> None:
         """Decide nothing more."""
@@ -242,6 +249,11 @@ class Coordinator:
         """The node stops in order: whoever has all of a queue leads it from now on."""
         self.placing.is_held = True
         await self.placing.leave()
+
+    def _go_on(self) -> None:
+        """This node may change definitions: clients that wait for that go on, here and at other nodes."""
+        self._node.amqp.go_on()
+        self.relays.go_on()
 
     def _has_changes(self) -> bool:
         broker = self._node.broker
@@ -304,7 +316,7 @@ class Coordinator:
                 await self.member.has_taken(int(about["revision"]))
                 return {}
             case "end":
-                epoch, next_offset = self._keeping.end(str(about["log"]))
+                epoch, next_offset = await self._keeping.end(str(about["log"]))
                 return {"epoch": epoch, "next_offset": next_offset}
             case "move":
                 key = str(about["vhost"]), str(about["name"])
@@ -352,6 +364,23 @@ class Coordinator:
         if names:
             has_all = part()
             self.sources.when_acked(names, lambda: has_all(True))
+
+    def is_overloaded(self) -> bool:
+        """See engine.Beyond."""
+        return self.relays.is_overloaded() or self._mirrors_are_slow()
+
+    def _mirrors_are_slow(self) -> bool:
+        return (
+            self._node.config.cluster.mirroring_flow_control
+            and self.sources.waiting_bytes > _WAITING_BYTES_MAX
+        )
+
+    def when_relieved(self, callback: Callable[[], None]) -> None:
+        """See engine.Beyond."""
+        if self._mirrors_are_slow():
+            self._slowed.append(callback)
+        else:
+            self.relays.when_relieved(callback)
 
     def flushed(self, queue: Queue) -> None:
         """See engine.Beyond: mirrors are told what consumers may have, and need not have what is settled."""

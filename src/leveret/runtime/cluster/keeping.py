@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from leveret.core.broker import Broker
 from leveret.core.cluster import Placement
-from leveret.core.mirror_policy import MAJORITY, MirrorPolicy
+from leveret.core.mirror_policy import MirrorPolicy
+from leveret.core.placing import Waits
 from leveret.core.queue import Queue
 from leveret.core.remote_queue import RemoteQueue
 from leveret.model import definitions as d
@@ -20,8 +21,8 @@ from leveret.runtime.cluster.relays import Relays
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.engine import Engine
 from leveret.runtime.mirroring.copies import MirrorCopies
+from leveret.runtime.mirroring.led_log import State
 from leveret.runtime.mirroring.sources import MirrorSources
-from leveret.runtime.mirroring.stream import State
 
 logger = logging.getLogger(__name__)
 
@@ -92,12 +93,6 @@ class Keeping:
             return frozenset()
         return frozenset(node for node, stream in led.streams.items() if stream.state is State.LIVE)
 
-    def expect(self, key: QueueKey, *sets: frozenset[str], then: Callable[[], None] | None = None) -> None:
-        """See placing.Hands."""
-        name = self._names.get(key)
-        if name is not None and name in self._sources.led:
-            self._sources.wait_for(name, *sets, then=then)
-
     async def follow(self, key: QueueKey, placement: Placement | None) -> None:
         """See placing.Hands."""
         queue = self._broker.queues.get(key)
@@ -138,10 +133,11 @@ class Keeping:
             logger.info("queue_led vhost=%s queue=%s term=%d from=%s", *key, placement.term, queue.leader)
         if name is not None:
             policy = self._policy(queue.definition)
-            if policy.is_mirrored or placement.mirrors or name in self._sources.led:
-                self._lead_by(name, policy)
-                self._sources.wait_for(name, frozenset(placement.synchronised))
-            if not (policy.is_mirrored or placement.mirrors):
+            # All of them, until placing has looked at it; not while the queue is given away (give_to).
+            is_mirrored = policy.is_mirrored or bool(placement.mirrors)
+            if key not in self._given and (is_mirrored or name in self._sources.led):
+                self._lead_by(name, policy, Waits((frozenset(placement.synchronised),), majority=False))
+            if not is_mirrored:
                 self._sources.cease(name)
 
     async def _stand_by(self, key: QueueKey, queue: Queue, placement: Placement) -> None:
@@ -170,34 +166,56 @@ class Keeping:
 
     # -- handing over -------------------------------------------------------------------------
 
+    def leader_is(self, key: QueueKey, *, alive: bool) -> None:
+        """See placing.Hands."""
+        queue = self._broker.queues.get(key)
+        if isinstance(queue, RemoteQueue) and queue.is_down == alive:
+            if alive:
+                self._relays.led_by(queue, queue.leader)
+            else:
+                logger.warning("queue_down vhost=%s queue=%s leader=%s", *key, queue.leader)
+                self._relays.down(queue)
+
     async def end_of(self, node: str, placement: Placement) -> tuple[int, int]:
         """See placing.Hands."""
         name = log_of(placement)
         if node == self._me:
-            return self.end(name)
+            return await self.end(name)
         found = await self._ask(node, "end", {"log": name})
         return found["epoch"], found["next_offset"]
 
-    def end(self, name: str) -> tuple[int, int]:
-        """What this node has of a log that it does not lead: epoch of the last chunk, and the offset behind it."""
+    async def end(self, name: str) -> tuple[int, int]:
+        """What this node has on its disk of a log that it does not lead: epoch of the last chunk, offset behind it.
+
+        Raises:
+            StorageError: the node stops.
+        """
         ends = self._copies.ends(name)
+        await self._commits.settle()
         return (ends.epoch, ends.next_offset) if ends is not None else (0, 0)
 
-    def lead_by(self, key: QueueKey, policy: MirrorPolicy) -> None:
+    def lead_by(
+        self, key: QueueKey, policy: MirrorPolicy, waits: Waits, then: Callable[[], None] | None = None
+    ) -> None:
         """See placing.Hands."""
         name = self._names.get(key)
         if name is not None and (policy.is_mirrored or name in self._sources.led):
-            self._lead_by(name, policy)
+            self._lead_by(name, policy, waits, then)
+        elif then is not None:
+            then()
 
-    def _lead_by(self, name: str, policy: MirrorPolicy) -> None:
+    def _lead_by(
+        self, name: str, policy: MirrorPolicy, waits: Waits, then: Callable[[], None] | None = None
+    ) -> None:
         self._sources.lead(
             name,
             automatic=policy.is_automatic,
-            majority=policy.confirm == MAJORITY,
+            majority=waits.majority,
             batch_messages=policy.sync_batch_size,
         )
+        self._sources.wait_for(name, *waits.sets, then=then)
 
-    async def give_to(self, key: QueueKey, node: str, recorded: frozenset[str]) -> None:
+    async def give_to(self, key: QueueKey, node: str, recorded: frozenset[str]) -> frozenset[str]:
         """See placing.Hands: what is published from here on waits for the next leader."""
         queue = self._broker.queues[key]
         name = self._names[key]
@@ -220,6 +238,7 @@ class Keeping:
                 await self._commits.settle()
         except TimeoutError:
             raise LeveretError(f"node {node} did not take all of queue '{key[1]}' in time") from None
+        return frozenset(each for each in recorded & self.ready(key) if self._sources.has_all(name, each))
 
     def _stand_in(self, led: Queue) -> RemoteQueue:
         """Serve a queue no more: what its consumers had returns to it, and is logged as far as it was settled."""

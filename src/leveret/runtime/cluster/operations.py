@@ -17,7 +17,7 @@ from leveret.core.validation import CLASSIC, QUORUM, STREAM, queue_type
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed
 from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.placing import QueueKey, log_of
-from leveret.runtime.mirroring.stream import State
+from leveret.runtime.mirroring.led_log import State
 
 _NOT_MIRRORED: Final = "not_mirrored"
 _KINDS: Final = (CLASSIC, QUORUM, STREAM)

@@ -23,8 +23,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
-import msgspec
-
 from leveret.config.cluster import Cluster
 from leveret.core.broker import Broker
 from leveret.core.cluster import ClusterState, Placement, placement_write
@@ -34,12 +32,15 @@ from leveret.core.mirror_policy import NOT_MIRRORED, MirrorPolicy, mirror_policy
 from leveret.core.mirroring import Promotion, successor
 from leveret.core.placing import (
     Surroundings,
+    Waits,
     first,
     following,
     handed_over,
     is_lost,
     led_after_asking,
+    must_be_gone,
     promotion,
+    step,
     taken_over,
 )
 from leveret.core.validation import CLASSIC, queue_type
@@ -66,11 +67,12 @@ def log_of(placement: Placement) -> str:
 
 
 class Write(NamedTuple):
-    """A record to be written, on condition that the one before stands."""
+    """A record to be written, on condition that the one before stands, and that `absent` do not run."""
 
     key: QueueKey
     before: Placement
     after: Placement
+    absent: tuple[str, ...] = ()
 
 
 class Hands(Protocol):
@@ -79,17 +81,16 @@ class Hands(Protocol):
     def ready(self, key: QueueKey) -> frozenset[str]:
         """Mirrors of a queue that is led here which have all of it, and are told of each change."""
 
-    def expect(self, key: QueueKey, *sets: frozenset[str], then: Callable[[], None] | None = None) -> None:
-        """Confirms of a queue that is led here wait for these mirrors from now on, for each set.
-
-        `then` is called when they have all that may have been confirmed before.
-        """
-
     async def follow(self, key: QueueKey, placement: Placement | None) -> None:
         """Lead, mirror or stand in for the queue, as the record says; None: it is gone."""
 
-    def lead_by(self, key: QueueKey, policy: MirrorPolicy) -> None:
-        """The policy of a queue that is led here may be another one."""
+    def lead_by(
+        self, key: QueueKey, policy: MirrorPolicy, waits: Waits, then: Callable[[], None] | None = None
+    ) -> None:
+        """A queue that is led here has this policy, and its confirms wait for these mirrors from now on.
+
+        `then` is called when they have all that may have been confirmed before, unless this is called again first.
+        """
 
     async def end_of(self, node: str, placement: Placement) -> tuple[int, int]:
         """Epoch of the last chunk that a node has of a queue's log, and the offset behind it; (0, 0) for nothing.
@@ -98,8 +99,14 @@ class Hands(Protocol):
             LeveretError: it does not say.
         """
 
-    async def give_to(self, key: QueueKey, node: str, recorded: frozenset[str]) -> None:
-        """Serve the queue no more, and return when the node, and all that are recorded, have all of it.
+    def leader_is(self, key: QueueKey, *, alive: bool) -> None:
+        """The node that leads the queue by its record runs, or it does not and there is no other."""
+
+    async def give_to(self, key: QueueKey, node: str, recorded: frozenset[str]) -> frozenset[str]:
+        """Serve the queue no more, and return when the node has all of it, and those recorded all that was confirmed.
+
+        Returns:
+            Which of the recorded have all of it.
 
         Raises:
             LeveretError: it does not come to have it.
@@ -138,7 +145,11 @@ class Placing:
         self._around = around
         self._log = log
         self._due: dict[QueueKey, None] = {}
-        self._expected: dict[QueueKey, frozenset[str]] = {}
+        self._fulfilled: dict[QueueKey, Waits] = {}
+        self._in_flight: set[QueueKey] = set()
+        self._unseen: dict[QueueKey, int] = {}
+        self._moving: set[QueueKey] = set()
+        self._calm = asyncio.Event()
         self._changed: dict[QueueKey, None] = {}
         self._wake = asyncio.Event()
 
@@ -210,7 +221,8 @@ class Placing:
     def changed(self, key: QueueKey) -> None:
         """The record of a queue was written."""
         self.fresh.pop(key, None)
-        self._expected.pop(key, None)
+        if self._unseen.get(key, 0) <= self._state.revision:
+            self._unseen.pop(key, None)
         self._changed[key] = None
         self._due[key] = None
         self._wake.set()
@@ -236,6 +248,9 @@ class Placing:
     async def run(self) -> None:
         """Do what is due, for ever."""
         while True:
+            # Set for those that wait for it now; who comes later waits for the next pass.
+            self._calm.set()
+            self._calm.clear()
             await self._wake.wait()
             self._wake.clear()
             try:
@@ -251,7 +266,13 @@ class Placing:
             key = next(iter(self._changed))
             del self._changed[key]
             placed = self._state.placements.get(key)
-            await self._hands.follow(key, placed.placement if placed is not None else None)
+            self._in_flight.add(key)
+            try:
+                await self._hands.follow(key, placed.placement if placed is not None else None)
+            finally:
+                self._in_flight.discard(key)
+                # What confirms have waited for is another now, even if it is the same again later.
+                self._fulfilled.pop(key, None)
 
     async def _write_records(self) -> None:
         due, self._due = self._due, {}
@@ -259,6 +280,7 @@ class Placing:
         moves: list[tuple[QueueKey, str]] = []
         lost: list[QueueKey] = []
         asks: list[tuple[QueueKey, Placement, Promotion]] = []
+        self._in_flight.update(due)
         try:
             for count, key in enumerate(due):
                 placed = self._state.placements.get(key)
@@ -267,15 +289,33 @@ class Placing:
                     self._look_at(key, queue.definition, placed.placement, writes, moves, lost, asks)
                 if count % _LOOKED_AT == _LOOKED_AT - 1:
                     await asyncio.sleep(0)
-            for key, placement, promoted in asks:
-                writes.append(Write(key, placement, await self._most_advanced(placement, promoted)))
             await self._write(writes)
-            for key, node in moves:
-                await self.move(key, node)
+            for key, placement, promoted in asks:
+                await self._take_over(key, placement, promoted)
         except BaseException:
             self._due = due | self._due
             raise
+        finally:
+            self._in_flight.clear()
+        for key, node in moves:
+            try:
+                await self.move(key, node)
+            except LeveretError as error:
+                self._retry(key, error)
         self._delete(lost)
+
+    async def _take_over(self, key: QueueKey, placement: Placement, promoted: Promotion) -> None:
+        try:
+            after = await self._most_advanced(placement, promoted)
+        except LeveretError as error:
+            self._retry(key, error)
+        else:
+            await self._write([Write(key, placement, after, must_be_gone(placement, promoted))])
+
+    def _retry(self, key: QueueKey, error: LeveretError) -> None:
+        """Other queues need not wait for one that cannot be placed now."""
+        logger.warning("queue_not_placed vhost=%s queue=%s error=%s action=retry", *key, error)
+        asyncio.get_running_loop().call_later(_RETRY_S, self.due, [key])
 
     def _look_at(
         self,
@@ -287,15 +327,17 @@ class Placing:
         lost: list[QueueKey],
         asks: list[tuple[QueueKey, Placement, Promotion]],
     ) -> None:
+        if key in self._moving or key in self._unseen:
+            # It is looked at again when that is over: nothing is decided by a record that does not stand any more.
+            return
         around = self._around()
         policy = self.policy(definition)
         if placement.leader == around.me:
             if is_lost(placement, around.alive, durable=definition.durable):
                 lost.append(key)
             elif not self.is_held:
-                self._hands.lead_by(key, policy)
-                after, move_to = following(placement, policy, self._hands.ready(key), around)
-                after = self._prepared(key, placement, after)
+                wanted, move_to = following(placement, policy, self._hands.ready(key), around)
+                after = self._prepared(key, placement, wanted, policy)
                 if after != placement:
                     writes.append(Write(key, placement, after))
                 elif move_to:
@@ -307,50 +349,49 @@ class Placing:
                 if promoted.asks:
                     asks.append((key, placement, promoted))
                 else:
-                    writes.append(Write(key, placement, taken_over(placement, promoted, around)))
-            elif (
-                promoted.leader is None
-                and self._is_first(around)
-                and is_lost(placement, around.alive, durable=definition.durable)
-            ):
+                    after = taken_over(placement, promoted, around)
+                    writes.append(Write(key, placement, after, must_be_gone(placement, promoted)))
+            elif promoted.leader is None:
+                self._hands.leader_is(key, alive=False)
+                if self._is_first(around) and is_lost(placement, around.alive, durable=definition.durable):
+                    lost.append(key)
+        else:
+            self._hands.leader_is(key, alive=True)
+            if self._is_first(around) and is_lost(placement, around.alive, durable=definition.durable):
                 lost.append(key)
-        elif self._is_first(around) and is_lost(placement, around.alive, durable=definition.durable):
-            lost.append(key)
 
     async def _most_advanced(self, placement: Placement, promoted: Promotion) -> Placement:
-        """Of a queue whose confirms waited for a majority: who has most leads, as that has all that was confirmed.
+        """See core.placing.led_after_asking. Raises LeveretError: too few say what they have."""
+        asked = (self._around().me, *promoted.asks)
+        found = await asyncio.gather(
+            *(self._hands.end_of(node, placement) for node in asked), return_exceptions=True
+        )
+        ends: dict[str, tuple[int, int]] = {}
+        for node, end in zip(asked, found, strict=True):
+            if not isinstance(end, BaseException):
+                ends[node] = end
+            elif not isinstance(end, LeveretError):
+                raise end
+        after = led_after_asking(placement, promoted, ends, self._around())
+        if after is None:
+            silent = ", ".join(node for node in asked if node not in ends)
+            raise LeveretError(f"who has most of it is not known before these say what they have: {silent}")
+        return after
 
-        The others come to be synchronised again as any mirror does.
-        """
-        around = self._around()
-        asked = (around.me, *promoted.asks)
-        answers = await asyncio.gather(*(self._hands.end_of(node, placement) for node in asked))
-        ends = dict(zip(asked, answers, strict=True))
-        best = max(asked, key=lambda node: ends[node])
-        equal = [node for node in asked if ends[node] == ends[best]]
-        return led_after_asking(placement, promoted, best, equal, around)
+    def _prepared(
+        self, key: QueueKey, before: Placement, wanted: Placement, policy: MirrorPolicy
+    ) -> Placement:
+        """What may be written now of what is wanted, see core.placing.step; confirms wait for what that says."""
+        found = step(before, wanted, self._fulfilled.get(key))
+        if self._fulfilled.get(key) != found.waits:
+            self._fulfilled.pop(key, None)
 
-    def _prepared(self, key: QueueKey, before: Placement, after: Placement) -> Placement:
-        """What may be written now: who is newly synchronised only once it has all that may have been confirmed before.
-
-        Who is not any more goes first: from then on nothing waits for it.
-        """
-        held, wanted = frozenset(before.synchronised), frozenset(after.synchronised)
-        if not wanted - held:
-            return after
-        if held - wanted:
-            kept = tuple(node for node in after.mirrors if node in held & wanted)
-            return msgspec.structs.replace(after, synchronised=kept)
-        if self._expected.get(key) == wanted:
-            return after
-
-        def has_all() -> None:
-            self._expected[key] = wanted
+        def fulfilled() -> None:
+            self._fulfilled[key] = found.waits
             self.due([key])
 
-        self._hands.expect(key, held, wanted, then=has_all)
-        kept = tuple(node for node in after.mirrors if node in held)
-        return msgspec.structs.replace(after, synchronised=kept)
+        self._hands.lead_by(key, policy, found.waits, fulfilled if found.is_open else None)
+        return found.placement
 
     def _is_first(self, around: Surroundings) -> bool:
         """Whether this node is the one that tidies up after others."""
@@ -372,12 +413,15 @@ class Placing:
     async def _write_some(self, writes: list[Write]) -> None:
         around, keys = self._around(), self._state.keys
         conditions: dict[Unchanged, None] = {}
-        for key, before, _ in writes:
+        for key, before, _, absent in writes:
             conditions[self._state.unchanged(keys.placement(*key))] = None
-            if before.leader != around.me:
-                conditions[Unchanged(keys.alive(before.leader), 0)] = None
-        puts = tuple(placement_write(keys, key, after) for key, _, after in writes)
-        if await self._store.transact(Transaction(tuple(conditions), puts)) is not None:
+            gone = absent if before.leader == around.me else (before.leader, *absent)
+            conditions |= {Unchanged(keys.alive(node), 0): None for node in gone}
+        puts = tuple(placement_write(keys, write.key, write.after) for write in writes)
+        revision = await self._store.transact(Transaction(tuple(conditions), puts))
+        if revision is not None:
+            for write in writes:
+                self._wrote(write.key, revision)
             return
         if len(writes) > 1:
             # One of them is not as it was; the others may be.
@@ -387,27 +431,45 @@ class Placing:
             # What came instead is on its way here.
             asyncio.get_running_loop().call_later(_RETRY_S, self.due, [writes[0].key])
 
+    def _wrote(self, key: QueueKey, revision: int) -> None:
+        """Nothing is decided by an older record of that queue from now on."""
+        if self._state.revision < revision:
+            self._unseen[key] = revision
+
     async def move(self, key: QueueKey, to: str) -> bool:
-        """Have another node lead a queue that is led here, which it has all of; whether it does."""
+        """Have another node lead a queue that is led here, which it has all of; whether it does.
+
+        Raises:
+            LeveretError: it does not come to have it.
+        """
+        while key in self._in_flight or key in self._unseen or key in self._changed:
+            await self._calm.wait()
         placed = self._state.placements.get(key)
         around = self._around()
-        if placed is None or placed.placement.leader != around.me or to not in around.alive:
+        is_here = placed is not None and placed.placement.leader == around.me
+        if placed is None or not is_here or to not in around.alive or key in self._moving:
             return False
         self._log(key, f"Moving leader to {to}")
-        is_moved = False
+        self._moving.add(key)
+        self._fulfilled.pop(key, None)
+        revision: int | None = None
         try:
-            await self._hands.give_to(key, to, frozenset(placed.placement.synchronised))
-            held = self._state.placements.get(key)
-            if held is not None and held.placement.leader == around.me and to in around.alive:
+            complete = await self._hands.give_to(key, to, frozenset(placed.placement.synchronised))
+            around = self._around()
+            if self._state.placements.get(key) == placed and to in around.alive:
                 conditions = (self._state.unchanged(self._state.keys.placement(*key)),)
-                write = placement_write(self._state.keys, key, handed_over(held.placement, to, around))
-                is_moved = await self._store.transact(Transaction(conditions, (write,))) is not None
+                after = handed_over(placed.placement, to, complete, around)
+                write = placement_write(self._state.keys, key, after)
+                revision = await self._store.transact(Transaction(conditions, (write,)))
         finally:
-            # Where it is not known whether that was written, the next look at the record tells.
-            if not is_moved:
+            # Where it is not known whether that was written, the lease is lost, and nothing is promised any more.
+            self._moving.discard(key)
+            if revision is not None:
+                self._wrote(key, revision)
+            else:
                 self._hands.take_back(key)
                 self.due([key])
-        return is_moved
+        return revision is not None
 
     async def leave(self) -> None:
         """The node stops in order: have each queue that is led here led by whom its policy allows, if by anybody."""

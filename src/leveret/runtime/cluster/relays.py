@@ -1,8 +1,8 @@
 """Relays: queues that other nodes lead, and other nodes' clients at the queues led here.
 
-`Relays` is the store of the queues led elsewhere (stores.QueueStoring): what they gather goes to their leaders. It dials
-one link a leader and vhost while anything goes there, and again when it ends. At the other end `accept` makes of such a
-link a connection of the engine, as amqp_peer does of a client's socket.
+`Relays` is the store of the queues led elsewhere (stores.QueueStoring): what they gather goes to their leaders.
+It dials one link a leader and vhost while anything goes there, and again when it ends. At the other end `accept`
+makes of such a link a connection of the engine, as amqp_peer does of a client's socket.
 
 A relay is read from always: what was sent and is not confirmed its sender keeps, and reads no publisher while that is
 too much (`is_overloaded`). So beats come through however long this node is busy.
@@ -58,6 +58,7 @@ class Relays:
 
     Attributes:
         leaders: what it does without sockets.
+        accepted: links of other nodes to this one.
         engine, host, clock_ms: the node's.
     """
 
@@ -70,7 +71,7 @@ class Relays:
         self._alarms = node.alarms
         self._dial_link = dial
         self._links: dict[Asking, DialledEnd] = {}
-        self._accepted: set[AcceptedEnd] = set()
+        self.accepted: set[AcceptedEnd] = set()
         self._is_stopped = False
         self._keepers: set[asyncio.Task[None]] = set()
         self._relieved: list[Callable[[], None]] = []
@@ -158,11 +159,11 @@ class Relays:
 
     def go_on(self) -> None:
         """Things have changed, such as who may change definitions: what other nodes' clients ask may go on."""
-        for link in list(self._accepted):
+        for link in list(self.accepted):
             link.go_on()
 
     def _alarms_changed(self) -> None:
-        for link in list(self._accepted):
+        for link in list(self.accepted):
             link.alarms_changed()
 
     def alarms_elsewhere(self) -> None:
@@ -216,12 +217,12 @@ class Relays:
         """Another node's relay: a connection of this node's engine."""
         self._begin_ticks()
         link = AcceptedEnd(self, peer, caller.name)
-        self._accepted.add(link)
+        self.accepted.add(link)
         return link
 
     def forget(self, accepted: AcceptedEnd) -> None:
         """See Owner."""
-        self._accepted.discard(accepted)
+        self.accepted.discard(accepted)
 
     # -- time and end -------------------------------------------------------------------------
 
@@ -235,7 +236,7 @@ class Relays:
             now_ms = self.clock_ms()
             if self.leaders.tick(now_ms):
                 self.engine.touch()
-            for accepted in list(self._accepted):
+            for accepted in list(self.accepted):
                 accepted.tick(now_ms)
             for dialled in list(self._links.values()):
                 dialled.tick(now_ms)
@@ -247,6 +248,6 @@ class Relays:
         tasks = [*self._keepers, *([self._ticker] if self._ticker is not None else [])]
         for task in tasks:
             task.cancel()
-        for peer in [*(each.peer for each in self._links.values()), *(each.peer for each in self._accepted)]:
+        for peer in [*(each.peer for each in self._links.values()), *(each.peer for each in self.accepted)]:
             peer.close()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -2,6 +2,7 @@
 
 sources.py       what a leader does for all logs that it leads
 source_link.py   its end of the link of one mirror node
+led_log.py       a log that is led here
 stream.py        one log on one such link
 copies.py        what a mirror node does for all logs that it mirrors
 copy_link.py     its end of the link to one leader

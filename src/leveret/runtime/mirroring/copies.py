@@ -133,11 +133,12 @@ class MirrorCopies:
         link.add(copy)
 
     def _open(self, name: str) -> None:
-        directory = self._tree.path_of(name)
-        if name in self._tree.logs or not directory.exists() or not has_segments(directory):
+        directory, log = self._tree.path_of(name), self._tree.logs.get(name)
+        if log is None and not (directory.exists() and has_segments(directory)):
             return
         try:
-            log = self._tree.log(directory).open(with_messages=False, sync=False)
+            if log is None:
+                log = self._tree.log(directory).open(with_messages=False, sync=False)
         except Corrupt as error:
             at = datetime.fromtimestamp(self._clock_ms() / 1000, UTC)
             place = self._data_dir / DIRECTORY / f"damaged-{at:%Y%m%dT%H%M%SZ}"

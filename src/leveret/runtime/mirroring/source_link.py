@@ -17,7 +17,8 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from leveret.model.errors import LeveretError, StorageError
-from leveret.runtime.mirroring.stream import LedLog, State, Stream
+from leveret.runtime.mirroring.led_log import LedLog, State
+from leveret.runtime.mirroring.stream import Stream
 from leveret.runtime.replication.link_peer import WRITE_BUFFER_BYTES, LinkPeer
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
@@ -210,7 +211,12 @@ class SourceLink:
         log = self.tree.logs.get(name)
         epoch = log.epoch if log is not None else self.tree.epochs.get(name, self.tree.epoch)
         self.peer.write(pack(Type.MIRRORING, wire.Mirroring(name, copy.serial, epoch)))
-        stream = self.streams[name] = led.streams[self.node] = Stream(self, led, copy)
+        try:
+            stream = Stream(self, led, copy)
+        except StorageError as error:
+            logger.error("mirrored_log_unreadable log=%s node=%s error=%s", name, self.node, error)
+            return
+        self.streams[name] = led.streams[self.node] = stream
         self._leader.acked(stream, 0)
         self._leader.told(stream, State.JOINING)
         self.wake(stream)

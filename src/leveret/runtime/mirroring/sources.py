@@ -25,8 +25,9 @@ from typing import Any, Protocol
 from leveret.core.mirror_acks import MirrorAcks
 from leveret.model.errors import StorageError
 from leveret.runtime.commit import GroupCommit
+from leveret.runtime.mirroring.led_log import LedLog, State
 from leveret.runtime.mirroring.source_link import SourceLink
-from leveret.runtime.mirroring.stream import LedLog, State, Stream
+from leveret.runtime.mirroring.stream import Stream
 from leveret.runtime.replication.link_peer import LinkPeer, Receiver
 from leveret.storage.log import has_segments
 from leveret.storage.tree import Tree
@@ -179,6 +180,10 @@ class MirrorSources:
         else:
             told()
 
+    def has_all(self, name: str, node: str) -> bool:
+        """Whether the node has everything up to the end of that log on its disk."""
+        return self._acks.has(name, node) >= self._end(name)
+
     def cut(self) -> int:
         """Send what was appended since the last cut: one frame a link. To be called by the fence of GroupCommit.
 
@@ -275,6 +280,11 @@ class MirrorSources:
             since_ms = self._links[node].owed_since_ms(stream)
             rows.append(stream.row(None if since_ms is None else since_ms / 1000, now_ms / 1000))
         return rows
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Octets that the slowest mirror has not taken from its link."""
+        return max((link.peer.waiting_bytes for link in self._links.values()), default=0)
 
     # -- what links say: source_link.Leader ---------------------------------------------------
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from itertools import count, islice
+from itertools import count as count_from
+from itertools import islice
 from typing import Final
 
 from leveret.model.errors import StorageError
@@ -57,7 +58,7 @@ class Lacking:
         self._idle: set[str] = set()
         self._changes: list[bytes] = []
         self._numbers: dict[str, int] = {}
-        self._free_numbers = numbers if numbers is not None else count(_FIRST_NUMBER + 1)
+        self._free_numbers = numbers if numbers is not None else count_from(_FIRST_NUMBER + 1)
 
     @property
     def is_nothing(self) -> bool:

@@ -1,8 +1,8 @@
-"""The leader's end of a relay: another node's publishes into queues that are led here, and what its clients ask of them.
+"""The leader's end of a relay: another node's publishes into queues that are led here, and what its clients ask.
 
-The node at the other end has proven itself, and has checked what its clients may do; so everything is allowed. A channel is
-bound to one queue by relay.target, and then takes publishes into it, whatever their exchange and routing key; or it is the
-shadow of a client's channel. See wire.relay.
+The node at the other end has proven itself, and has checked what its clients may do; so everything is allowed. A
+channel is bound to one queue by relay.target, and then takes publishes into it, whatever their exchange and
+routing key; or it is the shadow of a client's channel. See wire.relay.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _CHANNEL_MAX: Final = 65535
 
 
 class Client(NamedTuple):
-    """Whose consumer it is that came over a relay."""
+    """Whose consumer it is that came over a relay; `tag` is its own name of it."""
 
+    tag: str
     connection: str
     number: int
     user: str
@@ -46,8 +47,8 @@ class Client(NamedTuple):
 class RelayConnection(ClientConnection):
     """A relay connection that another node made; see the module.
 
-    Alarms do not keep its publishes waiting: acks come the same way, and free what the alarm is about. The other node is
-    told, and stops those who publish to it.
+    Alarms do not keep its publishes waiting: acks come the same way, and free what the alarm is about. The other
+    node is told, and stops those who publish to it.
     """
 
     waits_for_alarms = False
@@ -258,8 +259,14 @@ class RelayConsumer(Consumer):
 
 def _client(told: object) -> Client | None:
     match told:
-        case {"connection": str(name), "number": int(number), "user": str(user), "node": str(node)}:
-            return Client(name, number, user, node)
+        case {
+            "tag": str(tag),
+            "connection": str(name),
+            "number": int(number),
+            "user": str(user),
+            "node": str(node),
+        }:
+            return Client(tag, name, number, user, node)
     return None
 
 

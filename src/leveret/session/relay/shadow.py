@@ -1,8 +1,8 @@
 """What a client's channel holds in place of a queue that another node leads.
 
-A channel has one channel of its own at each leader it uses, its shadow there (`ShadowChannel`); all that the client asks of
-queues led there is asked on it, in order, and what they deliver comes on it. `Shadow` stands for one of these queues: an
-`Unacked` has it for its queue, and the shadow channel's tags for offsets.
+A channel has one channel of its own at each leader it uses, its shadow there (`ShadowChannel`); all that the
+client asks of queues led there is asked on it, in order, and what they deliver comes on it. `Shadow` stands for
+one of these queues: an `Unacked` has it for its queue, and the shadow channel's tags for offsets.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Shadow:
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Its channel ends, and its shadow with it."""
-        self.channel.consumers.pop(consumer.tag, None)
+        self.channel.forget(consumer)
 
     def consume(self, consumer: Consumer, then: Callable[[], None]) -> None:
         """Register a consumer."""
@@ -134,13 +134,13 @@ class Shadow:
 
     def cancel(self, consumer: Consumer, then: Callable[[], None]) -> None:
         """Have a consumer forgotten."""
+        tag = self.channel.tag_of(consumer)
 
         def cancelled(_: bytes) -> None:
-            self.channel.consumers.pop(consumer.tag, None)
+            self.channel.forget(consumer)
             then()
 
-        number = self.channel.number
-        self.channel.ask(self.key, relay.cancel(number, consumer.tag), (_CANCEL_OK,), cancelled)
+        self.channel.ask(self.key, relay.cancel(self.channel.number, tag), (_CANCEL_OK,), cancelled)
 
     def get(self, then: Got, *, no_ack: bool) -> None:
         """Get one message."""
@@ -176,7 +176,8 @@ class ShadowChannel:
     Attributes:
         channel: the client's.
         shadows: by the queue's key.
-        consumers: those that are registered, or about to be.
+        consumers: those that are registered, or about to be, by a tag that is another one each time: so what the
+            leader says is known to be of an earlier registration.
     """
 
     def __init__(self, channel: Channel, link: Link, number: int, registry: Registry) -> None:
@@ -188,6 +189,8 @@ class ShadowChannel:
         self._link = link
         self._registry = registry
         self._windows: dict[bytes, _Window] = {}
+        self._tags: dict[Consumer, bytes] = {}
+        self._last_tag = 0
         self._expected: deque[tuple[tuple[bytes, ...], Callable[[bytes], None]]] = deque()
         self._settled: list[Callable[[bool], None]] = []
         self._got: Got | None = None
@@ -244,7 +247,10 @@ class ShadowChannel:
         if consumer.prefetch != self._prefetch:
             self._prefetch = consumer.prefetch
             self._send(relay.qos(number, consumer.prefetch, for_channel=False), (_QOS_OK,), _ignore)
+        self._last_tag += 1
+        tag = b"%d" % self._last_tag
         client = {
+            "tag": consumer.tag.decode(errors="replace"),
             "connection": connection.peer,
             "number": self.channel.number,
             "user": connection.user or "",
@@ -253,18 +259,29 @@ class ShadowChannel:
         octets = relay.consume(
             number,
             key[1].encode(),
-            consumer.tag,
+            tag,
             no_ack=consumer.no_ack,
             exclusive=consumer.exclusive,
             arguments=consumer.arguments | {relay.CLIENT: client},
         )
-        self.consumers[consumer.tag] = consumer
-        self._windows[consumer.tag] = _Window()
+        self.consumers[tag] = consumer
+        self._tags[consumer] = tag
+        self._windows[tag] = _Window()
         if then is None:
             self._send(octets, (_CONSUME_OK,), _ignore)
         else:
             registered = then
             self.ask(key, octets, (_CONSUME_OK,), lambda _: registered())
+
+    def tag_of(self, consumer: Consumer) -> bytes:
+        """The tag by which the leader knows a consumer that is registered."""
+        return self._tags[consumer]
+
+    def forget(self, consumer: Consumer) -> None:
+        """Nothing is for a consumer any more."""
+        tag = self._tags.pop(consumer, b"")
+        self.consumers.pop(tag, None)
+        self._windows.pop(tag, None)
 
     def limit(self) -> None:
         """The channel has another limit for all its consumers together."""
@@ -402,9 +419,9 @@ class ShadowChannel:
 
     def _cancelled(self, tag: bytes) -> None:
         """The queue is gone, or nobody can lead it."""
-        consumer = self.consumers.pop(tag, None)
-        self._windows.pop(tag, None)
+        consumer = self.consumers.get(tag)
         if consumer is not None:
+            self.forget(consumer)
             self.channel.consumer_cancelled(consumer)
 
     def _moved(self, tag: bytes) -> None:
@@ -428,21 +445,26 @@ class ShadowChannel:
                 self._registry.ask_again(self.channel)
             self.lost(again=False)
             return
+        asked = self._asked
         self._end()
         name, _, reason = text.partition(" - ")
         known = code in NAMES and name == NAMES[code]
         error = Fault(code if known else 541, reason if known else text)
         self.channel.connection.fail(error, self.channel.number, method)
+        if asked is not None:
+            self.channel.connection.answered()
 
     # -- ends ---------------------------------------------------------------------------------
 
     def drop(self, shadow: Shadow) -> None:
         """The queue is led elsewhere: nothing that comes of it counts."""
         self.shadows.pop(shadow.key, None)
-        gone = [each for each in self.consumers.values() if each.queue is shadow]
-        for consumer in gone:
-            del self.consumers[consumer.tag]
-            self._windows.pop(consumer.tag, None)
+        for tag, consumer in list(self.consumers.items()):
+            if consumer.queue is shadow:
+                self.forget(consumer)
+                if not self._is_over:
+                    # It may be on its way there, or have come back there.
+                    self._send(relay.cancel(self.number, tag), (_CANCEL_OK,), _ignore)
 
     def leave(self, shadow: Shadow) -> None:
         """The queue is led elsewhere; others may still be led there."""
@@ -482,6 +504,7 @@ class ShadowChannel:
         self._is_over = True
         self._asked = None
         self.consumers.clear()
+        self._tags.clear()
         self._windows.clear()
         self._settling.clear()
         settled, self._settled = self._settled, []

@@ -59,11 +59,11 @@ def clean_up_exclusive_queues(stage: Stage) -> None:
     """An exclusive queue is not mirrored, and is gone with its node, everywhere, for good."""
     a, b, _ = stage.nodes
     stage.mirror(".*", "all")
-    connection = stage.cluster.connect(a)
-    connection.channel().queue_declare("excl", exclusive=True)
-    stage.placed("excl", a, None)
-    stage.kill(a)
-    stage.queues(b, [])
+    with stage.cluster.channel(a, confirms=False) as channel:
+        channel.queue_declare("excl", exclusive=True)
+        stage.placed("excl", a, None)
+        stage.kill(a)
+        stage.queues(b, [])
     stage.start(a)
     for node in stage.nodes:
         stage.queues(node, [])
@@ -73,7 +73,7 @@ def _consume_survives(stage: Stage, death: Death, *, cancel: bool, knows_cancels
     """Consumed at B, published at C without confirms, led by A."""
     a, b, c = stage.nodes
     stage.mirror(".*", "all")
-    stage.declare(a, QUEUE, durable=False)
+    stage.declare(a, QUEUE)
     with (
         Consumer(
             stage.cluster, b, QUEUE, MESSAGES, cancel_on_fail_over=cancel, knows_cancels=knows_cancels

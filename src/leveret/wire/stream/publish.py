@@ -30,7 +30,7 @@ _BATCH_BIT: Final = 0x8000_0000
 _COMPRESSION: Final = 0x70
 _ID: Final = struct.Struct(">Q")
 VERSION_MAX: Final = 2
-RUN_COUNT_MAX: Final = ENTRIES_MAX
+RUN_RECORDS_MAX: Final = ENTRIES_MAX
 
 
 class Published(NamedTuple):
@@ -59,12 +59,12 @@ class MessageRun(NamedTuple):
 
     Attributes:
         first: id of the first.
-        count: how many there are, at most RUN_COUNT_MAX.
+        records: how many there are, at most RUN_RECORDS_MAX.
         data: each with its length in front.
     """
 
     first: int
-    count: int
+    records: int
     data: bytes | memoryview
 
     @classmethod
@@ -76,7 +76,7 @@ class MessageRun(NamedTuple):
     @property
     def last(self) -> int:
         """Id of the last."""
-        return self.first + self.count - 1
+        return self.first + self.records - 1
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
         """Each with its id.
@@ -85,8 +85,8 @@ class MessageRun(NamedTuple):
             ChunkError: they are not as many as it says, or the last is cut short.
         """
         messages = split_entries(self.data)
-        if len(messages) != self.count:
-            raise ChunkError(f"{len(messages)} messages stand where there are to be {self.count}")
+        if len(messages) != self.records:
+            raise ChunkError(f"{len(messages)} messages stand where there are to be {self.records}")
         return enumerate(messages, self.first)
 
 
@@ -190,8 +190,8 @@ def run_head(publisher: int, run: MessageRun) -> bytes:
     """What precedes a run's data in a Publish frame that holds it alone."""
     size = len(run.data)
     head = _ID.pack(run.last)
-    if run.count > 1:
-        head += _SUB_BATCH.pack(_BATCH_BIT >> 24, run.count, size, size)
+    if run.records > 1:
+        head += _SUB_BATCH.pack(_BATCH_BIT >> 24, run.records, size, size)
     return _WHOLE_HEAD.pack(9 + len(head) + size, Key.PUBLISH, VERSION, publisher, 1) + head
 
 

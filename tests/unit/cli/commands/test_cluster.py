@@ -18,7 +18,7 @@ from leveret.management import asking
 from leveret.model.definitions import Parameter, Policy, Put
 from tests.unit.cli.commands.test_followers import serving
 from tests.unit.management.conftest import FakeNode
-from tests.unit.management.test_cluster import A, B, C, Trio, state
+from tests.unit.management.trio import A, B, C, Trio, state
 
 Ctl = Callable[..., tuple[int, str, str]]
 
@@ -146,6 +146,17 @@ def test_a_node_is_forgotten_when_it_does_not_run(trio: Trio, ctl: Ctl) -> None:
         f"Removing node {B} from the cluster\nvhost\tname\tleader\n/\tq\t{A}\n",
     )
     assert trio.clusters[A].members() == [A, C]
+
+
+def test_where_no_node_runs_offline_says_that_any_other_can_do_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ctl = runner(FakeNode(tmp_path), capsys)
+    status, text = failure(ctl, "forget_cluster_node", "--offline", B)
+    assert status == 69
+    hint = "etcd knows the cluster, not the stopped nodes: start any node of it, and do it there"
+    assert text.endswith(hint)
+    assert hint not in failure(ctl, "forget_cluster_node", B)[1]
 
 
 def test_leaders_are_rebalanced(trio: Trio, ctl: Ctl) -> None:

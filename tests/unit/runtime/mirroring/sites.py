@@ -12,8 +12,8 @@ import pytest
 
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.mirroring.copies import MirrorCopies
+from leveret.runtime.mirroring.led_log import State
 from leveret.runtime.mirroring.sources import MirrorSources
-from leveret.runtime.mirroring.stream import State
 from leveret.runtime.node import clock_ms
 from leveret.runtime.replication.link_peer import LinkPeer
 from leveret.storage.log import Log
@@ -158,16 +158,14 @@ class Node:
         while name not in self.tree.logs or self.tree.logs[name].size_bytes < size_bytes:
             self.append(name, size=1000, count=4)
 
-    def change(self, dice: random.Random, name: str, *, empties: float = 0.2) -> None:
+    def change(self, dice: random.Random, name: str) -> None:
         """Anything that happens to the log of a queue."""
         log = self.log(name)
-        match dice.choices(["append", "drop", "empty", "delivered"], [30, 4, empties, 3])[0]:
+        match dice.choices(["append", "drop", "delivered"], [30, 4, 3])[0]:
             case "append":
                 self.append(name, dice.choice([0, 3, 100, 900]), dice.randint(1, 5))
             case "drop":
                 log.drop_before(dice.randint(log.first_offset, log.next_offset))
-            case "empty":
-                log.empty()
             case "delivered":
                 self.sources.delivered(name, dice.randint(log.first_offset, log.next_offset))
         self.commits.begin()

@@ -46,8 +46,7 @@ def test_leading_goes_round_and_what_nobody_confirmed_is_set_aside(tmp_path: Pat
             for node in mirrors:
                 node.copies.mirror(A, leader.name)
             for _ in range(dice.randint(1, 40)):
-                # Of a log without any chunk nobody can say in which epochs its past was made.
-                leader.change(dice, A, empties=0)
+                leader.change(dice, A)
             for node in mirrors:
                 await until(partial(leader.is_live, node.name, A), "live")
             # The links go first: what it appends now nobody has.
@@ -150,7 +149,8 @@ def test_a_leader_that_lost_everything_has_nothing_deleted(tmp_path: Path) -> No
     asyncio.run(scenario())
 
 
-def test_what_is_released_can_be_led_and_what_is_discarded_is_gone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_what_is_released_can_be_led_and_what_is_discarded_is_gone(tmp_path: Path, is_closed: bool) -> None:
     async def scenario() -> None:
         leader, mirror = await pair(tmp_path)
         leader.lead(A, B, automatic=True)
@@ -169,6 +169,8 @@ def test_what_is_released_can_be_led_and_what_is_discarded_is_gone(tmp_path: Pat
         assert ends is not None
         assert (ends.epoch, ends.first_offset, ends.next_offset) == (1, 0, end + 1)
         assert mirror.copies.cursor(A) == 7
+        if is_closed:
+            await mirror.copies.release(B)
         await mirror.copies.discard(B)
         assert mirror.copies.ends(B) is None
         assert not (mirror.directory / B).exists()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from leveret.runtime.mirroring import copy_link, stream
-from leveret.runtime.mirroring.stream import State
+from leveret.runtime.mirroring.led_log import State
 from leveret.testing.compare import logs_of
 from leveret.testing.link_proxy import Direction, LinkProxy
 from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair, until

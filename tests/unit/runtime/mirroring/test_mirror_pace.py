@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from leveret.model.errors import StorageError
-from leveret.runtime.mirroring import copy_link, source_link, stream
-from leveret.runtime.mirroring.stream import State
+from leveret.runtime.mirroring import copy_link, led_log, source_link, stream
+from leveret.runtime.mirroring.led_log import State
 from leveret.testing.link_proxy import Direction, LinkProxy
 from leveret.wire.link import Kind, log_change
 from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair, until
@@ -68,11 +68,11 @@ def test_what_a_cancelled_sync_copied_is_kept_over_a_new_link_too(
         mirror.copies.mirror(A, "leader")
         await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "begun")
 
-        def paying(self: stream.LedLog, octets: int, now_ms: int) -> None:
+        def paying(self: led_log.LedLog, octets: int, now_ms: int) -> None:
             sent.append(octets)
             leader.sources.cancel_synchronise(A)
 
-        monkeypatch.setattr(stream.LedLog, "paid", paying)
+        monkeypatch.setattr(led_log.LedLog, "paid", paying)
         for each in range(1, chunks + 1):
             leader.sources.synchronise(A)
             await until(partial(lambda count: len(sent) == count, each), "a chunk sent")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from leveret.runtime.mirroring import stream
-from leveret.runtime.mirroring.stream import State
+from leveret.runtime.mirroring.led_log import State
 from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair, until
 
 A, B = NAMES[:2]

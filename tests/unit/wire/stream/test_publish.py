@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leveret.wire.chunk import ChunkError
 from leveret.wire.stream.fields import MalformedCommand
-from leveret.wire.stream.publish import decode_published, encode_publish
+from leveret.wire.stream.publish import MessageRun, decode_published, encode_publish, run_head, run_of
 
 messages = st.lists(st.tuples(st.integers(0, (1 << 64) - 1), st.binary(max_size=40)), max_size=20)
 
@@ -84,3 +85,20 @@ def test_garbage_is_entries_or_malformed(version: int, count: int, octets: bytes
         return
     assert len(published.ids) == len(published.entries)
     assert published.records >= len(published.entries)
+
+
+@given(st.lists(st.binary(max_size=30), min_size=1, max_size=20), st.integers(1, 1 << 60))
+def test_a_run_of_messages_comes_out_of_its_frame_as_it_was(bodies: list[bytes], first: int) -> None:
+    run = MessageRun.of(first, bodies)
+    octets = run_head(3, run) + bytes(run.data)
+    assert int.from_bytes(octets[:4], "big") == len(octets) - 4
+    published = decode_published(octets[4:])
+    assert (published.publisher, published.records) == (3, len(bodies))
+    assert list(map(run_of, published.ids, published.entries)) == [run]
+    assert list(run.messages()) == list(enumerate(bodies, first))
+    assert run.last == first + len(bodies) - 1
+
+
+def test_a_run_that_does_not_hold_what_it_says_is_named() -> None:
+    with pytest.raises(ChunkError, match="2 messages stand where there are to be 3"):
+        MessageRun.of(1, [b"a", b"b"])._replace(records=3).messages()

@@ -1,0 +1,70 @@
+"""A log that this node leads, as all its mirrors see it; and the states that one of them is in."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from leveret.core.sync_pace import SyncPace
+
+if TYPE_CHECKING:
+    from leveret.runtime.mirroring.stream import Stream
+
+
+class State(StrEnum):
+    """See stream."""
+
+    JOINING = "joining"
+    SYNCHRONISING = "synchronising"
+    UNSYNCHRONISED = "unsynchronised"
+    LIVE = "live"
+    GONE = "gone"
+
+
+class LedLog:
+    """A log that this node leads.
+
+    Attributes:
+        automatic: whether a new mirror is sent the head without being asked to.
+        batch_messages: most messages that are sent at once to synchronise.
+        floor: the first offset that is not settled, as far as was told: nobody needs to have what is before it.
+        cursor: messages before it may have been handed to consumers.
+        before: the epoch of its last chunk when this node began to lead it, and where it ended then; None if unknown.
+        streams: by the mirror's node.
+    """
+
+    __slots__ = (
+        "_due_ms",
+        "_limit",
+        "_pace",
+        "automatic",
+        "batch_messages",
+        "before",
+        "cursor",
+        "floor",
+        "name",
+        "streams",
+    )
+
+    def __init__(self, name: str) -> None:
+        """Nobody mirrors it."""
+        self.name = name
+        self.automatic = False
+        self.batch_messages = 4096
+        self.floor = 0
+        self.cursor = 0
+        self.before: tuple[int, int] | None = None
+        self.streams: dict[str, Stream] = {}
+        self._limit = 0
+        self._pace = SyncPace(0, 0)
+        self._due_ms = 0
+
+    def wait_ms(self, limit_bytes_s: int, now_ms: int) -> int:
+        """How long a sync of this log has to wait before it sends more; a new limit holds at once."""
+        if limit_bytes_s != self._limit:
+            self._limit, self._pace, self._due_ms = limit_bytes_s, SyncPace(limit_bytes_s, now_ms), now_ms
+        return max(0, self._due_ms - now_ms)
+
+    def paid(self, octets: int, now_ms: int) -> None:
+        """So much was sent to synchronise."""
+        self._due_ms = now_ms + self._pace.sent(octets, now_ms)

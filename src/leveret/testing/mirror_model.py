@@ -1,0 +1,498 @@
+"""One mirrored queue in a cluster, without sockets, disks or clocks: what decides is the core, what happens is chance.
+
+    run(seed) -> Report        raises Violation: an invariant does not hold; its text ends with what happened
+
+Nodes do what runtime.cluster and runtime.mirroring do, in that order, with core.placing, core.mirroring, core.mirror_acks
+and core.join deciding; `mirror_model_node` has them. Here is what is around them: the store (etcd) with its leases and
+watches, links that deliver in order until they are cut, and who chooses what happens next. A crash keeps what was synced,
+and of the rest as much as it likes. A lease ends at the store only after its holder has given it up.
+
+`wrong` names orders that must not be (`WRONG`): with each of them `run` has to find a violation for some seed, or the
+model proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from itertools import combinations
+from random import Random
+from typing import Any, Final, NamedTuple
+
+from leveret.core.cluster import Placement, Presence
+from leveret.core.mirror_policy import ALL, ALWAYS, AUTOMATIC, EXACTLY, MAJORITY, NODES, WHEN_SYNCED, MirrorPolicy
+from leveret.core.mirroring import confirms_needed
+from leveret.wire.chunk import encode_header
+
+WRONG: Final = {
+    "recorded before promises wait": "a mirror is recorded as soon as it is in step, and waited for afterwards",
+    "promises wait no longer before the record shrinks": "who is to be dropped is waited for no more at once",
+    "a record that is not seen does not matter": "a leader decides by a record that it has itself replaced",
+    "what was fulfilled stays so": "that a mirror had all is remembered when another set was waited for since",
+    "majority by policy": "who asks and who waits goes by the policy, not by the record",
+    "a majority shrinks at once": "a mirror is taken out of a record whose mirrors have everything only together",
+    "all stay recorded after a majority": "who takes over keeps everybody in the record, whatever they have",
+    "hands over to all": "who gets a queue keeps everybody in the record, whatever they have",
+    "mirrors' acks need no lease": "a promise is told when mirrors have it, whether there is a lease or not",
+    "the lease outlives itself": "the store ends a lease that its holder still counts on",
+    "served before it was followed": "a leader that comes back confirms before it has looked at the record",
+    "looked before it was announced": "what the store held before a node was announced is all it knows when it starts",
+    "ends are told before they are synced": "a mirror is asked what it has, and tells what is on no disk",
+    "a restarted leader confirms by majority": "before it has recorded that it has begun anew",
+    "begun anew while recorded": "a mirror that may have to lead deletes what it has",
+    "an older answer counts": "what a mirror told before it heard that it was one again is taken for what it has",
+    "anybody may come back": "messages are lost though who has them is there again by then",
+    "a move and a record at once": "a queue is given away while its record is being written",
+    "acks before the disk": "a mirror acks what is on no disk",
+}
+
+
+class Violation(AssertionError):
+    """What must always hold does not."""
+
+
+class Lost(Exception):  # noqa: N818 # it is an event of the model, not a fault
+    """A node has lost its lease in the middle of something."""
+
+
+class Failed(Exception):  # noqa: N818
+    """What was asked of another node is not known."""
+
+
+class Record(NamedTuple):
+    """A chunk of one record; `settles` is the number of the message that it settles, 0 for a message."""
+
+    epoch: int
+    number: int
+    settles: int = 0
+
+    def header(self, offset: int) -> bytes:
+        """As core.join compares it."""
+        return encode_header(0, 1, 1, self.number, self.epoch, offset, self.number, 8)
+
+
+class Log:
+    """A node's copy; the disk has everything before `durable`."""
+
+    def __init__(self, first: int = 0) -> None:
+        """Nothing in it."""
+        self.first = first
+        self.records: list[Record] = []
+        self.durable = first
+
+    @property
+    def end(self) -> int:
+        """Behind the last."""
+        return self.first + len(self.records)
+
+    @property
+    def on_disk(self) -> list[Record]:
+        """What survives a power failure, at the least."""
+        return self.records[: max(0, self.durable - self.first)]
+
+    def told(self) -> tuple[int, int]:
+        """Epoch of the last chunk, and the offset behind it."""
+        return (self.records[-1].epoch if self.records else 0, self.end if self.records else 0)
+
+    def drop(self, first: int) -> None:
+        """The log begins later."""
+        if first > self.first:
+            del self.records[: first - self.first]
+            self.first, self.durable = max(first, self.first), max(first, self.durable)
+
+    def cut(self, at: int) -> None:
+        """The log ends earlier."""
+        del self.records[max(0, at - self.first) :]
+        self.durable = min(self.durable, self.end)
+
+    def floor(self, records: Iterable[Record]) -> int:
+        """The first offset that is not settled by these."""
+        settled = {each.settles for each in records}
+        for index, each in enumerate(self.records):
+            if not each.settles and each.number not in settled:
+                return self.first + index
+        return self.first + len(self.on_disk)
+
+
+class Request:
+    """A transaction on its way to the store and back."""
+
+    def __init__(
+        self,
+        node: str,
+        incarnation: str,
+        holds: Callable[[Store], bool],
+        key: str,
+        value: Any,
+        on_done: Callable[[], None],
+    ) -> None:
+        """`key` is put, on condition that it `holds`."""
+        self.node, self.incarnation, self.holds, self.key, self.value = node, incarnation, holds, key, value
+        self.on_done = on_done
+        self.revision: int | None = None
+        self.is_done = self.is_answered = False
+
+
+class Store:
+    """etcd: keys, leases, and everything that happened."""
+
+    def __init__(self, placement: Placement, policy: MirrorPolicy) -> None:
+        """Nobody is there."""
+        self.revision = 1
+        self.modified = 1
+        self.placement = placement
+        self.policy = policy
+        self.alive: dict[str, Presence] = {}
+        self.events: list[tuple[str, Any]] = []
+
+    def put(self, key: str, value: Any) -> int:
+        """Write a key: `placement`, `policy`, or a node's, which is gone with None."""
+        self.revision += 1
+        if key == "placement":
+            self.placement, self.modified = value, self.revision
+        elif key == "policy":
+            self.policy = value
+        elif value is None:
+            del self.alive[key]
+        else:
+            self.alive[key] = value
+        self.events.append((key, value))
+        return self.revision
+
+
+class Link:
+    """From a mirror to a leader; what is under way is lost when it is cut."""
+
+    def __init__(self, mirror: str, leader: str) -> None:
+        """It stands."""
+        self.mirror, self.leader = mirror, leader
+        self.is_up = True
+        self.to_leader: deque[tuple[Any, ...]] = deque()
+        self.to_mirror: deque[tuple[Any, ...]] = deque()
+        self.sent = 0
+
+    def cut(self) -> None:
+        """Nothing comes any more; its ends come to know when they look."""
+        self.is_up = False
+        self.to_leader.clear()
+        self.to_mirror.clear()
+
+
+class Report(NamedTuple):
+    """What a run came to."""
+
+    confirmed: int
+    promotions: int
+    losses: int
+    steps: int
+
+
+Task = Generator[Callable[[], bool], None, Any]
+Action = Callable[[], None]
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, seed: int, wrong: frozenset[str] = frozenset()) -> None:
+        """A queue that its first node has just declared."""
+        from leveret.testing.mirror_model_node import Node  # noqa: PLC0415 # nodes are of this world
+
+        self.rng = Random(seed)  # noqa: S311
+        self.wrong = wrong
+        names = [f"n{index}" for index in range(self.rng.choice((3, 3, 4, 5)))]
+        self.names = names
+        self.losses_allowed = self.rng.random() < 0.5
+        self.store = Store(Placement(1, "n0", "", 1), self._policy())
+        self.requests: list[Request] = []
+        self.links: list[Link] = []
+        self.cuts: set[frozenset[str]] = set()
+        self.away: set[str] = set()
+        self.trace: list[str] = []
+        self.confirmed: dict[int, Record] = {}
+        self.issued: set[int] = set()
+        self.numbers = 0
+        self.count = self.promotions = self.losses = self.steps = 0
+        self.is_healing = False
+        self.nodes = {name: Node(self, name) for name in names}
+        for node in self.nodes.values():
+            node.start()
+
+    def is_wrong(self, what: str) -> bool:
+        """Whether this is done wrong on purpose."""
+        assert what in WRONG
+        return what in self.wrong
+
+    def note(self, text: str) -> None:
+        """Something happened."""
+        self.trace.append(text)
+
+    def _policy(self) -> MirrorPolicy:
+        rng, names = self.rng, self.names
+        mode = rng.choice(("all", "all", EXACTLY, NODES))
+        listed = tuple(rng.sample(names, rng.randint(2, len(names))))
+        return MirrorPolicy(
+            mode=mode,
+            params={EXACTLY: rng.randint(2, len(names)), NODES: listed}.get(mode, 0),
+            sync_mode=AUTOMATIC,
+            promote_on_failure=ALWAYS if self.losses_allowed else WHEN_SYNCED,
+            confirm=rng.choice((ALL, MAJORITY)),
+        )
+
+    # -- what may happen ----------------------------------------------------------------------
+
+    def run(self, steps: int) -> Report:
+        """Let chance decide for so many steps, then let all heal.
+
+        Raises:
+            Violation: an invariant does not hold.
+        """
+        for _ in range(steps):
+            rng = self.rng
+            if rng.random() < 0.12:
+                self._disturb()
+            elif rng.random() < 0.25:
+                self._use()
+            else:
+                self._go_on()
+            self._look()
+        self._heal()
+        return Report(self.count, self.promotions, self.losses, self.steps)
+
+    def _go_on(self) -> bool:
+        """One thing that is due; whether there was any."""
+        due: list[Action] = []
+        for node in self.nodes.values():
+            due += node.due()
+        for link in self.links:
+            if link.is_up and link.to_leader:
+                due.append(lambda link=link: self.nodes[link.leader].from_mirror(link))  # type: ignore[misc]
+            if link.is_up and link.to_mirror:
+                due.append(lambda link=link: self.nodes[link.mirror].from_leader(link))  # type: ignore[misc]
+        for request in self.requests:
+            if request.node not in self.away:
+                due.append(lambda request=request: self._serve(request))  # type: ignore[misc]
+        for name in self.store.alive:
+            if self._may_expire(name):
+                due.append(lambda name=name: self._expire(name))  # type: ignore[misc]
+        if not due:
+            return False
+        self.steps += 1
+        self.rng.choice(due)()
+        return True
+
+    def _may_expire(self, name: str) -> bool:
+        node = self.nodes[name]
+        is_its_own = node.is_up and self.store.alive[name].incarnation == node.incarnation
+        if self.is_wrong("the lease outlives itself") and name in self.away:
+            return True
+        return not (is_its_own and node.holds)
+
+    def _expire(self, name: str) -> None:
+        self.note(f"etcd: lease of {name} ends")
+        self.store.put(name, None)
+
+    def _serve(self, request: Request) -> None:
+        """The store takes a request, or its answer comes back."""
+        if request.is_done:
+            self.requests.remove(request)
+            request.is_answered = True
+            return
+        presence = self.store.alive.get(request.node)
+        is_leased = request.key == request.node or (
+            presence is not None and presence.incarnation == request.incarnation
+        )
+        request.is_done = True
+        if is_leased and request.holds(self.store):
+            if request.key == "placement":
+                self._judge(request)
+            request.revision = self.store.put(request.key, request.value)
+            request.on_done()
+
+    def _judge(self, request: Request) -> None:
+        before, after = self.store.placement, request.value
+        self.note(f"etcd: {request.node} writes {_shown(after)}")
+        if after.term < before.term or (after.leader != before.leader and after.term == before.term):
+            raise self.violation("the term does not rise")
+        if after.leader == before.leader and after.term > before.term:
+            raise self.violation("a leader follows itself")
+        self.promotions += after.term > before.term
+
+    def lossy(self, before: Placement, leader: str) -> None:
+        """A mirror that lacks messages leads from now on: that may be, if nobody is there who has them."""
+        alive = [node for node in before.synchronised if node in self.store.alive]
+        recorded = len(before.synchronised)
+        policy = MirrorPolicy(confirm=MAJORITY if before.majority else ALL)
+        least = recorded - confirms_needed(policy, recorded) + 1 if before.majority else 1
+        if not self.losses_allowed or len(alive) >= least:
+            raise self.violation(f"{leader} leads, and {', '.join(alive)} would have all")
+        self.losses += 1
+        has = {each.number for each in self.nodes[leader].log.on_disk}
+        self.confirmed = {number: each for number, each in self.confirmed.items() if number in has}
+
+    def _use(self) -> None:
+        """A client publishes or settles something."""
+        serving = [node for node in self.nodes.values() if node.serves]
+        if serving:
+            self.rng.choice(serving).publish(settles=self.rng.random() < 0.3)
+
+    def _disturb(self) -> None:
+        rng = self.rng
+        name = rng.choice(self.names)
+        node = self.nodes[name]
+        pair = frozenset(rng.sample(self.names, 2))
+        match rng.choice(("crash", "start", "cut", "mend", "away", "back", "policy", "move", "stop", "lapse", "anew")):
+            case "crash" if node.is_up:
+                node.crash()
+            case "start" if not node.is_up:
+                node.start()
+            case "cut":
+                self.note(f"cut {'-'.join(sorted(pair))}")
+                if rng.random() < 0.5:
+                    self.cuts.add(pair)
+                for link in self.links:
+                    if {link.mirror, link.leader} == pair:
+                        link.cut()
+            case "mend":
+                self.cuts.discard(pair)
+            case "away":
+                self.note(f"{name} is cut off from etcd")
+                self.away.add(name)
+            case "back":
+                self.away.discard(name)
+            case "lapse" if name in self.away and node.is_up and node.holds:
+                self.note(f"{name}: lease is over")
+                node.holds = False
+            case "anew" if node.is_up and not node.holds:
+                node.begin_anew()
+            case "policy":
+                policy = self._policy()
+                self.note(f"policy {policy.mode} {policy.params} {policy.confirm}")
+                if rng.random() < 0.3 and node.is_up:
+                    # Who has the pen knows what it decides before anybody else does, and before it is written.
+                    node.knows("policy", policy)
+                    if rng.random() < 0.5:
+                        return
+                self.store.put("policy", policy)
+            case "move" if node.serves:
+                node.moves(rng.choice(self.names))
+            case "stop" if node.is_up and rng.random() < 0.5:
+                node.stops()
+
+    def can_reach(self, one: str, other: str) -> bool:
+        """Whether a connection can be made, or is answered."""
+        return self.nodes[other].is_open and frozenset((one, other)) not in self.cuts
+
+    # -- what must hold -----------------------------------------------------------------------
+
+    def violation(self, text: str) -> Violation:
+        """With all that led to it."""
+        return Violation(f"{text}\n" + "\n".join(self.trace))
+
+    def confirms(self, node: str, record: Record) -> None:
+        """A client is told."""
+        leader = self.store.placement.leader
+        if leader != node:
+            raise self.violation(f"{node} confirms {record.number}, and {leader} leads")
+        self.confirmed[record.number] = record
+        self.count += 1
+        self.note(f"{node} confirms {record.number}")
+
+    def _look(self) -> None:
+        """Whoever may lead has everything that was confirmed."""
+        placed = self.store.placement
+        self._has_all(placed.leader, "leads")
+        if not placed.majority:
+            for name in placed.synchronised:
+                self._has_all(name, "is synchronised")
+            return
+        recorded = len(placed.synchronised)
+        least = recorded - confirms_needed(MirrorPolicy(confirm=MAJORITY), recorded) + 1
+        for some in combinations(placed.synchronised, least) if recorded else ():
+            best = max(some, key=lambda name: _told_from_disk(self.nodes[name].log))
+            self._has_all(best, f"has most of {', '.join(some)}")
+
+    def _has_all(self, name: str, why: str) -> None:
+        has = self.nodes[name].log.on_disk
+        numbers = {each.number for each in has}
+        for number, record in self.confirmed.items():
+            if number in numbers:
+                continue
+            if not record.settles and number not in self.issued:
+                raise self.violation(f"{name} {why} and lacks message {number}")
+            if record.settles in numbers:
+                raise self.violation(f"{name} {why}, and message {record.settles} comes back")
+
+    # -- when all is well again ---------------------------------------------------------------
+
+    def _heal(self) -> None:
+        """Everybody comes back: all that should mirror the queue comes to, and what is published is confirmed."""
+        self.note("-- all heals")
+        self.cuts.clear()
+        self.away.clear()
+        self.is_healing = True
+        self.store.put("policy", self.store.policy)
+        self._settle()
+        self._settle()
+        placed = self.store.placement
+        leader = self.nodes[placed.leader]
+        if not leader.serves:
+            raise self.violation(f"{placed.leader} does not serve: {_shown(placed)}")
+        before = self.count
+        leader.publish(settles=False)
+        self._settle()
+        if self.count == before:
+            raise self.violation(f"{placed.leader} does not confirm: {_shown(placed)} {leader.shown()}")
+        placed = self.store.placement
+        lacking = [name for name in placed.mirrors if name not in placed.synchronised]
+        policy = self.store.policy
+        wanted = {
+            "all": len(self.names) - 1,
+            EXACTLY: policy.params - 1 if isinstance(policy.params, int) else 0,
+            NODES: len(policy.params) - 1 if isinstance(policy.params, tuple) else 0,
+        }[policy.mode]
+        if lacking or len(placed.mirrors) != wanted or placed.majority != (policy.confirm == MAJORITY):
+            raise self.violation(f"not synchronised: {_shown(placed)} {policy} {leader.shown()}")
+        self._agree(leader.log, placed)
+
+    def _settle(self) -> None:
+        for node in self.nodes.values():
+            if not node.is_up:
+                node.start()
+            elif not node.holds:
+                node.begin_anew()
+        for _ in range(20_000):
+            if not self._go_on():
+                return
+            self._look()
+        raise self.violation("it does not come to rest")
+
+    def _agree(self, log: Log, placed: Placement) -> None:
+        for name in placed.synchronised:
+            other = self.nodes[name].log
+            first = max(log.first, other.first)
+            if other.records[first - other.first :] != log.records[first - log.first :]:
+                raise self.violation(f"{name} has other records than {placed.leader}")
+
+
+def _told_from_disk(log: Log) -> tuple[int, int]:
+    has = log.on_disk
+    return (has[-1].epoch, log.first + len(has)) if has else (0, 0)
+
+
+def _shown(placed: Placement) -> str:
+    """One line of a trace."""
+    mode = " majority" if placed.majority else ""
+    return (
+        f"term {placed.term} {placed.leader} ({placed.incarnation}) mirrors {','.join(placed.mirrors)} "
+        f"synchronised {','.join(placed.synchronised)}{mode} stopped {','.join(placed.stopped)}"
+    )
+
+
+def run(seed: int, *, steps: int = 300, wrong: Iterable[str] = ()) -> Report:
+    """What becomes of a queue that is mirrored, if this seed decides.
+
+    Raises:
+        Violation: an invariant does not hold.
+    """
+    return World(seed, frozenset(wrong)).run(steps)

@@ -1,0 +1,219 @@
+"""What operators see and do at a cluster of three nodes: any of them shows it all, and passes on what is another's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from leveret.cli.ctl import _describe, build_app, common_options_first, wanted_command
+from leveret.cli.program import run
+from leveret.testing import cluster_site
+from leveret.testing.cluster_site import ClusterSite, SiteNode
+from leveret.testing.ports import LOOPBACK
+
+pytestmark = [
+    pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
+    pytest.mark.xdist_group("cluster"),
+    pytest.mark.timeout(120),
+]
+
+Ctl = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSite]:
+    """The last test kills a node; the others leave all of them as they are."""
+    with ClusterSite(tmp_path_factory.mktemp("operators")) as site:
+        yield site
+
+
+@pytest.fixture
+def nodes(site: ClusterSite) -> list[SiteNode]:
+    return site.members
+
+
+@pytest.fixture
+def ctl(nodes: list[SiteNode], capsys: pytest.CaptureFixture[str]) -> Ctl:
+    """Runs a command at a node: exit status, standard output, standard error without the program's name."""
+
+    def command(node: SiteNode, *arguments: str) -> tuple[int, str, str]:
+        words = common_options_first(["--data-dir", str(node.data_dir), "--silent", *arguments])
+        status = run(build_app(wanted_command(words)), "leveretctl", _describe, words)
+        out, err = capsys.readouterr()
+        return status, out, err.removeprefix("leveretctl: ").removesuffix("\n")
+
+    return command
+
+
+def ask(node: SiteNode, path: str) -> httpx.Response:
+    url = f"http://{LOOPBACK}:{node.management_port}/api/{path}"
+    return httpx.get(url, auth=("guest", "guest"), trust_env=False, timeout=30)
+
+
+def fill(site: ClusterSite, node: SiteNode, queue: str, count: int = 10) -> None:
+    """A queue that this node leads, with messages."""
+    with site.channel(node) as channel:
+        channel.queue_declare(queue, durable=True)
+        for index in range(count):
+            channel.basic_publish("", queue, str(index).encode())
+
+
+def test_any_node_shows_the_whole_cluster(site: ClusterSite, nodes: list[SiteNode], ctl: Ctl) -> None:
+    names = {each.node for each in nodes}
+    for index, node in enumerate(nodes):
+        fill(site, node, f"shown-{index}", count=index + 1)
+    for node in nodes:
+        rows = {row["name"]: row for row in site.api("GET", "queues", at=node)}
+        assert [rows[f"shown-{index}"]["node"] for index in range(3)] == [each.node for each in nodes]
+        assert [rows[f"shown-{index}"]["messages"] for index in range(3)] == [1, 2, 3]
+        assert {row["name"] for row in site.api("GET", "nodes", at=node) if "mem_used" in row} == names
+        assert "leveret-unreachable" not in ask(node, "queues").headers
+    overview = site.api("GET", "overview", at=nodes[1])
+    assert {each["node"] for each in overview["listeners"] if each["protocol"] == "clustering"} == names
+    assert ctl(nodes[1], "list_queues", "name", "--local")[1] == "shown-1\n"
+    status, out, _ = ctl(nodes[2], "cluster_status", "--formatter", "json")
+    shown = json.loads(out)
+    assert status == 0
+    assert set(shown["disk_nodes"]) == set(shown["running_nodes"]) == set(shown["versions"]) == names
+    assert shown["coordination"]["state"] == "member"
+    assert ctl(nodes[0], "await_online_nodes", "3") == (0, "", "")
+    assert ctl(nodes[0], "join_cluster", nodes[1].node)[1] == "The node is already a member of this cluster\n"
+    running = (
+        f"Leveret on node {nodes[1].node} must be stopped with 'leveretctl stop' before it can be removed"
+    )
+    assert ctl(nodes[0], "forget_cluster_node", nodes[1].node) == (69, "", running)
+
+
+def test_what_is_asked_of_any_node_is_done_by_the_leader(site: ClusterSite, nodes: list[SiteNode]) -> None:
+    leader, other, third = nodes
+    fill(site, leader, "there", count=2)
+    message = {"routing_key": "there", "properties": {}, "payload": "third", "payload_encoding": "string"}
+    assert site.api("POST", "exchanges/%2F/amq.default/publish", message, at=other) == {"routed": True}
+    wish = {"count": 5, "ackmode": "ack_requeue_true", "encoding": "auto"}
+    got = site.api("POST", "queues/%2F/there/get", wish, at=third)
+    assert [each["payload"] for each in got] == ["0", "1", "third"]
+    site.api("DELETE", "queues/%2F/there/contents", at=other)
+    assert site.api("GET", "queues/%2F/there", at=third)["messages"] == 0
+    site.api("DELETE", "queues/%2F/there", at=other)
+    assert ask(leader, "queues/%2F/there").status_code == HTTPStatus.NOT_FOUND
+    site.api("PUT", "queues/%2F/placed", {"durable": True, "node": third.node}, at=leader)
+    assert site.api("GET", "queues/%2F/placed", at=other)["node"] == third.node
+    for node in nodes:
+        assert site.api("GET", "aliveness-test/%2F", at=node) == {"status": "ok"}
+
+
+def test_a_client_is_seen_and_closed_from_every_node(site: ClusterSite, nodes: list[SiteNode]) -> None:
+    leader, there, other = nodes
+    fill(site, leader, "consumed", count=3)
+    with site.channel(there) as channel:
+        channel.basic_qos(prefetch_count=2)
+        channel.basic_consume("consumed", lambda *delivery: None, consumer_tag="tag")
+        (connection,) = site.api("GET", "connections", at=other)
+        assert connection["node"] == there.node
+        (consumer,) = site.api("GET", "queues/%2F/consumed", at=other)["consumer_details"]
+        assert consumer["channel_details"]["node"] == there.node
+        assert consumer["channel_details"]["connection_name"] == connection["name"]
+        for node in nodes:
+            assert site.api("GET", "consumers", at=node) == [consumer]
+            totals = site.api("GET", "overview", at=node)["object_totals"]
+            assert [totals[name] for name in ("connections", "channels", "consumers")] == [1, 1, 1]
+        site.api("DELETE", f"connections/{quote(connection['name'], safe='')}", at=other)
+        site.wait(lambda: site.api("GET", "connections", at=leader) == [], "nobody is connected")
+
+
+def test_a_queue_is_synchronised_by_command(site: ClusterSite, nodes: list[SiteNode], ctl: Ctl) -> None:
+    leader, other, _ = nodes
+    fill(site, leader, "mirrored")
+    definition = {"ha-mode": "nodes", "ha-params": [leader.node, other.node], "ha-sync-mode": "manual"}
+    site.set_policy("ha", "^mirrored$", definition)
+    # It has no mirror that lacks nothing, as nobody was told to give it what was there before.
+    site.wait_placed("mirrored", leader, mirrors=[other], synchronised=[])
+    lost = (
+        "queue 'mirrored' in vhost '/' would lose its only synchronised replica (master) "
+        f"if node {leader.node} is stopped"
+    )
+    assert ctl(leader, "check_if_node_is_mirror_sync_critical") == (69, "", lost)
+    assert ctl(other, "check_if_node_is_mirror_sync_critical")[0] == 0
+    assert ctl(other, "sync_queue", "mirrored") == (0, "", "")
+    site.wait_placed("mirrored", leader, mirrors=[other], synchronised=[other])
+    assert ctl(leader, "await_online_synchronized_mirror") == (0, "", "")
+    assert ctl(other, "cancel_sync_queue", "mirrored") == (0, "not_syncing\n", "")
+    fill(site, leader, "plain")
+    assert ctl(other, "sync_queue", "plain") == (69, "", "not_mirrored")
+    columns = ("name", "pid", "mirror_pids", "synchronised_slave_pids", "policy")
+    listed = ctl(other, "list_queues", *columns)[1].splitlines()
+    pid = f"<{other.node}.//mirrored>"
+    assert f"mirrored\t<{leader.node}.//mirrored>\t[{pid}]\t[{pid}]\tha" in listed
+    text = httpx.get(f"http://{LOOPBACK}:{leader.management_port}/metrics/per-object", trust_env=False).text
+    assert 'leveret_queue_synchronised_mirrors{vhost="/",queue="mirrored"} 1\n' in text
+    enabled = "Policy ha enables classic queue mirroring"
+    assert ctl(leader, "check_if_cluster_has_classic_queue_mirroring_policy") == (69, "", enabled)
+    assert ctl(leader, "remove_classic_queue_mirroring_from_policies") == (0, "", "")
+    site.wait_placed("mirrored", leader, mirrors=None)
+
+
+def test_a_node_that_was_lost_answers_the_others_again(site: ClusterSite, nodes: list[SiteNode]) -> None:
+    lost, other, _ = nodes
+    fill(site, lost, "back", count=4)
+    with site.paused(lost):
+        site.wait(lambda: lost.node not in site.members_running(other), "the lease of a node has ended")
+        rows = {row["name"]: row for row in site.api("GET", "queues", at=other)}
+        assert rows["back"]["state"] == "down"
+    site.wait_members()
+
+    def answers() -> bool:
+        reply = ask(other, "queues")
+        rows = {row["name"]: row for row in reply.json()}
+        return "leveret-unreachable" not in reply.headers and rows["back"].get("messages_ready") == 4
+
+    site.wait(answers, "it tells of the queues that it leads")
+
+
+def test_a_node_that_is_gone_for_good_is_forgotten(
+    site: ClusterSite, nodes: list[SiteNode], ctl: Ctl
+) -> None:
+    gone, other, third = nodes
+    fill(site, gone, "lost")
+    fill(site, other, "kept")
+    gone.kill9()
+    site.wait(lambda: gone.node not in site.members_running(other), "the lease of a node has ended")
+    down = f"home node '{gone.node}' of durable queue 'lost' in vhost '/' is down or inaccessible"
+    refused = httpx.delete(
+        f"http://{LOOPBACK}:{third.management_port}/api/queues/%2F/lost/contents",
+        auth=("guest", "guest"),
+        trust_env=False,
+    )
+    assert (refused.status_code, refused.json()["reason"]) == (HTTPStatus.NOT_FOUND, down)
+    rows = {row["name"]: row for row in site.api("GET", "nodes", at=third)}
+    assert rows[gone.node] == {"name": gone.node, "type": "disc", "running": False, "cluster_links": []}
+    status, out, _ = ctl(third, "forget_cluster_node", gone.node)
+    assert status == 0
+    assert "/\tlost\t(deleted)" in out.splitlines()
+    names = [row["name"] for row in site.api("GET", "queues", at=other)]
+    assert ("lost" in names, "kept" in names) == (False, True)
+    assert {row["name"] for row in site.api("GET", "nodes", at=other)} == {other.node, third.node}
+
+
+def test_leaders_are_spread_by_command(site: ClusterSite, nodes: list[SiteNode], ctl: Ctl) -> None:
+    leader, other = nodes[1:]
+    site.set_policy("ha", "^spread", {"ha-mode": "all", "ha-sync-mode": "automatic"}, at=leader)
+    for index in range(4):
+        fill(site, leader, f"spread-{index}", count=1)
+    for index in range(4):
+        site.wait_placed(f"spread-{index}", leader, mirrors=[other], synchronised=[other], asked=leader)
+    status, out, err = ctl(other, "rebalance", "classic", "--queue-pattern", "^spread", "--formatter", "json")
+    assert (status, err) == (0, "")
+    assert {row["Node name"] for row in json.loads(out)} == {leader.node, other.node}
+
+    def spread() -> bool:
+        rows = [row for row in site.api("GET", "queues", at=leader) if row["name"].startswith("spread")]
+        counts: list[Any] = [sum(row["node"] == node.node for row in rows) for node in (leader, other)]
+        return counts == [2, 2]
+
+    site.wait(spread, "each node leads two of four queues")
