@@ -180,6 +180,7 @@ def test_a_node_that_is_gone_for_good_is_forgotten(
 ) -> None:
     gone, other, third = nodes
     fill(site, gone, "lost")
+    fill(site, gone, "dropped")
     fill(site, other, "kept")
     gone.kill9()
     site.wait(lambda: gone.node not in site.members_running(other), "the lease of a node has ended")
@@ -190,6 +191,8 @@ def test_a_node_that_is_gone_for_good_is_forgotten(
         trust_env=False,
     )
     assert (refused.status_code, refused.json()["reason"]) == (HTTPStatus.NOT_FOUND, down)
+    site.api("DELETE", "queues/%2F/dropped", at=third)
+    assert ask(other, "queues/%2F/dropped").status_code == HTTPStatus.NOT_FOUND
     rows = {row["name"]: row for row in site.api("GET", "nodes", at=third)}
     assert rows[gone.node] == {"name": gone.node, "type": "disc", "running": False, "cluster_links": []}
     status, out, _ = ctl(third, "forget_cluster_node", gone.node)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from leveret.core.cluster import Placement, Presence
 from leveret.core.mirror_policy import ALL, MAJORITY, NODES, MirrorPolicy
-from leveret.core.mirroring import Promotion, Shuffle, successor, suggest
+from leveret.core.mirroring import Promotion, Shuffle, confirms_needed, successor, suggest
+
+_BY_MAJORITY: Final = MirrorPolicy(confirm=MAJORITY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,8 @@ def step(before: Placement, wanted: Placement, fulfilled: Waits | None) -> Step:
 
     Of a record that says *all*, each one has everything: so a mirror is taken in only once it has what may have been
     promised before it was waited for, and who is taken out is at once. Of one that says *majority*, enough of them have
-    everything together: so whenever another set counts, first a majority of the old one and of the new one have it.
+    everything together: so whenever another set counts, first a majority of the old one and of the new one have it; or
+    for a moment nobody is recorded, where that cannot be.
     That *all* have it is recorded once they do; that *a majority* has it, before that is all that promises wait for.
     A leader that has begun anew records that before it confirms by majority: who asks the mirrors what they have, to
     succeed the one that ended, must not count on what they say afterwards.
@@ -138,6 +141,10 @@ def step(before: Placement, wanted: Placement, fulfilled: Waits | None) -> Step:
         return Step(
             msgspec.structs.replace(wanted, synchronised=kept), Waits((held,), majority=False), is_open=False
         )
+    if before.majority and len(held & wants) < confirms_needed(_BY_MAJORITY, len(held)):
+        # Too few of the old set are left to have anything more together: only this node has everything for certain.
+        alone = msgspec.structs.replace(wanted, synchronised=(), majority=True)
+        return Step(alone, Waits((held,), majority=True), is_open=False)
     waits = Waits((held, wants), before.majority)
     if fulfilled != waits:
         return Step(_recorded(before, wanted, held), waits, is_open=True)

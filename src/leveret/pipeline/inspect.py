@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -24,14 +24,14 @@ from leveret.pipeline.files import Place, make_directory, opened
 from leveret.pipeline.job import InspectJob
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.session import start_session
+from leveret.pipeline.settled import Int64s
 from leveret.pipeline.spark_error import SparkFailed, cause_of
 
 TASKS_PER_CORE: Final = 4
 _BATCH_ROWS: Final = 131_072
 _NAMES: Final = ["exchange", "routing_key"]
-
-Counts: TypeAlias = Counter[tuple[str, str, str]]
-"""Messages by vhost, exchange and routing key."""
+_PAIRS_A_ROW: Final = 4
+"""So many pairs of names a row are counted in an array with a place for each; more are sorted."""
 
 
 def run_inspection(job: InspectJob) -> list[dict[str, Any]]:
@@ -59,8 +59,8 @@ def count_messages(spark: SparkSession, manifest: Manifest) -> list[dict[str, An
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for task in batch.column(0).to_pylist():
-                counts, error = _counted(data_dir, files[task::tasks])
-                rows = msgspec.msgpack.encode([(*key, count) for key, count in counts.items()])
+                tally, error = _counted(data_dir, files[task::tasks])
+                rows = msgspec.msgpack.encode(tally.rows())
                 yield pa.RecordBatch.from_arrays(
                     [pa.array([rows], pa.binary()), pa.array([error])], names=["rows", "error"]
                 )
@@ -70,41 +70,76 @@ def count_messages(spark: SparkSession, manifest: Manifest) -> list[dict[str, An
         found = frame.collect()
     except PySparkException as error:
         raise SparkFailed(cause_of(error)) from error
-    counts: Counts = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
     for rows, trouble in found:
         if trouble:
             raise StorageError(trouble)
         for vhost, exchange, routing_key, count in msgspec.msgpack.decode(bytes(rows)):
-            counts[vhost, exchange, routing_key] += count
+            # Names that differ only in octets that are no UTF-8 look the same.
+            counts[vhost, _text(exchange), _text(routing_key)] += count
     return [
         {"vhost": vhost, "exchange": exchange, "routing_key": routing_key, "messages": messages}
         for (vhost, exchange, routing_key), messages in sorted(counts.items())
     ]
 
 
-def _counted(data_dir: Place, files: Iterable[tuple[str, str]]) -> tuple[Counts, str]:
-    """Counts of the messages in files (vhost, path), and what is wrong with one if that is so."""
-    counts: Counts = Counter()
+def _text(octets: bytes) -> str:
+    return octets.decode(errors="replace")
+
+
+class Tally:
+    """Messages by vhost, exchange and routing key, counted a batch of rows at a time."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self._found: dict[str, list[tuple[Int64s, Int64s]]] = {}
+
+    def count(self, vhost: str, batch: pa.RecordBatch) -> None:
+        """Take in the rows of a batch that are messages; its names are dictionaries."""
+        exchanges, keys = (batch.column(name) for name in _NAMES)
+        is_message = batch.column("kind").to_numpy() == MESSAGE
+        width = len(keys.dictionary)
+        pairs = exchanges.indices.to_numpy()[is_message].astype(np.int64) * width
+        pairs += keys.indices.to_numpy()[is_message]
+        if len(exchanges.dictionary) * width <= _PAIRS_A_ROW * len(batch):
+            counts = np.bincount(pairs)
+            present = np.flatnonzero(counts)
+            counts = counts[present]
+        else:
+            present, counts = np.unique(pairs, return_counts=True)
+        if len(present):
+            found = self._numbered(exchanges)[present // width] << 32 | self._numbered(keys)[present % width]
+            self._found.setdefault(vhost, []).append((found, counts))
+
+    def rows(self) -> list[tuple[str, bytes, bytes, int]]:
+        """What was counted: vhost, exchange, routing key, messages; each once."""
+        names = list(self._numbers)
+        rows = []
+        for vhost, found in self._found.items():
+            pairs, places = np.unique(np.concatenate([pairs for pairs, _ in found]), return_inverse=True)
+            counts = np.zeros(len(pairs), np.int64)
+            np.add.at(counts, places, np.concatenate([counts for _, counts in found]))
+            rows += [
+                (vhost, names[pair >> 32], names[pair & 0xFFFF_FFFF], count)
+                for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True)
+            ]
+        return rows
+
+    def _numbered(self, column: pa.DictionaryArray) -> Int64s:
+        """The numbers of the names in a column's dictionary."""
+        numbers = self._numbers
+        return np.array([numbers.setdefault(name, len(numbers)) for name in column.dictionary.to_pylist()])
+
+
+def _counted(data_dir: Place, files: Iterable[tuple[str, str]]) -> tuple[Tally, str]:
+    """The messages in files (vhost, path), and what is wrong with one if that is so."""
+    tally = Tally()
     for vhost, path in files:
         place: Place = data_dir / path
         try:
             with opened(place) as source, pq.ParquetFile(source, read_dictionary=_NAMES) as parquet:
                 for batch in parquet.iter_batches(_BATCH_ROWS, columns=[*_NAMES, "kind"]):
-                    _count(batch, vhost, counts)
+                    tally.count(vhost, batch)
         except (OSError, pa.ArrowInvalid) as error:
-            return counts, f"{place}: it is damaged or gone: {error}; restore the file from a copy"
-    return counts, ""
-
-
-def _count(batch: pa.RecordBatch, vhost: str, counts: Counts) -> None:
-    exchanges, keys = (batch.column(name) for name in _NAMES)
-    pairs = exchanges.indices.to_numpy().astype(np.int64) * len(keys.dictionary) + keys.indices.to_numpy()
-    pairs = pairs[batch.column("kind").to_numpy() == MESSAGE]
-    for pair, count in zip(*(each.tolist() for each in np.unique(pairs, return_counts=True)), strict=True):
-        exchange, key = divmod(pair, len(keys.dictionary))
-        # Names that differ only in octets that are no UTF-8 look the same.
-        counts[vhost, _text(exchanges.dictionary[exchange]), _text(keys.dictionary[key])] += count
-
-
-def _text(octets: pa.Scalar) -> str:
-    return bytes(octets.as_py()).decode(errors="replace")
+            return tally, f"{place}: it is damaged or gone: {error}; restore the file from a copy"
+    return tally, ""

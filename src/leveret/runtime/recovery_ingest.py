@@ -8,6 +8,7 @@ from leveret.core.broker import Broker
 from leveret.core.head import Run, count_of
 from leveret.core.queue import Queue
 from leveret.core.stream import Batch, Stream, records_of
+from leveret.model import definitions as d
 from leveret.model.errors import StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.engine import Engine
@@ -27,29 +28,42 @@ class RecoveryIngest:
     message, so after any crash the two agree: what is there is known to be there.
     """
 
-    def __init__(self, broker: Broker, queue: Queue, engine: Engine, commit: GroupCommit) -> None:
-        """Hand in to `queue`."""
+    def __init__(self, broker: Broker, key: tuple[str, str], engine: Engine, commit: GroupCommit) -> None:
+        """Hand in to the queue of this vhost and name; if it is not there, the first messages say what it was."""
         self._broker = broker
-        self._queue = queue
+        self._key = key
         self._engine = engine
         self._commit = commit
         self._heads = Heads()
 
     def last_sequence(self, reference: str) -> int:
         """See RecoveryQueue."""
-        return self._queue.sequences.get(reference.encode(), 0)
+        queue = self._broker.queues.get(self._key)
+        return queue.sequences.get(reference.encode(), 0) if queue is not None else 0
 
     def append(self, reference: str, runs: list[MessageRun], done: Callable[[], None]) -> None:
         """See RecoveryQueue."""
-        queue = self._broker.queue(*self._queue.key)
+        check_contiguous(self._key[1], self.last_sequence(reference), runs)
+        queue = self._broker.queues.get(self._key) or self._made_for(runs)
         name = reference.encode()
-        check_contiguous(self._queue.key[1], self.last_sequence(reference), runs)
         if isinstance(queue, Stream):
             self._publish(queue, name, runs)
         else:
             self._gather(queue, name, runs)
         self._commit.when_durable(done)
         self._commit.begin()
+
+    def _made_for(self, runs: list[MessageRun]) -> Queue:
+        """The queue that these messages were in, which the schema sync had not brought yet.
+
+        Not declared: neither a limit of queues nor a default type may stand in its way.
+        """
+        first = next((message for run in runs for _, message in run.messages()), b"")
+        arguments = {"x-queue-type": "stream"} if unpack_entry(first) is not None else {}
+        vhost, name = self._key
+        self._broker.apply(d.Put(d.Queue(name=name, vhost=vhost, arguments=arguments)))
+        self._engine.touch()
+        return self._broker.queue(vhost, name)
 
     def _publish(self, stream: Stream, name: bytes, runs: list[MessageRun]) -> None:
         """Messages that come from a stream as they were there; which filter values they have, only readers know."""

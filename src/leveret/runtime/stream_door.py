@@ -238,12 +238,7 @@ class StreamDoor:
         held = broker.definitions.by_kind["users"].get((user,))
         if user not in self._authority.internal and "administrator" not in getattr(held, "tags", ()):
             raise AccessRefused(f"recovery into queue '{queue}' in vhost '{vhost}' refused for user '{user}'")
-        if (vhost, queue) not in broker.queues:
-            # The schema sync had not brought it yet; without a queue its messages could not come back.
-            # Not declared: neither a limit of queues nor a default type may stand in its way.
-            broker.apply(d.Put(d.Queue(name=queue, vhost=vhost)))
-            self._engine.touch()
-        return RecoveryIngest(broker, broker.queue(vhost, queue), self._engine, self._commit)
+        return RecoveryIngest(broker, (vhost, queue), self._engine, self._commit)
 
     def store_offset(self, vhost: str, reference: str, offset: int) -> None:
         """See StreamHost."""

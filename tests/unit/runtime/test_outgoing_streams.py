@@ -148,7 +148,7 @@ def test_entries_come_back_into_a_stream_once_and_as_they_were(restart: bool) ->
 
         def ingest() -> RecoveryIngest:
             node = site.node
-            return RecoveryIngest(node.broker, stream_of(site), node.engine, node.commits)
+            return RecoveryIngest(node.broker, stream_of(site).key, node.engine, node.commits)
 
         durable: list[int] = []
         ingest().append("recovery.1", [MessageRun.of(1, entries[:2])], lambda: durable.append(1))
@@ -174,6 +174,38 @@ def test_entries_come_back_into_a_stream_once_and_as_they_were(restart: bool) ->
             if kind == Attribute.FILTER
         ]
         assert set(filters) == {(Attribute.FILTER, b"", 1)}, "every reader is sent them, whatever it filters"
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+@pytest.mark.parametrize(
+    ("message", "type_"),
+    [(stored(RAW), "stream"), (message_head(b"e", b"k", content_header(b"\0\0", 5)) + b"plain", "classic")],
+)
+def test_a_queue_that_the_schema_sync_did_not_bring_is_made_as_what_its_messages_say(
+    message: bytes, type_: str
+) -> None:
+    async def scenario(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        await site.apply(d.Put(TAGGED))
+        node, key = site.node, ("v", "unknown")
+        ingest = RecoveryIngest(node.broker, key, node.engine, node.commits)
+        assert ingest.last_sequence("recovery.1") == 0
+        assert key not in node.broker.queues, "not before there is something to put in"
+        with pytest.raises(PreconditionFailed):
+            ingest.append("recovery.1", [MessageRun.of(2, [message])], lambda: None)
+        assert key not in node.broker.queues
+        durable: list[int] = []
+        ingest.append("recovery.1", [MessageRun.of(1, [message] * 3)], lambda: durable.append(3))
+        await site.settle()
+        await site.restart()
+        queue = site.node.broker.queue(*key)
+        assert (isinstance(queue, Stream), queue.message_count) == (type_ == "stream", 3)
+        assert queue.definition.arguments == ({"x-queue-type": "stream"} if type_ == "stream" else {})
+        assert durable == [3]
         await site.kill()
 
     with scratch() as directory:

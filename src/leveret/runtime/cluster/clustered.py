@@ -54,7 +54,8 @@ class Clustered:
         self._secret = secret
         self._host = host
         self._member: ClusterMember | None = None
-        self._entering: asyncio.Task[None] | None = None
+        self._lost = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
         self._is_stopping = False
 
     async def start(self) -> None:
@@ -64,42 +65,63 @@ class Clustered:
             LeveretError: this node cannot be one of them; says what to do.
         """
         failures = 0
-        while True:
-            member = self._member = ClusterMember(self._config, self._data_dir, self._node_id, self._lost)
-            try:
-                await member.enter()
-                await self._host.serve_with(partial(self._attach, member))
-            except EtcdError as error:
-                logger.warning("cluster_not_entered error=%s action=retry", error)
-            except BaseException:
-                await member.leave()
-                raise
-            else:
-                return
+        while not await self._try():
             await self._host.fence()
-            await member.leave()
+            await self._leave()
             await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
             failures += 1
+        self._watching = asyncio.get_running_loop().create_task(self._watch(self._lost))
+
+    async def _try(self) -> bool:
+        """Enter once; whether this node serves now. False: the lease was lost on the way, or etcd does not answer."""
+        loop = asyncio.get_running_loop()
+        lost = self._lost = asyncio.Event()
+        self._member = ClusterMember(self._config, self._data_dir, self._node_id, lambda reason: lost.set())
+        entering = loop.create_task(self._serve(self._member))
+        losing = loop.create_task(lost.wait())
+        try:
+            await asyncio.wait((entering, losing), return_when=asyncio.FIRST_COMPLETED)
+            if entering.done():
+                entering.result()
+            return entering.done() and not lost.is_set()
+        except EtcdError as error:
+            logger.warning("cluster_not_entered error=%s action=retry", error)
+            return False
+        except BaseException:
+            await self._leave()
+            raise
+        finally:
+            for task in (entering, losing):
+                task.cancel()
+            await asyncio.gather(entering, losing, return_exceptions=True)
+
+    async def _serve(self, member: ClusterMember) -> None:
+        await member.enter()
+        await self._host.serve_with(partial(self._attach, member))
 
     def _attach(self, member: ClusterMember, node: Node) -> Coordinator:
         self.coordinator = Coordinator(member, node, self._secret)
         node.cluster = Operations(self.coordinator)
         return self.coordinator
 
-    def _lost(self, reason: str) -> None:
-        """Nothing was promised since (coordinator.Fence)."""
-        if not self._is_stopping and (self._entering is None or self._entering.done()):
-            self._entering = asyncio.get_running_loop().create_task(self._begin_anew())
-
-    async def _begin_anew(self) -> None:
+    async def _watch(self, lost: asyncio.Event) -> None:
+        """Begin anew when the lease is lost; nothing was promised since (coordinator.Fence)."""
+        await lost.wait()
+        if self._is_stopping:
+            return
         try:
             await self._host.fence()
-            if self._member is not None:
-                await self._member.leave()
+            await self._leave()
             await self.start()
-        except LeveretError as error:
-            logger.critical("cluster_not_entered error=%s action=stop", error)
+        except Exception as error:
+            is_bug = not isinstance(error, LeveretError)
+            logger.critical("cluster_not_entered error=%s action=stop", error, exc_info=is_bug)
             self._host.failed.set()
+
+    async def _leave(self) -> None:
+        member, self._member = self._member, None
+        if member is not None:
+            await member.leave()
 
     async def hand_over(self) -> None:
         """The node is about to stop in order."""
@@ -116,7 +138,6 @@ class Clustered:
     async def stop(self) -> None:
         """Leave."""
         self._is_stopping = True
-        if self._entering is not None:
-            self._entering.cancel()
-        if self._member is not None:
-            await self._member.leave()
+        if self._watching is not None:
+            self._watching.cancel()
+        await self._leave()

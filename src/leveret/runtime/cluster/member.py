@@ -107,11 +107,12 @@ class ClusterMember:
                     f"this node belongs to cluster {remembered}, and etcd below {self.state.keys.prefix} has none: "
                     "restore etcd's data, or see that cluster.etcd.endpoints and cluster.etcd.prefix are right"
                 )
+            # Who founds keeps it until what it has is stored: then the others find a cluster to join.
+            self._founding.enter_context(self.pen.pinned())
             await self.pen.fetched()
             self.is_founder = not self.state.cluster_id
-            if self.is_founder:
-                # Until what this node has is stored: then the others find a cluster to join.
-                self._founding.enter_context(self.pen.pinned())
+            if not self.is_founder:
+                self._founding.close()
         self._check_identity(remembered)
 
     def _check_identity(self, remembered: str) -> None:

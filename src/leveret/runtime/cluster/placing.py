@@ -436,8 +436,8 @@ class Placing:
         if self._state.revision < revision:
             self._unseen[key] = revision
 
-    async def move(self, key: QueueKey, to: str) -> bool:
-        """Have another node lead a queue that is led here, which it has all of; whether it does.
+    async def move(self, key: QueueKey, to: str, *, loses: bool = False) -> bool:
+        """Have another node lead a queue that is led here, if it has all of it, or it `loses` the rest; whether it does.
 
         Raises:
             LeveretError: it does not come to have it.
@@ -446,8 +446,9 @@ class Placing:
             await self._calm.wait()
         placed = self._state.placements.get(key)
         around = self._around()
-        is_here = placed is not None and placed.placement.leader == around.me
-        if placed is None or not is_here or to not in around.alive or key in self._moving:
+        if placed is None or placed.placement.leader != around.me or key in self._moving:
+            return False
+        if to not in around.alive or not (loses or to in self._hands.ready(key)):
             return False
         self._log(key, f"Moving leader to {to}")
         self._moving.add(key)
@@ -456,7 +457,8 @@ class Placing:
         try:
             complete = await self._hands.give_to(key, to, frozenset(placed.placement.synchronised))
             around = self._around()
-            if self._state.placements.get(key) == placed and to in around.alive:
+            has_all = loses or to in self._hands.ready(key)
+            if has_all and self._state.placements.get(key) == placed and to in around.alive:
                 conditions = (self._state.unchanged(self._state.keys.placement(*key)),)
                 after = handed_over(placed.placement, to, complete, around)
                 write = placement_write(self._state.keys, key, after)
@@ -476,7 +478,7 @@ class Placing:
         self.is_held = True
         around = self._around()
         others = {name: presence for name, presence in around.alive.items() if name != around.me}
-        moves: list[tuple[QueueKey, str]] = []
+        moves: list[tuple[QueueKey, Promotion]] = []
         for key, (placement, _) in list(self._state.placements.items()):
             queue = self._broker.queues.get(key)
             if placement.leader != around.me or queue is None:
@@ -486,12 +488,12 @@ class Placing:
             if promoted.log:
                 self._log(key, promoted.log)
             if promoted.leader is not None:
-                moves.append((key, promoted.leader))
+                moves.append((key, promoted))
         at_once = asyncio.Semaphore(_MOVES_AT_ONCE)
 
-        async def move(key: QueueKey, to: str) -> None:
+        async def move(key: QueueKey, promoted: Promotion) -> None:
             async with at_once:
                 with suppress(LeveretError):
-                    await self.move(key, to)
+                    await self.move(key, promoted.leader or "", loses=not promoted.is_complete)
 
-        await asyncio.gather(*(move(key, to) for key, to in moves))
+        await asyncio.gather(*(move(key, promoted) for key, promoted in moves))

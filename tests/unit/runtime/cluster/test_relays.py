@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,10 +41,10 @@ class Site:
     """A node with an AMQP port, a door and relays; where queues are led is told by a dict (engine.Beyond)."""
 
     def __init__(self, name: str, directory: Path, leaders: dict[str, str]) -> None:
-        options = {"listeners.tcp": "none", "stream.listeners.tcp": "none", "node_name": name}
+        options = {"listeners.tcp": "none", "stream.listeners.tcp": "none", "nodename": name}
         self.name = name
-        self.node = Node(replace(load(None, options)), directory)
-        own = Credentials(SECRET, f"id-{name}", name, f"run-{name}")
+        self.node = Node(load(None, options), directory)
+        own = Credentials(SECRET, name.partition("@")[2], name, f"run-{name}")
         self.links = MemberLinks(SETTINGS, own, self._answer)
         self.relays = Relays(name, self.node, self.links.dial, own.incarnation)
         self.door = ClusterDoor(SETTINGS, own, {"relay": self.relays.accept})

@@ -170,6 +170,9 @@ def test_a_slow_mirror_is_gone_and_catches_up_from_disk(
         assert leader.state(A, "mirror") is State.SYNCHRONISING
         proxy.resume()
         await until(lambda: leader.is_live("mirror", A, B), "live again")
+        # Nothing was sent twice.
+        total = sum(leader.log(name).size_bytes for name in (A, B))
+        assert total < proxy.passed(Direction.BACK) < 1.2 * total
         await mirror.stop()
         await leader.stop()
         assert compared(leader, mirror).is_identical

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.runtime.mirroring import stream
+from leveret.runtime.mirroring import copy_link, stream
 from leveret.runtime.mirroring.led_log import State
 from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair, until
 
@@ -20,6 +20,8 @@ A, B = NAMES[:2]
 def test_whatever_happens_to_the_link_the_mirror_has_what_the_leader_has(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    failed: list[Exception] = []
+    monkeypatch.setattr(copy_link.CopyLink, "_fail", lambda self, copy, error: failed.append(error))
     if seed % 3:
         # Nothing is so little that it is sent in one turn.
         monkeypatch.setattr(stream, "FINAL_BYTES", 0 if seed % 3 == 1 else 2000)
@@ -71,6 +73,7 @@ def test_whatever_happens_to_the_link_the_mirror_has_what_the_leader_has(
         await leader.stop()
         found = compared(leader, mirror)
         assert found.is_identical, found
+        assert failed == []
         assert not list((tmp_path / "mirror").rglob("divergent/*/report.json"))
 
     asyncio.run(scenario())

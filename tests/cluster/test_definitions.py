@@ -1,0 +1,223 @@
+"""What is declared on one node of a cluster is there on all of them, once, in RabbitMQ's words."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from pika.exceptions import ChannelClosedByBroker
+
+from leveret.testing import cluster_site
+from leveret.testing.cluster_site import ClusterSite, SiteNode
+from leveret.testing.ports import NotReady, wait_until
+
+pytestmark = [pytest.mark.xdist_group("cluster")]
+
+DURABLE = {"durable": True}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSite]:
+    """Three nodes."""
+    if reason := cluster_site.available():
+        pytest.skip(reason)
+    with ClusterSite(tmp_path_factory.mktemp("site")) as found:
+        yield found
+
+
+def connect(node: SiteNode) -> pika.BlockingConnection:
+    """A client of that node."""
+    return pika.BlockingConnection(pika.URLParameters(node.amqp_uri))
+
+
+def test_what_is_declared_on_one_node_is_there_on_the_others_when_that_is_answered(site: ClusterSite) -> None:
+    """No node is asked too early: twenty times, each time from another node to the two others."""
+    connections = [connect(node) for node in site.members]
+    channels = [connection.channel() for connection in connections]
+    for number in range(20):
+        at = number % 3
+        channels[at].exchange_declare(f"x{number}", "topic", durable=True)
+        channels[at].queue_declare(f"seen{number}", durable=True)
+        channels[at].queue_bind(f"seen{number}", f"x{number}", "a.#")
+        for other in (channels[at - 1], channels[at - 2]):
+            other.queue_declare(f"seen{number}", passive=True)
+            other.confirm_delivery()
+            other.basic_publish(f"x{number}", "a.b", b"routed", mandatory=True)
+    for number in range(20):
+        assert channels[0].queue_declare(f"seen{number}", passive=True).method.message_count == 2
+    for connection in connections:
+        connection.close()
+
+
+def test_two_nodes_that_declare_the_same_otherwise_at_once_have_one_winner(site: ClusterSite) -> None:
+    """The other one is told what RabbitMQ tells; whoever asks again is told the same on every node."""
+    for number in range(10):
+        outcomes: dict[int, str] = {}
+
+        def declare(at: int, durable: bool, number: int = number, outcomes: dict[int, str] = outcomes) -> None:
+            with connect(site.members[at]) as connection:
+                try:
+                    connection.channel().queue_declare(f"race{number}", durable=durable)
+                    outcomes[at] = "ok"
+                except ChannelClosedByBroker as closed:
+                    outcomes[at] = closed.reply_text
+
+        threads = [threading.Thread(target=declare, args=(at, at == 0)) for at in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert sorted(text == "ok" for text in outcomes.values()) == [False, True], outcomes
+        refused = next(text for text in outcomes.values() if text != "ok")
+        assert "PRECONDITION_FAILED - inequivalent arg 'durable' for queue" in refused
+        durable = outcomes[0] == "ok"
+        for node in site.members:
+            with connect(node) as connection:
+                connection.channel().queue_declare(f"race{number}", durable=durable)
+
+
+def test_an_exclusive_queue_takes_replies_from_clients_of_other_nodes_and_goes_with_its_connection(
+    site: ClusterSite,
+) -> None:
+    """The commonest pattern of all: request and reply over a queue of one's own."""
+    a, b, _ = site.members
+    with connect(a) as asking, connect(b) as answering:
+        asked = asking.channel()
+        name = asked.queue_declare("", exclusive=True).method.queue
+        replies = answering.channel()
+        replies.confirm_delivery()
+        replies.basic_publish("", name, b"reply", mandatory=True)
+        method, _, body = asked.basic_get(name, auto_ack=True)
+        assert method is not None
+        assert body == b"reply"
+        with pytest.raises(ChannelClosedByBroker) as refused:
+            answering.channel().queue_declare(name, passive=True)
+        assert refused.value.reply_code == 405
+    with connect(b) as other:
+
+        def is_gone() -> bool:
+            try:
+                other.channel().queue_declare(name, passive=True)
+            except ChannelClosedByBroker as closed:
+                return closed.reply_code == 404
+            return False
+
+        wait_until(is_gone, "the exclusive queue stays", 10)
+
+
+def test_users_vhosts_and_permissions_hold_on_all_nodes(site: ClusterSite) -> None:
+    """What is changed over one node's HTTP API is asked for at another node's AMQP door."""
+    a, b, c = site.members
+    site.api("PUT", "vhosts/shop", {}, at=a)
+    site.api("PUT", "users/anna", {"password": "secret-of-anna", "tags": ""}, at=b)
+    site.api("PUT", "permissions/shop/anna", {"configure": "^mine", "write": ".*", "read": ".*"}, at=c)
+    uri = a.amqp_uri.replace("guest:guest", "anna:secret-of-anna").replace("%2F", "shop")
+    with pika.BlockingConnection(pika.URLParameters(uri)) as connection:
+        connection.channel().queue_declare("mine", durable=True)
+        with pytest.raises(ChannelClosedByBroker) as refused:
+            connection.channel().queue_declare("yours", durable=True)
+        assert refused.value.reply_code == 403
+    site.api("DELETE", "vhosts/shop", at=b)
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        pika.BlockingConnection(pika.URLParameters(uri)).close()
+
+
+def test_a_transient_queue_goes_with_its_node_and_a_durable_one_waits_for_it(tmp_path: Path) -> None:
+    """And the whole cluster, stopped and started again, has what is durable."""
+    if reason := cluster_site.available():
+        pytest.skip(reason)
+    with ClusterSite(tmp_path, nodes=2) as site:
+        a, b = site.members
+        with connect(b) as connection:
+            channel = connection.channel()
+            channel.queue_declare("durable", durable=True)
+            channel.queue_declare("transient")
+            channel.confirm_delivery()
+            channel.basic_publish("", "durable", b"kept", pika.BasicProperties(delivery_mode=2))
+        b.kill9()
+        with connect(a) as connection:
+
+            def is_gone() -> bool:
+                try:
+                    connection.channel().queue_declare("transient", passive=True)
+                except ChannelClosedByBroker as closed:
+                    return closed.reply_code == 404 and "no queue" in closed.reply_text
+                return False
+
+            wait_until(is_gone, "the transient queue stays", 20)
+            with pytest.raises(ChannelClosedByBroker) as down:
+                connection.channel().queue_declare("durable", passive=True)
+            assert "is down or inaccessible" in down.value.reply_text
+            site.start(b)
+
+            def is_back() -> bool:
+                try:
+                    asked = connection.channel().queue_declare("durable", passive=True)
+                except ChannelClosedByBroker:
+                    return False
+                return asked.method.message_count == 1
+
+            wait_until(is_back, "the durable queue does not come back", 20)
+        a.stop()
+        b.stop()
+        site.start(b)
+        site.start(a)
+        with connect(a) as connection:
+            assert connection.channel().queue_declare("durable", passive=True).method.message_count == 1
+
+
+def test_who_does_not_belong_to_the_cluster_is_told_why(tmp_path: Path) -> None:
+    """A node with data of its own, and one of a name that is taken, do not start, and nothing of theirs is touched."""
+    if reason := cluster_site.available():
+        pytest.skip(reason)
+    with ClusterSite(tmp_path, nodes=1) as site:
+        alone = site.add()
+        of_cluster = {key: alone.process.config.pop(key) for key in list(alone.process.config) if "cluster" in key}
+        alone.launch()
+        alone.wait_ready()
+        with connect(alone) as connection:
+            connection.channel().queue_declare("own", durable=True)
+        alone.stop()
+        alone.process.config.update(of_cluster)
+        with pytest.raises(NotReady, match="has definitions of its own"):
+            site.start(alone)
+        namesake = site.add()
+        namesake.process.config["nodename"] = site.members[0].node
+        with pytest.raises(NotReady, match=r"another node .* runs|has another node"):
+            site.start(namesake)
+        for key in of_cluster:
+            del alone.process.config[key]
+        alone.launch()
+        alone.wait_ready()
+        with connect(alone) as connection:
+            connection.channel().queue_declare("own", passive=True)
+
+
+def test_a_node_that_loses_its_lease_serves_nobody_and_comes_back_by_itself(site: ClusterSite) -> None:
+    """It stands still for longer than its lease: its clients are gone, the others go on, and then it is one of them."""
+    a, b, _ = site.members
+    with connect(a) as connection:
+        with site.paused(a):
+            wait_until(
+                lambda: a.node not in {row["name"] for row in site.api("GET", "nodes", at=b) if row["running"]},
+                "the others do not notice",
+                20,
+            )
+            with connect(b) as other:
+                other.channel().queue_declare("meanwhile", durable=True)
+
+        def is_back() -> bool:
+            try:
+                with connect(a) as again:
+                    again.channel().queue_declare("meanwhile", passive=True)
+            except (pika.exceptions.AMQPError, OSError):
+                return False
+            return True
+
+        wait_until(is_back, f"it does not come back: {a.log_tail()}", 30)
+        with pytest.raises(pika.exceptions.AMQPError):
+            connection.process_data_events(1)
+            connection.channel()

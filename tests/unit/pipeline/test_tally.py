@@ -1,0 +1,42 @@
+"""Counting by names, a batch of rows at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leveret.pipeline import inspect as module
+from leveret.pipeline.decode import MESSAGE, SETTLEMENT
+from leveret.pipeline.inspect import Tally
+
+names = st.sampled_from([b"", b"a", b"b", b"\xff"])
+rows = st.lists(st.tuples(names, names, st.sampled_from([MESSAGE, SETTLEMENT])), max_size=30)
+
+
+def batch_of(found: list[tuple[bytes, bytes, int]]) -> pa.RecordBatch:
+    exchanges, keys, kinds = zip(*found, strict=True) if found else ((), (), ())
+    columns = [pa.array(each, pa.binary()).dictionary_encode() for each in (exchanges, keys)]
+    columns.append(pa.array(kinds, pa.int8()))
+    return pa.RecordBatch.from_arrays(columns, names=["exchange", "routing_key", "kind"])
+
+
+@pytest.mark.parametrize("pairs_a_row", [0, 1000])
+@given(batches=st.lists(st.tuples(st.sampled_from("vw"), rows), max_size=6))
+def test_messages_are_counted_once_by_vhost_exchange_and_key(
+    pairs_a_row: int, batches: list[tuple[str, list[tuple[bytes, bytes, int]]]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_PAIRS_A_ROW", pairs_a_row)
+        tally = Tally()
+        for vhost, found in batches:
+            tally.count(vhost, batch_of(found))
+    expected = Counter(
+        (vhost, exchange, key) for vhost, found in batches for exchange, key, kind in found if kind == MESSAGE
+    )
+    counted = tally.rows()
+    assert {row[:3]: row[3] for row in counted} == expected
+    assert len(counted) == len(expected)
