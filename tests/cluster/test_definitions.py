@@ -57,7 +57,9 @@ def test_two_nodes_that_declare_the_same_otherwise_at_once_have_one_winner(site:
     for number in range(10):
         outcomes: dict[int, str] = {}
 
-        def declare(at: int, durable: bool, number: int = number, outcomes: dict[int, str] = outcomes) -> None:
+        def declare(
+            at: int, durable: bool, number: int = number, outcomes: dict[int, str] = outcomes
+        ) -> None:
             with connect(site.members[at]) as connection:
                 try:
                     connection.channel().queue_declare(f"race{number}", durable=durable)
@@ -175,7 +177,9 @@ def test_who_does_not_belong_to_the_cluster_is_told_why(tmp_path: Path) -> None:
         pytest.skip(reason)
     with ClusterSite(tmp_path, nodes=1) as site:
         alone = site.add()
-        of_cluster = {key: alone.process.config.pop(key) for key in list(alone.process.config) if "cluster" in key}
+        of_cluster = {
+            key: alone.process.config.pop(key) for key in list(alone.process.config) if "cluster" in key
+        }
         alone.launch()
         alone.wait_ready()
         with connect(alone) as connection:
@@ -202,7 +206,9 @@ def test_a_node_that_loses_its_lease_serves_nobody_and_comes_back_by_itself(site
     with connect(a) as connection:
         with site.paused(a):
             wait_until(
-                lambda: a.node not in {row["name"] for row in site.api("GET", "nodes", at=b) if row["running"]},
+                lambda: (
+                    a.node not in {row["name"] for row in site.api("GET", "nodes", at=b) if row["running"]}
+                ),
                 "the others do not notice",
                 20,
             )

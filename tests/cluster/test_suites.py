@@ -67,6 +67,8 @@ def test_a_case_leaves_the_transcript_that_rabbitmq_leaves(
 ) -> None:
     if reason := unavailable(kind):
         pytest.skip(reason)
+    if kind == RABBITMQ and not case.shown:
+        pytest.skip("RabbitMQ 3.10.8 does not do what its suite of 3.13 says")
     stage = house.stage(kind, case, tmp_path)
     failed = True
     try:

@@ -20,6 +20,8 @@ from leveret.config.kinds import Address
 from leveret.core.broker import Broker
 from leveret.model.definitions import Definitions, GlobalParameter, Put, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
+from leveret.pipeline.files import Place, matching
+from leveret.pipeline.look import look
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.origins import AnotherLog, Origins
 from leveret.pipeline.store import store_range
@@ -194,9 +196,13 @@ def test_disconnect_connect_and_the_death_of_the_transfer_process(node: FakeNode
     asyncio.run(scenario())
 
 
-def test_orphaned_data_is_what_is_not_this_nodes_to_recover(node: FakeNode) -> None:
+def test_orphaned_data_is_what_is_not_this_nodes_to_recover(tmp_path: Path, data_dir: Place) -> None:
+    settings = {
+        "standby.replication.operating_mode": "downstream",
+        "standby.replication.downstream.data_dir": str(data_dir),
+    }
+    node = FakeNode(tmp_path, StandbyUpstream(), load(None, settings))
     upstream = StandbyUpstream(["kept", "untagged"])
-    data_dir = node.data_dir / "standby"
     manifest = Manifest(data_dir)
     for vhost, log in upstream.logs.items():
         upstream.publish(vhost, "q", [stored_message(b"x")] * 5)
@@ -208,14 +214,26 @@ def test_orphaned_data_is_what_is_not_this_nodes_to_recover(node: FakeNode) -> N
     async def scenario() -> None:
         standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
         assert await standby.archive.list_vhosts_available() == ["kept", "untagged"]
+        sizes = {row["vhost"]: row["bytes"] for row in await standby.archive.disk_usage()}
+        assert [row["messages"] for row in await standby.archive.metrics()] == [5, 5]
         [deleted] = await standby.delete_orphaned_data()
-        assert (deleted["vhost"], deleted["bytes"] > 0) == ("untagged", True)
+        assert (deleted["vhost"], deleted["bytes"]) == ("untagged", sizes["untagged"])
         assert await standby.archive.list_vhosts_available() == ["kept"]
         assert await standby.delete_orphaned_data() == []
+        await standby.keep_former_archive()
+        assert await standby.archive.list_vhosts_available() == []
+        [former] = matching(data_dir, "former/*")
+        assert [row["vhost"] for row in look(former)["vhosts"]] == ["kept"]
+        again = store_range(data_dir, "kept", upstream.logs["kept"].read(0, 1 << 20))
+        assert again is not None
+        Manifest(data_dir).append([again])
         Origins(data_dir).check("kept", 5, has_data=True)
         with suppress(AnotherLog):
             Origins(data_dir).check("kept", 6, has_data=True)
         assert [row["vhost"] for row in await standby.delete_orphaned_data()] == ["kept"]
+        await standby.delete_all_data()
+        assert matching(data_dir, "data/*/*") == []
+        assert await standby.archive.disk_usage() == []
 
     asyncio.run(scenario())
 

@@ -6,33 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from leveret.config.collect import by_name
-from leveret.config.kinds import NONE, Bytes, Choice, Duration, Flag, OptionalDuration, Regex
+from leveret.config.kinds import Bytes, Choice, Duration, Flag, OptionalDuration, Regex
 from leveret.config.settings import branch, family, setting
 from leveret.config.tls import TlsOptions
+from leveret.config.uris import ArchivePlace
 from leveret.model.definitions import LOCAL_KINDS
-from leveret.model.store_uri import SCHEMES, local_path
 
 _MODES: Final = Choice(("upstream", "downstream"))
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivePlace:
-    """Where an archive is: a path on this machine, or a URI in an object store; None for the node's choice."""
-
-    allowed: str = (
-        f"an absolute path, a URI (file, {', '.join(SCHEMES)}; credentials belong elsewhere), or none"
-    )
-
-    def parse(self, text: str) -> str | None:
-        """The path or URI; None for `none`."""
-        if text == NONE:
-            return None
-        local = local_path(text)
-        return text.rstrip("/") if local is None else str(local)
-
-    def show(self, value: str | None) -> str:
-        """The path or URI, or `none`."""
-        return NONE if value is None else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, cast
 from leveret.config.foreign import foreign_advice, is_foreign_key
 from leveret.config.kinds import NONE, Kind, OptionalText, Text
 from leveret.config.syntax import Given
-from leveret.config.uris import Endpoints
+from leveret.config.uris import ArchivePlace, Endpoints
 from leveret.model.errors import ConfigError
 
 _METADATA: Final = "leveret.setting"
@@ -65,7 +65,7 @@ class Setting:
 
     def hides(self, text: str) -> bool:
         """Whether this text is not shown: of a secret any, of URLs those with a password in them."""
-        return self.is_secret or (isinstance(self.kind, Endpoints) and self.kind.hides(text))
+        return self.is_secret or (isinstance(self.kind, Endpoints | ArchivePlace) and self.kind.hides(text))
 
     @property
     def allowed(self) -> str:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from leveret.config.kinds import NONE, Integer
+from leveret.model.store_uri import SCHEMES, has_credentials, local_path
 
 REPLICATION_PORT: Final = 5679
 CLUSTER_PORT: Final = 25672
@@ -119,6 +120,30 @@ class Endpoints:
     def hides(self, text: str) -> bool:
         """Whether a text, which need not be an allowed one, may have a password in it."""
         return "@" in text
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivePlace:
+    """Where an archive is: a path on this machine, or a URI in an object store; None for the node's choice."""
+
+    allowed: str = (
+        f"an absolute path, a URI (file, {', '.join(SCHEMES)}; credentials belong elsewhere), or none"
+    )
+
+    def parse(self, text: str) -> str | None:
+        """The path or URI; None for `none`."""
+        if text == NONE:
+            return None
+        local = local_path(text)
+        return text.rstrip("/") if local is None else str(local)
+
+    def show(self, value: str | None) -> str:
+        """The path or URI, or `none`."""
+        return NONE if value is None else value
+
+    def hides(self, text: str) -> bool:
+        """Whether a text, which need not be an allowed one, may have a password in it."""
+        return has_credentials(text)
 
 
 def _endpoint(text: str) -> Endpoint:

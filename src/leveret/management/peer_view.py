@@ -88,18 +88,17 @@ def consumer_json(node: ManagedNode, consumer: Consumer) -> Json:
     """A consumer of AMQP 0-9-1."""
     vhost, name = consumer.queue.key
     is_active = consumer.queue.consumers.is_active(consumer)
+    client = consumer.client if isinstance(consumer, RelayConsumer) else None
     return {
         "queue": {"name": name, "vhost": vhost},
-        "consumer_tag": consumer.tag.decode("utf-8", "replace"),
+        "consumer_tag": consumer.tag.decode("utf-8", "replace") if client is None else client.tag,
         "exclusive": consumer.exclusive,
         "ack_required": not consumer.no_ack,
         "prefetch_count": consumer.prefetch,
         "active": is_active,
         "activity_status": _activity(consumer.queue, is_active),
         "arguments": consumer.arguments,
-        "channel_details": _relayed(consumer.client)
-        if isinstance(consumer, RelayConsumer) and consumer.client is not None
-        else channel_details(node, consumer.channel),
+        "channel_details": channel_details(node, consumer.channel) if client is None else _relayed(client),
     }
 
 

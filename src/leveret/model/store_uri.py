@@ -33,8 +33,15 @@ def local_path(place: str) -> Path | None:
             f"'{place}' is in no store that an archive can be kept in: file and {', '.join(SCHEMES)} are, since "
             "they can create an object only if there is none of its name"
         )
-    if parts.scheme not in ("abfs", "abfss") and "@" in parts.netloc:
+    if has_credentials(place):
         raise ValueError("a URI with credentials is refused, they belong in the environment")
     if not parts.netloc:
         raise ValueError(f"'{place}' names no bucket or container")
     return None
+
+
+def has_credentials(place: str) -> bool:
+    """Whether a text, whatever it is, looks like a URI with a user or a password; Azure has containers there."""
+    before, at, _ = place.partition("@")
+    scheme, colon, name = before.partition("://")
+    return bool(at and colon) and (scheme not in ("abfs", "abfss") or ":" in name)

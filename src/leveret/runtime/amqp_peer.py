@@ -5,7 +5,7 @@ session and its output comes back. A socket is left unread while one of these ho
 peer sends never costs more memory than it should:
 
 - what was read fills a turn: others are served first;
-- the disk has fallen behind;
+- it publishes, and the disk, or another node, has fallen behind;
 - the session stalls: an alarm blocks publishers, or its output has to go first;
 - the peer does not take what it was sent.
 """
@@ -61,6 +61,7 @@ class AmqpPeer(asyncio.Protocol):
         self._has_read_last = False
         self._turn_is_over = False
         self._waits_for_disk = False
+        self._published = 0
         self._unsent_bytes = 0
         self._took_at_ms = 0
 
@@ -236,7 +237,9 @@ class AmqpPeer(asyncio.Protocol):
         if session.state is State.CLOSED:
             self.end_after_flush()
             return
-        if not self._waits_for_disk and self._engine.is_overloaded():
+        # Who only consumes is read from: a queue that another node leads may be gone for long.
+        published, self._published = self._published, session.publisher.taken
+        if session.publisher.taken != published and not self._waits_for_disk and self._engine.is_overloaded():
             self._waits_for_disk = True
             self._engine.when_relieved(self._disk_has_caught_up)
         self._pace()

@@ -97,6 +97,7 @@ class Node:
         self.coordinator: Coordinator | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._shown: dict[str, Queue] = {}
+        self._not_collected: set[str] = set()
         self._tls: ssl.SSLContext | None = None
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.tree = tree or Tree(data_dir)
@@ -481,8 +482,15 @@ class Node:
         """Vhosts gain and lose their outgoing log with their tag."""
         vhosts = self.broker.definitions.by_kind["vhosts"]
         tagged = {name for (name,), vhost in vhosts.items() if STANDBY_TAG in getattr(vhost, "tags", ())}
+        if self.coordinator is not None:
+            # Each node would collect what it leads, and a downstream that asks one of them would miss the rest.
+            for name in tagged - self._not_collected:
+                logger.error("standby_not_collected vhost=%s reason=node_of_a_cluster", name)
+            self._not_collected, tagged = tagged, set()
         for name in tagged:
-            self.collector.open_tagged(name, [queue for queue in self.broker.led_queues() if queue.key[0] == name])
+            self.collector.open_tagged(
+                name, [queue for queue in self.broker.led_queues() if queue.key[0] == name]
+            )
         for name in set(self.collector.logs) - tagged:
             self.collector.close_vhost(name, delete=(name,) not in vhosts)
 

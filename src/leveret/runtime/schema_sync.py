@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from leveret.config import Config
 from leveret.core.access import SALT_BYTES, hash_password, is_allowed, permission_of
 from leveret.core.schema import SCHEMA_VHOST, UPSTREAM_PARAMETER, Locals, delta
 from leveret.core.schema_digests import Digests
@@ -175,6 +176,7 @@ class SchemaSync:
         """
         if mode not in tuple(Mode):
             raise InvalidCommand(f"operating mode '{mode}' is not one of {', '.join(Mode)}")
+        refuse_downstream(self._node.config, mode)
         async with self._lock:
             await self.stop()
             await self._decide(_Decided(self.enabled, Mode(mode)))
@@ -373,3 +375,13 @@ class SchemaSync:
         if upstream is None:
             return [], None
         return [str(endpoint) for endpoint in upstream.endpoints], upstream.username
+
+
+def refuse_downstream(config: Config, mode: str) -> None:
+    """A downstream is one node: those of a cluster would follow each for itself, and undo each other's changes.
+
+    Raises:
+        PreconditionFailed: this node is one of a cluster.
+    """
+    if mode == Mode.DOWNSTREAM and config.cluster.is_member:
+        raise PreconditionFailed("a node of a cluster cannot be a downstream: only a node alone can")

@@ -28,6 +28,7 @@ from leveret.core.broker import STANDBY_TAG
 from leveret.model.definitions import GlobalParameter, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
 from leveret.runtime.pipeline_process import Event, PipelineFailed, ask
+from leveret.runtime.schema_sync import refuse_downstream
 from leveret.runtime.standby_archive import StandbyArchive
 from leveret.runtime.standby_recovery import (
     EVERYTHING,
@@ -182,6 +183,7 @@ class StandbyDownstream:
         """
         if mode not in MODES:
             raise InvalidCommand(f"operating mode '{mode}' is none of {', '.join(MODES)}")
+        refuse_downstream(self._node.config, mode)
         async with self._changing("set the mode"):
             await self._transfer.stop()
             self._decided.operating_mode = mode

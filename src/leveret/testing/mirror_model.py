@@ -20,7 +20,16 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from leveret.core.cluster import Placement, Presence
-from leveret.core.mirror_policy import ALL, ALWAYS, AUTOMATIC, EXACTLY, MAJORITY, NODES, WHEN_SYNCED, MirrorPolicy
+from leveret.core.mirror_policy import (
+    ALL,
+    ALWAYS,
+    AUTOMATIC,
+    EXACTLY,
+    MAJORITY,
+    NODES,
+    WHEN_SYNCED,
+    MirrorPolicy,
+)
 from leveret.core.mirroring import confirms_needed
 from leveret.wire.chunk import encode_header
 
@@ -49,10 +58,16 @@ WRONG: Final = {
 
 
 _PATIENCE_MAX: Final = 60
+_KINDS: Final = ("crash", "start", "cut", "mend", "away", "back", "policy", "move", "stop", "lapse", "anew")
+_SLOW: Final = 0.06
 
 
 class Violation(AssertionError):
     """What must always hold does not."""
+
+
+class Stuck(Violation):
+    """What must come to be when all is well does not."""
 
 
 class Lost(Exception):  # noqa: N818 # it is an event of the model, not a fault
@@ -167,9 +182,9 @@ class Store:
 class Link:
     """From a mirror to a leader; what is under way is lost when it is cut."""
 
-    def __init__(self, mirror: str, leader: str) -> None:
+    def __init__(self, mirror: str, leader: str, speed: float) -> None:
         """It stands."""
-        self.mirror, self.leader = mirror, leader
+        self.mirror, self.leader, self.speed = mirror, leader, speed
         self.is_up = True
         self.to_leader: deque[tuple[Any, ...]] = deque()
         self.to_mirror: deque[tuple[Any, ...]] = deque()
@@ -218,6 +233,10 @@ class World:
         self.numbers = 0
         self.count = self.promotions = self.losses = self.steps = 0
         self.is_healing = False
+        # Each run has its own way: what hardly ever happens in one happens all the time in another.
+        self._disturbing = self.rng.choice((0.03, 0.08, 0.2))
+        self._using = self.rng.choice((0.05, 0.12, 0.3))
+        self._kinds = self.rng.choices(_KINDS, k=5) + list(_KINDS)
         self.nodes = {name: Node(self, name) for name in names}
         for node in self.nodes.values():
             node.start()
@@ -245,7 +264,7 @@ class World:
 
     # -- what may happen ----------------------------------------------------------------------
 
-    def run(self, steps: int) -> Report:
+    def run(self, steps: int, *, heals: bool = True) -> Report:
         """Let chance decide for so many steps, then let all heal.
 
         Raises:
@@ -253,14 +272,15 @@ class World:
         """
         for _ in range(steps):
             rng = self.rng
-            if rng.random() < 0.1:
+            if rng.random() < self._disturbing:
                 self._disturb()
-            elif rng.random() < 0.12:
+            elif rng.random() < self._using:
                 self._use()
             else:
                 self._go_on()
             self._look()
-        self._heal()
+        if heals:
+            self._heal()
         return Report(self.count, self.promotions, self.losses, self.steps)
 
     def _go_on(self) -> bool:
@@ -269,9 +289,9 @@ class World:
         for node in self.nodes.values():
             due += node.due()
         for link in self.links:
-            if link.is_up and link.to_leader:
+            if link.is_up and link.to_leader and self.happens(link.speed):
                 due.append(lambda link=link: self.nodes[link.leader].from_mirror(link))  # type: ignore[misc]
-            if link.is_up and link.to_mirror:
+            if link.is_up and link.to_mirror and self.happens(link.speed):
                 due.append(lambda link=link: self.nodes[link.mirror].from_leader(link))  # type: ignore[misc]
         for request in self.requests:
             if request.node not in self.away:
@@ -284,6 +304,14 @@ class World:
         self.steps += 1
         self.rng.choice(due)()
         return True
+
+    def happens(self, chance: float) -> bool:
+        """Whether something that is slow happens now."""
+        return chance == 1.0 or self.is_healing or self.rng.random() < chance
+
+    def speed(self) -> float:
+        """How likely something goes on when it is due; now and then hardly ever."""
+        return self.rng.choice((1.0, 1.0, 1.0, _SLOW))
 
     def _may_expire(self, name: str) -> bool:
         node = self.nodes[name]
@@ -345,7 +373,7 @@ class World:
         name = rng.choice(self.names)
         node = self.nodes[name]
         pair = frozenset(rng.sample(self.names, 2))
-        match rng.choice(("crash", "start", "cut", "mend", "away", "back", "policy", "move", "stop", "lapse", "anew")):
+        match rng.choice(self._kinds):
             case "crash" if node.is_up:
                 node.crash()
             case "start" if not node.is_up:
@@ -364,7 +392,8 @@ class World:
                 self.away.add(name)
             case "back":
                 self.away.discard(name)
-            case "lapse" if name in self.away and node.is_up and node.holds:
+            case "lapse" if node.is_up and node.holds:
+                self.away.add(name)
                 self.note(f"{name}: lease is over")
                 node.holds = False
             case "anew" if node.is_up and not node.holds:
@@ -392,6 +421,10 @@ class World:
     def violation(self, text: str) -> Violation:
         """With all that led to it."""
         return Violation(f"{text}\n" + "\n".join(self.trace))
+
+    def stuck(self, text: str) -> Stuck:
+        """The same of what must come to be."""
+        return Stuck(f"{text}\n" + "\n".join(self.trace))
 
     def confirms(self, node: str, record: Record) -> None:
         """A client is told."""
@@ -441,12 +474,12 @@ class World:
         placed = self.store.placement
         leader = self.nodes[placed.leader]
         if not leader.serves:
-            raise self.violation(f"{placed.leader} does not serve: {_shown(placed)}")
+            raise self.stuck(f"{placed.leader} does not serve: {_shown(placed)}")
         before = self.count
         leader.publish(settles=False)
         self._settle()
         if self.count == before:
-            raise self.violation(f"{placed.leader} does not confirm: {_shown(placed)} {leader.shown()}")
+            raise self.stuck(f"{placed.leader} does not confirm: {_shown(placed)} {leader.shown()}")
         placed = self.store.placement
         lacking = [name for name in placed.mirrors if name not in placed.synchronised]
         policy = self.store.policy
@@ -456,7 +489,7 @@ class World:
             NODES: len(policy.params) - 1 if isinstance(policy.params, tuple) else 0,
         }[policy.mode]
         if lacking or len(placed.mirrors) != wanted or placed.majority != (policy.confirm == MAJORITY):
-            raise self.violation(f"not synchronised: {_shown(placed)} {policy} {leader.shown()}")
+            raise self.stuck(f"not synchronised: {_shown(placed)} {policy} {leader.shown()}")
         self._agree(leader.log, placed)
 
     def _settle(self) -> None:
@@ -472,7 +505,7 @@ class World:
             if at_rest > _PATIENCE_MAX:
                 return
             self._look()
-        raise self.violation("it does not come to rest")
+        raise self.stuck("it does not come to rest")
 
     def _agree(self, log: Log, placed: Placement) -> None:
         for name in placed.synchronised:
@@ -496,10 +529,20 @@ def _shown(placed: Placement) -> str:
     )
 
 
-def run(seed: int, *, steps: int = 300, wrong: Iterable[str] = ()) -> Report:
+def run(seed: int, *, steps: int = 300, wrong: Iterable[str] = (), heals: bool = True) -> Report:
     """What becomes of a queue that is mirrored, if this seed decides.
 
     Raises:
-        Violation: an invariant does not hold.
+        Violation: an invariant does not hold; Stuck: at the end, when all `heals`.
     """
-    return World(seed, frozenset(wrong)).run(steps)
+    return World(seed, frozenset(wrong)).run(steps, heals=heals)
+
+
+def hunt(wrong: str, seeds: Iterable[int], *, steps: int = 300) -> tuple[int, Violation] | None:
+    """The first seed that shows what comes of an order that must not be, and what; None for none of these."""
+    for seed in seeds:
+        try:
+            run(seed, steps=steps, wrong=(wrong,), heals=False)
+        except Violation as found:
+            return seed, found
+    return None

@@ -212,6 +212,7 @@ class Node:
         self.on_disk: list[Callable[[], None]] = []
         self.tasks: list[tuple[Task, Callable[[], bool]]] = []
         self.leader = ""
+        self.hears, self.syncs = self.world.speed(), self.world.speed()
         self.link: Link | None = None
         self.is_accepting = self.is_busy = False
         self.serial = self.drop_to = self.again_at = 0
@@ -264,7 +265,11 @@ class Node:
         self.log.durable = self.log.end
         self._end()
         presence = self.world.store.alive.get(self.name)
-        if presence is not None and presence.incarnation == self.incarnation and self.name not in self.world.away:
+        if (
+            presence is not None
+            and presence.incarnation == self.incarnation
+            and self.name not in self.world.away
+        ):
             self.world.store.put(self.name, None)
 
     def _enter(self) -> Task:
@@ -274,7 +279,9 @@ class Node:
         presence = Presence(self.incarnation, self.name, "", 0, "")
         while True:
             yield lambda: self.name not in store.alive and self.name not in world.away
-            revision = yield from self._transact(lambda store: self.name not in store.alive, self.name, presence)
+            revision = yield from self._transact(
+                lambda store: self.name not in store.alive, self.name, presence
+            )
             if revision is not None:
                 break
         yield lambda: self.name not in world.away
@@ -300,9 +307,10 @@ class Node:
             return []
         world = self.world
         found: list[Callable[[], None]] = []
-        if self.on_disk or self.log.durable < self.log.end:
+        if (self.on_disk or self.log.durable < self.log.end) and world.happens(self.syncs):
             found.append(self.sync)
-        if self.is_open and self.holds and self.name not in world.away and self.cursor < len(world.store.events):
+        can_hear = self.is_open and self.holds and self.name not in world.away
+        if can_hear and self.cursor < len(world.store.events) and world.happens(self.hears):
             found += [self._hear] * 2
         for task, is_ready in self.tasks:
             if is_ready():
@@ -412,7 +420,9 @@ class Node:
 
     def _write_records(self) -> Task:
         self.is_due = False
-        if self.is_moving or (self.unseen and not self.world.is_wrong("a record that is not seen does not matter")):
+        if self.is_moving or (
+            self.unseen and not self.world.is_wrong("a record that is not seen does not matter")
+        ):
             return
         self.in_flight = True
         before, around = self.placement, self._around()
@@ -475,7 +485,9 @@ class Node:
     def _prepared(self, before: Placement, wanted: Placement) -> Placement:
         world = self.world
         found = step(before, wanted, self.fulfilled)
-        if world.is_wrong("a majority shrinks at once") and set(wanted.synchronised) < set(before.synchronised):
+        if world.is_wrong("a majority shrinks at once") and set(wanted.synchronised) < set(
+            before.synchronised
+        ):
             found = found._replace(placement=_replaced(wanted, majority=before.majority), is_open=False)
         if world.is_wrong("recorded before promises wait"):
             found = found._replace(
@@ -544,7 +556,9 @@ class Node:
             if is_ready and self.placement == placed and to in around.alive:
                 after = handed_over(placed, to, complete, around)
                 if world.is_wrong("hands over to all"):
-                    after = _replaced(after, synchronised=tuple(n for n in after.mirrors if n in placed.synchronised))
+                    after = _replaced(
+                        after, synchronised=tuple(n for n in after.mirrors if n in placed.synchronised)
+                    )
                 revision = yield from self._transact(
                     lambda store: store.modified == modified, "placement", after
                 )
@@ -642,9 +656,7 @@ class Node:
         if not told[-1]:
             raise Failed
         yield from self._settle()
-        return frozenset(
-            name for name in recorded & self._ready() if self.acks.has(_Q, name) >= self.log.end
-        )
+        return frozenset(name for name in recorded & self._ready() if self.acks.has(_Q, name) >= self.log.end)
 
     # -- leading ------------------------------------------------------------------------------
 
@@ -669,7 +681,9 @@ class Node:
         world.numbers += 1
         record = Record(self.stamp, world.numbers, target)
         log.records.append(record)
-        world.note(f"{self.name} appends {record.number} at {log.end - 1}" + (f" settles {target}" if target else ""))
+        world.note(
+            f"{self.name} appends {record.number} at {log.end - 1}" + (f" settles {target}" if target else "")
+        )
         self._promise(record)
         for stream in self.streams.values():
             if stream.is_live:
@@ -725,9 +739,15 @@ class Node:
     def _tell_again(self, name: str) -> None:
         """What a mirror has is of interest once it has followed the record by which it is one."""
         stream = self.streams.get(name)
-        for link in [stream.link] if stream is not None else [
-            each for each in self.world.links if (each.leader, each.mirror) == (self.name, name) and each.is_up
-        ]:
+        for link in (
+            [stream.link]
+            if stream is not None
+            else [
+                each
+                for each in self.world.links
+                if (each.leader, each.mirror) == (self.name, name) and each.is_up
+            ]
+        ):
             link.to_mirror.append(("again", self.since.get(name, 0)))
 
     def _gone(self, stream: Stream) -> None:
@@ -747,7 +767,7 @@ class Node:
             if each.mirror == self.name and each.leader == self.leader:
                 each.cut()
         world.links = [each for each in world.links if each.is_up or each.to_leader]
-        self.link = Link(self.name, self.leader)
+        self.link = Link(self.name, self.leader, world.speed())
         world.links.append(self.link)
         self._tell()
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.config.kinds import Bytes, Limit, OptionalBytes, OptionalRatio, OptionalText
-from leveret.config.replication import ArchivePlace
+from leveret.config.uris import ArchivePlace
 
 
 @given(st.none() | st.integers(0, 10**17))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from leveret.model import definitions as d
 from leveret.runtime.outgoing_log import DOWNSTREAMS_MAX, OutgoingLog
+from leveret.storage.log_reader import Extent, uncache
 from tests.unit.runtime.site import POLICY, TAGGED, Site, scratch, until
 
 
@@ -81,6 +83,36 @@ def test_what_all_known_downstreams_have_is_dropped_where_the_operator_chose_tha
         first = log.first_offset
         collector.retain()
         assert log.first_offset == first, "whoever comes next may still want it"
+        await site.kill()
+
+    play(scenario)
+
+
+def test_memory_is_kept_for_what_a_downstream_is_still_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: set[tuple[int, int]] = set()
+
+    def note(extents: list[Extent]) -> None:
+        for fd, begin, size in extents:
+            file = os.fstat(fd)
+            assert begin + size <= file.st_size
+            freed.update((file.st_ino, at) for at in range(begin, begin + size))
+        uncache(extents)
+
+    async def scenario(directory: Path) -> None:
+        monkeypatch.setattr("leveret.runtime.outgoing.uncache", note)
+        site, log = await collecting(directory, 40)
+        await until(lambda: len(freed) == log.bytes)
+        told(site, "eu.2", 40)
+        before = log.bytes
+        for _ in range(10):
+            await site.publish(4)
+        await until(lambda: log.committed_offset == 80)
+        told(site, "eu.2", 60)
+        await until(lambda: len(freed) > before)
+        assert len(freed) <= log.bytes - log.log.bytes_from(60)
+        told(site, "eu.2", 80)
+        await until(lambda: len(freed) == log.bytes)
+        assert log.read(0, 1 << 20), "it can still be read, from the disk"
         await site.kill()
 
     play(scenario)

@@ -9,7 +9,7 @@ import pytest
 
 from leveret.core.stream import Batch, Stream
 from leveret.model import definitions as d
-from leveret.model.errors import LeveretError
+from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.runtime.recovery_ingest import RecoveryIngest
 from leveret.wire.chunk import Attribute, ChunkType, decode_trailer, split_entries
 from leveret.wire.record import content_header, decode_settlements, message_head
@@ -148,7 +148,7 @@ def test_entries_come_back_into_a_stream_once_and_as_they_were(restart: bool) ->
 
         def ingest() -> RecoveryIngest:
             node = site.node
-            return RecoveryIngest(node.broker, stream_of(site).key, node.engine, node.commits)
+            return RecoveryIngest(node.broker, ("v", "qs"), node.engine, node.commits)
 
         durable: list[int] = []
         ingest().append("recovery.1", [MessageRun.of(1, entries[:2])], lambda: durable.append(1))
@@ -183,6 +183,7 @@ def test_entries_come_back_into_a_stream_once_and_as_they_were(restart: bool) ->
 @pytest.mark.parametrize(
     ("message", "type_"),
     [(stored(RAW), "stream"), (message_head(b"e", b"k", content_header(b"\0\0", 5)) + b"plain", "classic")],
+    ids=["stream", "classic"],
 )
 def test_a_queue_that_the_schema_sync_did_not_bring_is_made_as_what_its_messages_say(
     message: bytes, type_: str

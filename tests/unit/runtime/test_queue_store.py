@@ -477,8 +477,8 @@ def test_other_peoples_messages_never_share_a_chunk_with_recovered_ones() -> Non
         site = Site(directory)
         await site.start()
         site.node.authority.internal["job"] = "secret"
+        held = site.node.broker.declare_queue(Definition(name="q", vhost="/"))
         queue = site.node.stream_door.recovery_queue("job", "/", "q")
-        held = site.node.broker.queues["/", "q"]
         held.gather(HEAD, [b"ordinary"])
         queue.append("plan", [MessageRun.of(1, [recovered(1)])], lambda: None)
         log: Log = site.node._queues.log(held)

@@ -371,3 +371,25 @@ def test_a_copy_of_a_log_is_the_same_log(tmp_path: Path) -> None:
     log.sync()
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     assert recovered(tmp_path / "b")[1] == contents(log)
+
+
+def test_extents_are_where_the_chunks_between_two_offsets_stand(tmp_path: Path) -> None:
+    log = make(tmp_path).open()
+    for size in (90, 90, 120, 90, 90, 40):
+        append(log, size, 2)
+    for first in range(log.next_offset):
+        for end in range(first + 1, log.next_offset + 1):
+            octets = 0
+            for extent in log.extents(first, end):
+                octets += extent.size
+                assert extent.begin + extent.size <= os.fstat(extent.fd).st_size
+                log_reader.uncache([extent])
+                with pytest.raises(OSError, match="Bad file descriptor"):
+                    os.fstat(extent.fd)
+            # About: the index that tells where chunks stand has steps.
+            assert octets <= log.size_bytes - log.bytes_from(end)
+    whole = log.extents(0, log.next_offset)
+    assert [extent.begin for extent in whole] == [0] * len(segments(tmp_path))
+    log_reader.uncache(whole)
+    assert log.extents(log.next_offset, log.next_offset + 5) == []
+    assert len(contents(log)) == 6

@@ -26,10 +26,11 @@ from leveret.core.remote_queue import RemoteQueue
 from leveret.model import definitions as d
 from leveret.model.errors import NotFound, Refusal
 from leveret.runtime.cluster.door import Caller, ClusterDoor, Credentials, Handler
+from leveret.runtime.cluster.hands import QueueKey
 from leveret.runtime.cluster.keeping import Keeping
 from leveret.runtime.cluster.links import MemberLinks
 from leveret.runtime.cluster.member import ClusterMember
-from leveret.runtime.cluster.placing import Placing, QueueKey
+from leveret.runtime.cluster.placing import Placing
 from leveret.runtime.cluster.queues import ClusterQueues
 from leveret.runtime.cluster.relays import Relays
 from leveret.runtime.cluster.sharing import Sharing
@@ -208,9 +209,8 @@ class Coordinator:
         self.links.know(self.member.state.alive)
         await self.door.start()
         await self.member.serve(self.links, str(self.door.uri))
+        await self.placing.begin()
         self._tasks += [self._spawn(self.placing.run()), self._spawn(self._tick())]
-        for key in self.member.state.placements:
-            self.placing.changed(key)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Work that lasts as long as the node: without it the node is none."""
@@ -363,7 +363,13 @@ class Coordinator:
         ]
         if names:
             has_all = part()
-            self.sources.when_acked(names, lambda: has_all(True))
+
+            def told() -> None:
+                # The disk's part asked for the lease when the disk was done; mirrors may be done long after that.
+                if self.member.store.holds_lease_now():
+                    has_all(True)
+
+            self.sources.when_acked(names, told)
 
     def is_overloaded(self) -> bool:
         """See engine.Beyond."""

@@ -15,7 +15,8 @@ from leveret.core.queue import Queue
 from leveret.core.remote_queue import RemoteQueue
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
-from leveret.runtime.cluster.placing import QueueKey, log_of
+from leveret.runtime.cluster.hands import QueueKey
+from leveret.runtime.cluster.placing import log_of
 from leveret.runtime.cluster.queues import ClusterQueues
 from leveret.runtime.cluster.relays import Relays
 from leveret.runtime.commit import GroupCommit

@@ -16,7 +16,8 @@ from leveret.core.remote_queue import RemoteQueue
 from leveret.core.validation import CLASSIC, QUORUM, STREAM, queue_type
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed
 from leveret.runtime.cluster.coordinator import Coordinator
-from leveret.runtime.cluster.placing import QueueKey, log_of
+from leveret.runtime.cluster.hands import QueueKey
+from leveret.runtime.cluster.placing import log_of
 from leveret.runtime.mirroring.led_log import State
 
 _NOT_MIRRORED: Final = "not_mirrored"

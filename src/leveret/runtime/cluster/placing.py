@@ -21,7 +21,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from leveret.config.cluster import Cluster
 from leveret.core.broker import Broker
@@ -46,12 +46,11 @@ from leveret.core.placing import (
 from leveret.core.validation import CLASSIC, queue_type
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
+from leveret.runtime.cluster.hands import Hands, QueueKey
 from leveret.runtime.cluster.store import ClusterStore
 from leveret.runtime.log_home import directory_of
 
 logger = logging.getLogger(__name__)
-
-QueueKey = tuple[str, str]
 
 _AT_ONCE: Final = 40
 """Queues whose records one transaction writes."""
@@ -73,47 +72,6 @@ class Write(NamedTuple):
     before: Placement
     after: Placement
     absent: tuple[str, ...] = ()
-
-
-class Hands(Protocol):
-    """Who does at this node what the records say."""
-
-    def ready(self, key: QueueKey) -> frozenset[str]:
-        """Mirrors of a queue that is led here which have all of it, and are told of each change."""
-
-    async def follow(self, key: QueueKey, placement: Placement | None) -> None:
-        """Lead, mirror or stand in for the queue, as the record says; None: it is gone."""
-
-    def lead_by(
-        self, key: QueueKey, policy: MirrorPolicy, waits: Waits, then: Callable[[], None] | None = None
-    ) -> None:
-        """A queue that is led here has this policy, and its confirms wait for these mirrors from now on.
-
-        `then` is called when they have all that may have been confirmed before, unless this is called again first.
-        """
-
-    async def end_of(self, node: str, placement: Placement) -> tuple[int, int]:
-        """Epoch of the last chunk that a node has of a queue's log, and the offset behind it; (0, 0) for nothing.
-
-        Raises:
-            LeveretError: it does not say.
-        """
-
-    def leader_is(self, key: QueueKey, *, alive: bool) -> None:
-        """The node that leads the queue by its record runs, or it does not and there is no other."""
-
-    async def give_to(self, key: QueueKey, node: str, recorded: frozenset[str]) -> frozenset[str]:
-        """Serve the queue no more, and return when the node has all of it, and those recorded all that was confirmed.
-
-        Returns:
-            Which of the recorded have all of it.
-
-        Raises:
-            LeveretError: it does not come to have it.
-        """
-
-    def take_back(self, key: QueueKey) -> None:
-        """Serve it again: the record could not be changed."""
 
 
 class Placing:
@@ -261,6 +219,12 @@ class Placing:
                 await asyncio.sleep(_RETRY_S)
                 self._wake.set()
 
+    async def begin(self) -> None:
+        """Do what the records say: before clients are let in, for what is led here must wait for its mirrors."""
+        for key in self._state.placements:
+            self.changed(key)
+        await self._follow_records()
+
     async def _follow_records(self) -> None:
         while self._changed:
             key = next(iter(self._changed))
@@ -269,6 +233,8 @@ class Placing:
             self._in_flight.add(key)
             try:
                 await self._hands.follow(key, placed.placement if placed is not None else None)
+            except LeveretError as error:
+                self._retry(key, error)
             finally:
                 self._in_flight.discard(key)
                 # What confirms have waited for is another now, even if it is the same again later.
@@ -315,7 +281,7 @@ class Placing:
     def _retry(self, key: QueueKey, error: LeveretError) -> None:
         """Other queues need not wait for one that cannot be placed now."""
         logger.warning("queue_not_placed vhost=%s queue=%s error=%s action=retry", *key, error)
-        asyncio.get_running_loop().call_later(_RETRY_S, self.due, [key])
+        asyncio.get_running_loop().call_later(_RETRY_S, self.changed, key)
 
     def _look_at(
         self,
@@ -437,7 +403,10 @@ class Placing:
             self._unseen[key] = revision
 
     async def move(self, key: QueueKey, to: str, *, loses: bool = False) -> bool:
-        """Have another node lead a queue that is led here, if it has all of it, or it `loses` the rest; whether it does.
+        """Have another node lead a queue that is led here: one that has all of it, or that `loses` the rest.
+
+        Returns:
+            Whether it does.
 
         Raises:
             LeveretError: it does not come to have it.

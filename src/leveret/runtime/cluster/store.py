@@ -156,6 +156,8 @@ class ClusterStore:
             else:
                 await asyncio.sleep(RETRY_S)
         if self._following is None:
+            # Before it was announced others could take over what this node leads: what it knew then does not count.
+            await self._look_surely()
             self._following = asyncio.get_running_loop().create_task(self._follow())
 
     async def stop(self) -> None:
@@ -287,6 +289,17 @@ class ClusterStore:
             if self._expected <= self.revision:
                 self._moved_at_s = self._clock_s()
             self._expected = revision
+
+    async def _look_surely(self) -> None:
+        while True:
+            self._held()
+            try:
+                await self._look()
+            except EtcdAway as error:
+                self._note(str(error))
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
 
     async def _look(self) -> None:
         """Read everything, and tell what is not known yet."""

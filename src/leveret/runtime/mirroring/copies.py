@@ -263,7 +263,8 @@ class MirrorCopies:
             return wire.Copy(copy.serial, Held(name, 0, 0, b""), None)
         piece = copy.piece()
         head = piece.held(name) if piece is not None else None
-        return wire.Copy(copy.serial, self._applier.held(name, log), head)
+        held = self._applier.held(name, log)
+        return wire.Copy(copy.serial, Held(name, copy.first_offset, held.next_offset, held.last), head)
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
         """See copy_link.Copies."""

@@ -71,8 +71,8 @@ class MirrorCopy:
         return self._tree.logs.get(self.name)
 
     @property
-    def _top(self) -> int:
-        """Where the copy begins, with all that is to be taken in."""
+    def first_offset(self) -> int:
+        """Where the copy begins, with all that is taken in before anything that is received next is acked."""
         log = self.log
         return self._whole[-1].segment if self._whole else log.first_offset if log is not None else 0
 
@@ -81,7 +81,7 @@ class MirrorCopy:
         if not self._looked:
             self._looked = True
             if not self._whole:
-                self._piece = newest_piece(self._directory, self._top)
+                self._piece = newest_piece(self._directory, self.first_offset)
                 if self._piece is not None:
                     self._commits.appended(self._piece.log)
         return self._piece
@@ -97,14 +97,14 @@ class MirrorCopy:
             if piece is not None:
                 self._remove(piece)
             piece = self._piece = HeadPiece(self._directory, segment)
-        if piece is None or piece.segment != segment or chunk.header.next_offset > self._top:
+        if piece is None or piece.segment != segment or chunk.header.next_offset > self.first_offset:
             raise StorageError(
                 f"log {self.name}: chunk {chunk.header.chunk_id} of segment {segment} does not belong in front of "
-                f"offset {self._top}"
+                f"offset {self.first_offset}"
             )
         piece.append(chunk, octets)
         self._commits.appended(piece.log)
-        if piece.next_offset == self._top:
+        if piece.next_offset == self.first_offset:
             self._whole.append(piece)
             self._piece = None
             # Before the ack of the frame that brought it, which is promised next.

@@ -61,7 +61,7 @@ class Host(Protocol):
         """It has something to do."""
 
     def acked(self, stream: Stream, offset: int) -> None:
-        """The mirror has everything of it before an offset, or nothing for certain (0)."""
+        """The mirror has everything of it before an offset that is not settled, or nothing for certain (0)."""
 
     def told(self, stream: Stream, state: State) -> None:
         """It is in another state."""
@@ -271,7 +271,10 @@ class Stream:
             host.send(lacking.step(STEP_BYTES), {})
             return False
         final_bytes = self._final_bytes if self._is_paced else FINAL_BYTES
-        if lacking.bytes_left(exactly=True) <= final_bytes and not host.is_congested:
+        if host.is_congested:
+            # Whoever steps waits for the socket then.
+            return True
+        if lacking.bytes_left(exactly=True) <= final_bytes:
             while not lacking.is_nothing and not self.is_ended:
                 self._send_step(now_ms)
             if not self.is_ended:
@@ -331,7 +334,7 @@ class Stream:
         if log is not None:
             self.first = max(self.first, log.first_offset)
             self._top = max(self._top, log.first_offset)
-        if self.state is not State.LIVE:
+        if self.state is not State.LIVE and not self.is_ended:
             self._tell_if_joined()
 
     def _send_head(self, now_ms: Callable[[], int]) -> bool:
@@ -406,7 +409,7 @@ class Stream:
             self._tell_if_joined()
             return
         self.has = end
-        self._host.acked(self, end)
+        self._tell_has()
         if self.is_live and not self._is_joined and end >= self._joined_at:
             self._is_joined = True
             if self.has_head_to_send and self.lacks_head:
@@ -419,7 +422,12 @@ class Stream:
         log = self.log
         return log.first_offset if log is not None else 0
 
+    def _tell_has(self) -> None:
+        """For promises it counts only once it is whole: one that begins late does not have what was promised."""
+        self._host.acked(self, 0 if self.lacks_head else self.has)
+
     def _tell_if_joined(self) -> None:
+        self._tell_has()
         if not self.is_live or not self._is_joined:
             return
         if not self.lacks_head:

@@ -274,10 +274,15 @@ def _text(octets: bytes) -> str:
 
 
 class Publisher:
-    """One connection's publishes; owns the cache of shapes."""
+    """One connection's publishes; owns the cache of shapes.
+
+    Attributes:
+        taken: how many there were.
+    """
 
     def __init__(self, connection: ClientConnection) -> None:
         """No shapes yet."""
+        self.taken = 0
         self._connection = connection
         self._shapes: dict[bytes, Shape] = {}
         self._shapes_bytes = 0
@@ -369,6 +374,7 @@ class Publisher:
 
     def count(self, channel: Channel, count: int) -> None:
         """Messages came in on a channel."""
+        self.taken += count
         counters = self._connection.counters
         channel.counters.publish += count
         counters.publish += count

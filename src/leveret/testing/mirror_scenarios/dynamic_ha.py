@@ -365,6 +365,7 @@ CASES: Final = (
             rebalance_exactly,
         )
     ),
-    Case(promote_follower_after_standalone_restart, alone=True),
+    # 3.10.8 forgets the queue with the nodes.
+    Case(promote_follower_after_standalone_restart, alone=True, shown=False),
     Case(change_cluster, nodes=5),
 )

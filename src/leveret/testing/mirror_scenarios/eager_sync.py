@@ -13,6 +13,8 @@ from leveret.testing.mirror_scenarios.stage import Case, Stage
 
 QUEUE: Final = "ha.two.test"
 MESSAGES: Final = 1000
+LARGE: Final = 200
+LARGE_BYTES: Final = 1000
 SLOW_BYTES_S: Final = 2000
 """What a synchronisation may send a second where it is to be cancelled on its way."""
 
@@ -74,7 +76,7 @@ def eager_sync_cancel(stage: Stage) -> None:
     stage.cluster.act(QUEUE, "cancel_sync")
     stage.say("cancelled what was not begun")
     _at(stage, [a])
-    stage.publish(c, QUEUE, MESSAGES)
+    stage.publish(c, QUEUE, LARGE, size=LARGE_BYTES)
     _at(stage, [a, b])
     stage.placed(QUEUE, a, [b], [])
     stage.cluster.act(QUEUE, "sync")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from html import unescape
 from typing import Final
 
 import httpx
@@ -58,10 +59,11 @@ def declare_policy(stage: Stage) -> None:
 def declare_invalid_policy(stage: Stage) -> None:
     """A locator does not make a policy valid that is not."""
     definition = {LOCATOR: MIN_MASTERS, "ha-mode": "exactly", "ha-params": "2"}
+    # RabbitMQ writes its reason for a page of HTML.
     try:
         stage.cluster.set_policy("ha", ".*", definition)
     except httpx.HTTPStatusError as refused:
-        stage.say(f"{refused.response.status_code} {refused.response.json()['reason'].strip()!r}")
+        stage.say(f"{refused.response.status_code} {unescape(refused.response.json()['reason']).strip()!r}")
     else:
         stage.say("taken")
 

@@ -33,12 +33,14 @@ class Case:
         nodes: how many nodes it wants.
         alone: whether it leaves a cluster that no other case can use.
         config: lines of the configuration of its nodes, where these are not the usual ones.
+        shown: whether RabbitMQ 3.10.8 does what the suite of 3.13 says.
     """
 
     play: Callable[[Stage], None]
     nodes: int = 3
     alone: bool = False
     config: tuple[tuple[str, str], ...] = ()
+    shown: bool = True
 
     @property
     def name(self) -> str:
@@ -158,13 +160,20 @@ class Stage:
         self.say(f"{self.letter(node)} deletes {queue}{asked}: {answer}")
 
     def publish(
-        self, node: ClusterNode, queue: str, count: int, *, first: int = 0, priority: int | None = None
+        self,
+        node: ClusterNode,
+        queue: str,
+        count: int,
+        *,
+        first: int = 0,
+        priority: int | None = None,
+        size: int = 0,
     ) -> None:
-        """Publish numbered persistent messages, all of them confirmed at the end."""
+        """Publish numbered persistent messages, filled up to a size, all of them confirmed at the end."""
         properties = pika.BasicProperties(delivery_mode=2, priority=priority)
         with self.cluster.channel(node) as channel:
             for number in range(first, first + count):
-                channel.basic_publish("", queue, b"%d" % number, properties)
+                channel.basic_publish("", queue, (b"%d" % number).ljust(size), properties)
 
     def takes(self, node: ClusterNode, queue: str, *, delivered: Sequence[int] = ()) -> None:
         """Take all messages away, and say which came; of those that were delivered before, which were marked so.

@@ -12,9 +12,10 @@ TTL_MS: Final = 3000
 
 
 def _alone(stage: Stage) -> None:
-    """The mirror goes, with what it has."""
+    """The queue, if there is one, or the next has no mirror."""
     stage.mirror(f"^{QUEUE}$", "nodes", stage.nodes[:1])
-    stage.cluster.wait_placed(QUEUE, stage.nodes[0], mirrors=[])
+    if stage.cluster.queue(QUEUE) is not None:
+        stage.cluster.wait_placed(QUEUE, stage.nodes[0], mirrors=[])
 
 
 def _mirrored(stage: Stage) -> None:
@@ -41,7 +42,10 @@ def follower_synchronization(stage: Stage) -> None:
         stage.settled(channel)
         stage.say("the first is acked")
         stage.synchronised(QUEUE, 1)
+    stage.delete(a, QUEUE)
     _alone(stage)
+    stage.declare(a, QUEUE)
+    stage.publish(a, QUEUE, 1, first=1)
     _mirrored(stage)
     stage.publish(a, QUEUE, 1, first=2)
     stage.say("two messages, the first of them only at A")
@@ -70,11 +74,8 @@ def follower_synchronization_ttl(stage: Stage) -> None:
         "x_dead_letter_exchange": "",
         "x_dead_letter_routing_key": GRAVE,
     }
-    stage.declare(a, QUEUE, **arguments)
-    _mirrored(stage)
-    stage.synchronised(QUEUE, 1)
-
     _alone(stage)
+    stage.declare(a, QUEUE, **arguments)
     stage.publish(a, QUEUE, 2)
     _mirrored(stage)
     stage.say("two messages, both only at A")
@@ -82,7 +83,10 @@ def follower_synchronization_ttl(stage: Stage) -> None:
     _expired(stage, 2)
     stage.synchronised(QUEUE, 1)
 
+    # Another queue: a mirror of this one has been at B.
+    stage.delete(a, QUEUE)
     _alone(stage)
+    stage.declare(a, QUEUE, **arguments)
     stage.publish(a, QUEUE, 1, first=2)
     _mirrored(stage)
     stage.publish(a, QUEUE, 1, first=3)

@@ -44,10 +44,12 @@ class Site:
         options = {"listeners.tcp": "none", "stream.listeners.tcp": "none", "nodename": name}
         self.name = name
         self.node = Node(load(None, options), directory)
-        own = Credentials(SECRET, name.partition("@")[2], name, f"run-{name}")
+        short = name.partition("@")[2]
+        own = Credentials(SECRET, f"id-{short}", name, f"run-{short}")
+        self.incarnation = own.incarnation
         self.links = MemberLinks(SETTINGS, own, self._answer)
         self.relays = Relays(name, self.node, self.links.dial, own.incarnation)
-        self.door = ClusterDoor(SETTINGS, own, {"relay": self.relays.accept})
+        self.door = ClusterDoor(SETTINGS, own, {"member": self.links.accept, "relay": self.relays.accept})
         self.node.broker.make_queue = partial(self._make_queue, leaders)
         self.node.stores.relays = self.relays
         self.node.engine.beyond = self
@@ -67,7 +69,7 @@ class Site:
         await self.door.start()
 
     def presence(self) -> Presence:
-        return Presence(f"run-{self.name}", str(self.door.uri), "", 0, "")
+        return Presence(self.incarnation, str(self.door.uri), "", 0, "")
 
     async def stop(self) -> None:
         self.links.stop()
@@ -156,7 +158,7 @@ def test_what_is_published_and_consumed_at_another_node_is_on_the_leaders_disk_a
             queue = there.queue("q")
             await until(lambda: queue.message_count == 0)
             assert (queue.next_offset >= len(bodies), len(queue.consumers)) == (True, 0)
-            assert queue.sequences == {b"run-rabbit@here": len(bodies)}
+            assert queue.sequences == {b"run-here": len(bodies)}
             assert not list((here.node.data_dir / "queues").glob("*"))
 
     asyncio.run(play())

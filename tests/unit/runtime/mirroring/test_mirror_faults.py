@@ -50,7 +50,8 @@ def test_a_link_that_is_cut_at_any_octet_or_altered_loses_nothing(tmp_path: Path
         for _ in range(12):
             direction = dice.choices(list(Direction), [1, 4])[0]
             octets = dice.randint(1, 400 if direction is Direction.FORTH else 25_000)
-            if dice.random() < 0.3:
+            if direction is Direction.BACK and dice.random() < 0.4:
+                # Frames have checks; what a mirror says is as safe as TCP and TLS make it.
                 proxy.flip(octets, direction, dice.randint(0, 7))
             else:
                 proxy.cut_after(octets, direction, abruptly=dice.random() < 0.5)

@@ -143,7 +143,7 @@ def test_who_joins_an_empty_log_or_becomes_automatic_lacks_nothing(tmp_path: Pat
 def test_a_slow_mirror_is_gone_and_catches_up_from_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_link, "LIVE_BYTES_MAX", 400_000)
+    monkeypatch.setattr(source_link, "LIVE_BYTES_MAX", 2_000_000)
 
     async def scenario(proxy: LinkProxy) -> None:
         leader, mirror = Node(tmp_path / "leader"), Node(tmp_path / "mirror")
@@ -166,7 +166,10 @@ def test_a_slow_mirror_is_gone_and_catches_up_from_disk(
         # Taken out of the record, and then waited for no longer.
         leader.sources.wait_for(A)
         assert len(told) == leader.promised
-        leader.append(B)
+        for _ in range(30):
+            leader.append(A, 30_000, 4)
+            leader.append(B)
+        await asyncio.sleep(0)
         assert leader.state(A, "mirror") is State.SYNCHRONISING
         proxy.resume()
         await until(lambda: leader.is_live("mirror", A, B), "live again")

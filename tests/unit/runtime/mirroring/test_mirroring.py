@@ -11,6 +11,8 @@ import pytest
 
 from leveret.runtime.mirroring import copy_link, stream
 from leveret.runtime.mirroring.led_log import State
+from leveret.wire.chunk import ChunkType, encode_entry
+from leveret.wire.link import Copies, Type, pack
 from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair, until
 
 A, B = NAMES[:2]
@@ -83,7 +85,7 @@ def test_a_promise_waits_for_the_mirrors_it_is_to_wait_for(tmp_path: Path) -> No
     async def scenario() -> None:
         leader, mirror = await pair(tmp_path)
         told: list[str] = []
-        leader.lead(A, B)
+        leader.lead(A, B, automatic=True)
         leader.append(A)
         leader.sources.when_acked([A, B], lambda: told.append("nobody"))
         assert told == ["nobody"]
@@ -127,5 +129,73 @@ def test_by_hand_a_new_mirror_gets_what_is_new_until_it_is_asked_to_synchronise(
             State.LIVE,
         ]
         assert not list((tmp_path / "mirror/.mirroring").rglob("*.segment"))
+
+    asyncio.run(scenario())
+
+
+def test_a_mirror_that_lost_its_disk_counts_for_nothing_until_it_is_whole_again(tmp_path: Path) -> None:
+    """It acked what is promised, and is recorded; it comes back under its name with nothing."""
+
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        told: list[int] = []
+        leader.lead(A)
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: leader.is_live("mirror", A), "live")
+        leader.sources.wait_for(A, frozenset({"mirror", "other"}))
+        leader.append(A)
+        leader.promise(told, A)
+        leader.commits.begin()
+        await until(lambda: leader.is_live("mirror", A), "acked")
+        await mirror.stop()
+        again = Node(tmp_path / "empty", "mirror")
+        again.via = mirror.via
+
+        def on_state(name: str, node: str, state: State) -> None:
+            if state is State.JOINING:
+                leader.sources.wait_for(A, frozenset({"mirror"}))
+                assert told == []
+
+        leader.on_state = on_state
+        again.copies.mirror(A, "leader")
+        await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "back, with nothing")
+        leader.append(A)
+        await until(lambda: leader.sources.rows(A)[0]["lag_records"] == 0, "up to date with what is new")
+        assert told == []
+        leader.sources.synchronise(A)
+        await until(lambda: told == [0], "told")
+        assert leader.is_live("mirror", A)
+        await again.stop()
+        await leader.stop()
+        assert compared(leader, again).is_identical
+
+    asyncio.run(scenario())
+
+
+def test_what_waits_for_the_cut_is_not_sent_behind_a_new_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mirror tells anew what it has, in the turn in which something was appended."""
+    failed: list[Exception] = []
+    monkeypatch.setattr(copy_link.CopyLink, "_fail", lambda self, copy, error: failed.append(error))
+
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        leader.lead(A, automatic=True)
+        mirror.copies.mirror(A, "leader")
+        leader.append(A)
+        await until(lambda: leader.is_live("mirror", A), "live")
+        link = leader.sources._links["mirror"]
+        data = encode_entry(b"m")
+        # The end that it tells of lies before this one, whose frame is not cut.
+        told = mirror.copies.told(mirror.copies._copies[A])
+        leader.log(A).append(ChunkType.USER, 1, 1, data, 1)
+        link.received(Type.COPIES, memoryview(pack(Type.COPIES, Copies([told])))[5:])
+        leader.commits.begin()
+        await until(lambda: leader.is_live("mirror", A), "live again")
+        await mirror.stop()
+        await leader.stop()
+        assert compared(leader, mirror).is_identical
+        assert failed == []
 
     asyncio.run(scenario())

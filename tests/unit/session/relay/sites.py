@@ -37,6 +37,8 @@ class Link:
         self.to_asker += self.serving.take_output()
         there, self.to_leader = self.to_leader[:most], self.to_leader[len(self.to_leader[:most]) :]
         back, self.to_asker = self.to_asker[:most], self.to_asker[len(self.to_asker[:most]) :]
+        if self.serving.is_throttled:
+            self.serving.resume()
         if there:
             self.serving.receive(there, 0)
         if back:

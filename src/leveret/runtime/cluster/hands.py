@@ -1,0 +1,54 @@
+"""What placing has done at this node: keeping.Keeping does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from leveret.core.cluster import Placement
+from leveret.core.mirror_policy import MirrorPolicy
+from leveret.core.placing import Waits
+
+QueueKey = tuple[str, str]
+"""Vhost and name."""
+
+
+class Hands(Protocol):
+    """Who does at this node what the records say."""
+
+    def ready(self, key: QueueKey) -> frozenset[str]:
+        """Mirrors of a queue that is led here which have all of it, and are told of each change."""
+
+    async def follow(self, key: QueueKey, placement: Placement | None) -> None:
+        """Lead, mirror or stand in for the queue, as the record says; None: it is gone."""
+
+    def lead_by(
+        self, key: QueueKey, policy: MirrorPolicy, waits: Waits, then: Callable[[], None] | None = None
+    ) -> None:
+        """A queue that is led here has this policy, and its confirms wait for these mirrors from now on.
+
+        `then` is called when they have all that may have been confirmed before, unless this is called again first.
+        """
+
+    async def end_of(self, node: str, placement: Placement) -> tuple[int, int]:
+        """Epoch of the last chunk that a node has of a queue's log, and the offset behind it; (0, 0) for nothing.
+
+        Raises:
+            LeveretError: it does not say.
+        """
+
+    def leader_is(self, key: QueueKey, *, alive: bool) -> None:
+        """The node that leads the queue by its record runs, or it does not and there is no other."""
+
+    async def give_to(self, key: QueueKey, node: str, recorded: frozenset[str]) -> frozenset[str]:
+        """Serve the queue no more, and return when the node has all of it, and those recorded all that was confirmed.
+
+        Returns:
+            Which of the recorded have all of it.
+
+        Raises:
+            LeveretError: it does not come to have it.
+        """
+
+    def take_back(self, key: QueueKey) -> None:
+        """Serve it again: the record could not be changed."""
