@@ -8,54 +8,21 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from leveret.testing.applications import BATCH, HELD_MAX, Consumer, Publisher, now_ms
-from leveret.testing.books import Book, Books
+from leveret.testing.applications import Consumer, Publisher, TxConsumer
+from leveret.testing.books import Books
 from leveret.testing.cluster_site import SiteNode
-from leveret.testing.mirror_scenarios.clients import CANCEL_ON_FAIL_OVER
 from tests.e2e.site import ENDLESS, PATIENCE_S, Site
 
 Application = Publisher | Consumer
 
 
-class TxConsumer(Consumer):
-    """Settles in transactions: what was committed is settled at all synchronised mirrors, whoever leads.
-
-    A plain ack may be lost with a leader, as RabbitMQ's guide says: its answer comes from the node of the client. When
-    a queue fails over, what its old leader had delivered can not be settled any more; so it asks to be told, and ends.
-    Order is a matter of each publisher, so the messages of each are looked at by themselves.
-    """
+class CrewConsumer(TxConsumer):
+    """Several publish to a queue, and order is a matter of each; so the messages of each are looked at by themselves."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         """As Consumer."""
         super().__init__(*arguments, **named)
         self._last: dict[tuple[str, int], int] = defaultdict(lambda: -1)
-
-    def _begin(self, channel: Any) -> None:
-        channel.tx_select()
-        # At once, not when pika next tells of it: what is committed after it counts for nothing.
-        channel._impl.add_on_cancel_callback(lambda _: self._ending.set())
-        channel.basic_qos(prefetch_count=HELD_MAX + 2 * BATCH)
-        for queue in self._queues:
-            channel.basic_consume(
-                queue, self._on_message, consumer_tag=queue, arguments={CANCEL_ON_FAIL_OVER: True}
-            )
-
-    def _settle(
-        self, channel: Any, held: list[tuple[int, int]], tried: Book, acked: Book
-    ) -> list[tuple[int, int]]:
-        self._chance.shuffle(held)
-        keep = len(held) // 4
-        returned = len(held) // 30
-        for tag, _ in held[keep : keep + returned]:
-            channel.basic_nack(tag, requeue=True)
-        done = held[keep + returned :]
-        tried.write((number for _, number in done), now_ms())
-        for tag, _ in done:
-            channel.basic_ack(tag)
-        channel.tx_commit()
-        if not self._ending.is_set():
-            acked.write((number for _, number in done), now_ms())
-        return held[:keep]
 
     def _on_message(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
         number = int(properties.message_id)
@@ -73,7 +40,7 @@ class TxSite(Site):
         """See Site."""
         books: Books = self._new_books()
         seed = self._seed + len(self._books)
-        return TxConsumer(self._node.amqp_port, self._vhost, queues, books, seed, rate=rate)
+        return CrewConsumer(self._node.amqp_port, self._vhost, queues, books, seed, rate=rate)
 
 
 class Crew:

@@ -256,6 +256,7 @@ def _led_by(
 
 def led_when_started(placement: Placement, leader: str) -> Placement:
     """Of a queue whose leader is forgotten: a mirror that was stopped leads it once it runs again."""
+    copies = dict.fromkeys((*placement.mirrors, *placement.stopped))
     return msgspec.structs.replace(
         placement,
         leader=leader,
@@ -263,7 +264,7 @@ def led_when_started(placement: Placement, leader: str) -> Placement:
         term=placement.term + 1,
         mirrors=(),
         synchronised=(),
-        stopped=tuple(node for node in placement.stopped if node not in (leader, placement.leader)),
+        stopped=tuple(node for node in copies if node not in (leader, placement.leader)),
         majority=False,
     )
 

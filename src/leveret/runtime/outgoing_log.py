@@ -242,8 +242,8 @@ class OutgoingLog(CommittedLog):
         return min((each.offset for each in self.downstreams.values()), default=self.first_offset)
 
     def take_transferred(self) -> list[Extent]:
-        """What is not to be read soon, and was not returned before: all downstreams have it, or there is none."""
-        end = self.transferred_offset if self.downstreams else self.committed_offset
+        """What all known downstreams have since the last call: nobody will read it soon."""
+        end = self.transferred_offset
         if end <= self._cached_from:
             return []
         try:

@@ -22,6 +22,7 @@ from leveret.testing.books import Book, Books
 WINDOW: Final = 2000
 BATCH: Final = 100
 HELD_MAX: Final = 500
+CANCEL_ON_FAIL_OVER: Final = "x-cancel-on-ha-failover"
 _POLL_S: Final = 0.2
 _TURN_S: Final = 0.02
 
@@ -103,6 +104,11 @@ class Publisher:
     def stop(self) -> None:
         """From another thread: publish no more, and end when all is confirmed."""
         self._done = True
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to be published or confirmed; if not after `run`, the broker went away."""
+        return self._done and not self._open
 
     def _opened(self, channel: Any) -> None:
         self._channel = channel
@@ -242,6 +248,41 @@ class Consumer:
         # An ack has no reply of its own; this one's shows that the broker has read everything before it.
         channel.basic_qos(prefetch_count=HELD_MAX + 2 * BATCH)
         acked.write((number for _, number in done), now_ms())
+        return held[:keep]
+
+
+class TxConsumer(Consumer):
+    """Settles in transactions: what was committed is settled at all synchronised mirrors, whoever leads.
+
+    A plain ack may be lost with a leader, as RabbitMQ's guide says: its answer comes from the node of the client. When
+    a queue fails over, what its old leader had delivered can not be settled any more; so it asks to be told, and ends.
+    """
+
+    def _begin(self, channel: Any) -> None:
+        channel.tx_select()
+        # At once, not when pika next tells of it: what is committed after it counts for nothing.
+        channel._impl.add_on_cancel_callback(lambda _: self._ending.set())
+        channel.basic_qos(prefetch_count=HELD_MAX + 2 * BATCH)
+        for queue in self._queues:
+            channel.basic_consume(
+                queue, self._on_message, consumer_tag=queue, arguments={CANCEL_ON_FAIL_OVER: True}
+            )
+
+    def _settle(
+        self, channel: Any, held: list[tuple[int, int]], tried: Book, acked: Book
+    ) -> list[tuple[int, int]]:
+        self._chance.shuffle(held)
+        keep = len(held) // 4
+        returned = len(held) // 30
+        for tag, _ in held[keep : keep + returned]:
+            channel.basic_nack(tag, requeue=True)
+        done = held[keep + returned :]
+        tried.write((number for _, number in done), now_ms())
+        for tag, _ in done:
+            channel.basic_ack(tag)
+        channel.tx_commit()
+        if not self._ending.is_set():
+            acked.write((number for _, number in done), now_ms())
         return held[:keep]
 
 

@@ -24,7 +24,7 @@ from leveret.testing.mirror_cluster import ClusterNode, MirrorCluster, Placed
 from leveret.testing.ports import LOOPBACK, free_port
 from leveret.testing.rabbitmq import COOKIE, Epmd, RabbitNode
 
-CALL_TIMEOUT_S: Final = 20.0
+CALL_TIMEOUT_S: Final = 5.0
 _NONE: Final = "-"
 
 # A line for each queue: name, leader, mirrors, synchronised mirrors, state, messages, policy; then one that ends it.
@@ -147,9 +147,13 @@ class RabbitCluster(MirrorCluster):
         """Run Erlang in a node; its value must be text in base64, whose lines are returned."""
         argv = ["erl_call", "-address", f"{LOOPBACK}:{self._rabbit(asked).dist_port}", "-c", COOKIE, "-e"]
         env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self.home)}
-        done = subprocess.run(
-            argv, input=code, env=env, capture_output=True, text=True, timeout=CALL_TIMEOUT_S, check=False
-        )
+        try:
+            done = subprocess.run(
+                argv, input=code, env=env, capture_output=True, text=True, timeout=CALL_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            # A queue that synchronises answers nobody.
+            raise OSError(f"{asked.node}: no answer within {CALL_TIMEOUT_S:g} s") from None
         if done.returncode != 0 or not done.stdout.startswith("{ok,"):
             raise OSError(f"{asked.node}: {(done.stdout + done.stderr).strip()}")
         return _decoded(done.stdout)

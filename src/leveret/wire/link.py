@@ -24,7 +24,9 @@ are one frame, so a follower that has applied whole frames is at a prefix of the
     10 HEAD   u32 number | u64 segment | chunk    the next chunk of the segment in front of what the mirror has
 
 The last two are for mirrors only, which follow single logs: a link carries those that one node mirrors of another.
-There `position` is the link's own; a mirror acks it whatever the frame is for, so it is never 0.
+There `position` is the link's own; a mirror acks it whatever the frame is for, so it is never 0. All that is no frame
+is a struct in MessagePack there and ends in a u32 check, the CRC-32 of it with its type: what a mirror skips, or acks,
+for want of one bit would count as if it had it.
 
 `position` counts octets of changes since the leader began; it is 0 while the follower catches up, and instead of
 records there stand the octets that it still lacks. With flag 1 the changes are compressed (zstd).
@@ -37,7 +39,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from enum import IntEnum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import zstandard
@@ -49,7 +51,8 @@ from leveret.wire.chunk import Chunk, ChunkError, decode_chunk
 GREETING: Final = b"LEVERET\x01"
 LENGTH: Final = struct.Struct(">I")
 FRAME_HEAD: Final = struct.Struct(">QQqBI")
-_CHECK_AT: Final = FRAME_HEAD.size - 4
+_CHECK_BYTES: Final = 4
+_CHECK_AT: Final = FRAME_HEAD.size - _CHECK_BYTES
 MESSAGE_BYTES_MAX: Final = 1 << 30
 SMALL_BYTES_MAX: Final = 8192
 """A peer that has not proven the secret may send no more at once."""
@@ -61,6 +64,7 @@ _WHOLE: Final = struct.Struct(">BI")
 _FILE: Final = struct.Struct(">BH")
 
 Octets: TypeAlias = bytes | memoryview
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 class LinkError(PeerError):
@@ -156,6 +160,13 @@ class Mirroring(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
 
 
+class Acked(msgspec.Struct, frozen=True, array_like=True):
+    """ACK on a mirror's link: the position up to which all is on its disk, octets it was sent so far."""
+
+    position: int
+    octets: int
+
+
 class Names(msgspec.Struct, frozen=True, array_like=True):
     """Names of logs."""
 
@@ -213,6 +224,27 @@ def pack(kind: Type, struct_: msgspec.Struct) -> bytes:
 def pack_ack(position: int, octets: int) -> bytes:
     """ACK."""
     return message(Type.ACK, _ACK.pack(position, octets))
+
+
+def pack_checked(kind: Type, struct_: msgspec.Struct) -> bytes:
+    """One message of a mirror's link that is no frame, ready to be sent."""
+    octets = msgspec.msgpack.encode(struct_)
+    return message(kind, octets + crc32(octets, kind).to_bytes(_CHECK_BYTES, "big"))
+
+
+def decode_checked(kind: Type, payload: memoryview, struct_: type[_Struct]) -> _Struct:
+    """What it carries.
+
+    Raises:
+        LinkError: it is damaged, or something else.
+    """
+    octets = payload[:-_CHECK_BYTES]
+    if crc32(octets, kind) != int.from_bytes(payload[-_CHECK_BYTES:], "big"):
+        raise LinkError(f"the check of a message {kind.name} differs")
+    try:
+        return msgspec.msgpack.decode(octets, type=struct_)
+    except msgspec.DecodeError as error:
+        raise LinkError(f"{struct_.__name__} is malformed: {error}") from None
 
 
 def decode_ack(payload: Octets) -> tuple[int, int]:

@@ -267,6 +267,7 @@ def test_a_queue_is_handed_over_with_those_that_have_all_of_it() -> None:
 def test_a_mirror_that_was_stopped_leads_once_it_starts_and_nobody_is_its_mirror_before() -> None:
     after = led_when_started(placed("", "", "bc", majority=True), "c")
     assert (shown(after), after.term, after.incarnation, after.majority) == (("c", "", "", "b"), 4, "", False)
+    assert shown(led_when_started(placed("bcd", "b", "da"), "c")) == ("c", "", "", "bd")
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from leveret.model.errors import PeerError
 from leveret.wire.chunk import Chunk, ChunkType, decode_chunk, encode_entry, encode_header
 from leveret.wire.link import (
+    Acked,
     Change,
     Frame,
     Kind,
     LinkError,
+    Names,
     Type,
     decode_ack,
+    decode_checked,
     decode_frame,
     decode_u64,
     file_change,
@@ -22,6 +25,7 @@ from leveret.wire.link import (
     message,
     name_change,
     pack_ack,
+    pack_checked,
     pack_u64,
     whole_change,
 )
@@ -172,3 +176,19 @@ def test_numbers_come_back(position: int, octets: int) -> None:
         decode_ack(pack_u64(Type.STREAMING, position)[head:])
     with pytest.raises(LinkError):
         decode_u64(pack_ack(position, octets)[head:])
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**20), st.data())
+def test_no_flipped_bit_of_a_mirrors_message_passes(position: int, octets: int, data: st.DataObject) -> None:
+    packed = bytearray(pack_checked(Type.ACK, Acked(position, octets))[MESSAGE_HEAD_BYTES:])
+    assert decode_checked(Type.ACK, memoryview(packed), Acked) == Acked(position, octets)
+    with pytest.raises(LinkError):
+        decode_checked(Type.FAILED, memoryview(packed), Acked)
+    bit = data.draw(st.integers(0, 8 * len(packed) - 1))
+    packed[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(LinkError):
+        decode_checked(Type.ACK, memoryview(packed), Acked)
+    with pytest.raises(LinkError, match="check"):
+        decode_checked(Type.ACK, memoryview(b""), Acked)
+    with pytest.raises(LinkError, match="malformed"):
+        decode_checked(Type.ACK, memoryview(pack_checked(Type.ACK, Names(["q"]))[MESSAGE_HEAD_BYTES:]), Acked)

@@ -11,14 +11,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-import msgspec
-
 from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.mirroring.mirror_copy import MirrorCopy
 from leveret.runtime.replication.link_peer import LinkPeer
 from leveret.wire import link as wire
-from leveret.wire.link import Change, Kind, LinkError, Type, decode_frame, pack, pack_ack
+from leveret.wire.link import Change, Kind, LinkError, Type, decode_checked, decode_frame, pack_checked
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +127,7 @@ class CopyLink:
                     if self._loop.time() - self._heard_at_s > SILENCE_S:
                         peer.abort(LinkError(f"the leader has been silent for {SILENCE_S:.0f} s"))
                     else:
-                        peer.write(pack_ack(self._acked, peer.received_bytes))
+                        peer.write(pack_checked(Type.ACK, wire.Acked(self._acked, peer.received_bytes)))
         finally:
             peer.close()
             self._forget(peer)
@@ -185,7 +183,7 @@ class CopyLink:
                 except StorageError as error:
                     self._fail(copy, error)
         if told and self._peer is not None:
-            self._peer.write(pack(Type.COPIES, wire.Copies(told)))
+            self._peer.write(pack_checked(Type.COPIES, wire.Copies(told)))
 
     def tell(self, name: str) -> None:
         """Tell the leader what is here of a log, if there is a link; when there is one next, all is told."""
@@ -208,7 +206,7 @@ class CopyLink:
             retry.cancel()
         if copy is None or self._peer is None:
             return
-        self._peer.write(pack(Type.RELEASED, wire.Names([name])))
+        self._peer.write(pack_checked(Type.RELEASED, wire.Names([name])))
         if len(self._names) > 2 * len(self.copies) + _NAMES_MAX:
             # Their numbers never come back.
             self._names = {
@@ -223,7 +221,7 @@ class CopyLink:
         copy.is_accepting = False
         copy.error = str(error)
         if self._peer is not None:
-            self._peer.write(pack(Type.FAILED, wire.Failed(copy.name, str(error))))
+            self._peer.write(pack_checked(Type.FAILED, wire.Failed(copy.name, str(error))))
         delay_s = RETRY_S[min(copy.failures, len(RETRY_S) - 1)]
         copy.failures += 1
         if copy.name not in self._retries:
@@ -245,15 +243,15 @@ class CopyLink:
             case Type.FRAME:
                 self._take_frame(peer, payload)
             case Type.MIRRORING:
-                said = _decode(payload, wire.Mirroring)
+                said = decode_checked(kind, payload, wire.Mirroring)
                 copy = self.copies.get(said.path)
                 if copy is not None and copy.serial == said.serial:
                     copy.is_accepting, copy.epoch, copy.error = True, said.epoch, ""
                     self._failures = 0
             case Type.PROBE:
-                self._answer(peer, _decode(payload, wire.Probe))
+                self._answer(peer, decode_checked(kind, payload, wire.Probe))
             case Type.TELL_AGAIN:
-                for name in _decode(payload, wire.Names).paths:
+                for name in decode_checked(kind, payload, wire.Names).paths:
                     self.tell(name)
             case _:
                 raise LinkError(f"message {kind.name} is not due from a leader")
@@ -267,7 +265,7 @@ class CopyLink:
         except StorageError as error:
             self._fail(copy, error)
             return
-        peer.write(pack(Type.HEADERS, wire.Headers(probe.path, found)))
+        peer.write(pack_checked(Type.HEADERS, wire.Headers(probe.path, found)))
 
     def _take_frame(self, peer: LinkPeer, payload: memoryview) -> None:
         head, changes = decode_frame(payload, self._names)
@@ -294,7 +292,7 @@ class CopyLink:
         self._shared.drop_due()
         if peer is self._peer:
             self._acked = position
-            peer.write(pack_ack(position, peer.received_bytes))
+            peer.write(pack_checked(Type.ACK, wire.Acked(position, peer.received_bytes)))
 
     def row(self) -> dict[str, Any]:
         """How the link is."""
@@ -305,10 +303,3 @@ class CopyLink:
             "error": self.error,
             "received_bytes": peer.received_bytes if peer is not None else 0,
         }
-
-
-def _decode(payload: memoryview, struct: type[Any]) -> Any:
-    try:
-        return msgspec.msgpack.decode(payload, type=struct)
-    except msgspec.DecodeError as error:
-        raise LinkError(f"{struct.__name__} is malformed: {error}") from None

@@ -12,9 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Final, NamedTuple, Protocol, TypeVar
-
-import msgspec
+from typing import Final, NamedTuple, Protocol
 
 from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.mirroring.led_log import LedLog, State
@@ -22,7 +20,7 @@ from leveret.runtime.mirroring.stream import Stream
 from leveret.runtime.replication.link_peer import WRITE_BUFFER_BYTES, LinkPeer
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
-from leveret.wire.link import Frame, LinkError, Octets, Type, decode_ack, pack
+from leveret.wire.link import Frame, LinkError, Octets, Type, decode_checked, pack_checked
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +28,6 @@ LIVE_BYTES_MAX: Final = 64 * 1024 * 1024
 """With so much of what is live waiting for the socket, a mirror goes back to being sent it from disk."""
 BEAT_S: Final = 1.0
 SILENCE_S: Final = 15.0
-
-_Struct = TypeVar("_Struct", wire.Copies, wire.Names, wire.Headers, wire.Failed)
 
 
 class Leader(Protocol):
@@ -150,7 +146,7 @@ class SourceLink:
 
     def ask(self, probe: wire.Probe) -> None:
         """See stream.Host."""
-        self.peer.write(pack(Type.PROBE, probe))
+        self.peer.write(pack_checked(Type.PROBE, probe))
 
     def wake(self, stream: Stream) -> None:
         """See stream.Host."""
@@ -177,21 +173,21 @@ class SourceLink:
         self._heard_at_s = self._loop.time()
         match kind:
             case Type.ACK:
-                self._acked(decode_ack(payload)[0])
+                self._acked(decode_checked(kind, payload, wire.Acked).position)
             case Type.COPIES:
-                for copy in _decode(payload, wire.Copies).copies:
+                for copy in decode_checked(kind, payload, wire.Copies).copies:
                     self._take(copy)
             case Type.RELEASED:
-                for name in _decode(payload, wire.Names).paths:
+                for name in decode_checked(kind, payload, wire.Names).paths:
                     self.wanted.discard(name)
                     self.end(name)
             case Type.HEADERS:
-                found = _decode(payload, wire.Headers)
+                found = decode_checked(kind, payload, wire.Headers)
                 stream = self.streams.get(found.path)
                 if stream is not None:
                     stream.probed(found)
             case Type.FAILED:
-                failed = _decode(payload, wire.Failed)
+                failed = decode_checked(kind, payload, wire.Failed)
                 logger.warning(
                     "mirror_failed log=%s node=%s error=%s", failed.path, self.node, failed.error[:500]
                 )
@@ -210,7 +206,7 @@ class SourceLink:
         self.cut()
         log = self.tree.logs.get(name)
         epoch = log.epoch if log is not None else self.tree.epochs.get(name, self.tree.epoch)
-        self.peer.write(pack(Type.MIRRORING, wire.Mirroring(name, copy.serial, epoch)))
+        self.peer.write(pack_checked(Type.MIRRORING, wire.Mirroring(name, copy.serial, epoch)))
         try:
             stream = Stream(self, led, copy)
         except StorageError as error:
@@ -224,7 +220,7 @@ class SourceLink:
     def lead(self, name: str) -> None:
         """This node leads that log from now on: if the mirror wants it, it is asked what it has."""
         if name in self.wanted:
-            self.peer.write(pack(Type.TELL_AGAIN, wire.Names([name])))
+            self.peer.write(pack_checked(Type.TELL_AGAIN, wire.Names([name])))
 
     def end(self, name: str, *, tells: bool = True) -> None:
         """That log is not sent any more."""
@@ -303,10 +299,3 @@ class SourceLink:
     def owed_since_ms(self, stream: Stream) -> int | None:
         """When the oldest was sent that the mirror has not acked of a stream; None if it has acked all."""
         return next((owed.sent_ms for owed in self._owed if stream in owed.ends), None)
-
-
-def _decode(payload: memoryview, struct: type[_Struct]) -> _Struct:
-    try:
-        return msgspec.msgpack.decode(payload, type=struct)
-    except msgspec.DecodeError as error:
-        raise LinkError(f"{struct.__name__} is malformed: {error}") from None

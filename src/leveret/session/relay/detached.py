@@ -10,6 +10,7 @@ from leveret.session.amqp091.delivery import Consumer, Source
 
 if TYPE_CHECKING:
     from leveret.session.amqp091.channel import Channel
+    from leveret.session.relay.shadow import ShadowChannel
 
 
 class Registry(Protocol):
@@ -20,6 +21,9 @@ class Registry(Protocol):
 
     def forget(self, consumer: Consumer) -> None:
         """A consumer that waits to be registered is not wanted any more."""
+
+    def ended(self, shadow: ShadowChannel) -> None:
+        """A shadow channel is no more."""
 
     def ask_again(self, channel: Channel) -> None:
         """The leader does not lead what it was asked for, or does not know it yet: repeat the method in a while."""

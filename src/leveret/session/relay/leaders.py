@@ -102,7 +102,8 @@ class RelayedLeaders:
         self._publications: dict[tuple[Key, int], Publication] = {}
         self._stalled: dict[ClientConnection, Key] = {}
         self._asking_again: dict[Channel, None] = {}
-        self._homeless: dict[Consumer, None] = {}
+        self._homeless: dict[Key, dict[Consumer, None]] = {}
+        self._shadows: dict[Key, dict[ShadowChannel, None]] = {}
 
     # -- connections --------------------------------------------------------------------------
 
@@ -132,7 +133,11 @@ class RelayedLeaders:
 
     def forget(self, consumer: Consumer) -> None:
         """See Registry."""
-        self._homeless.pop(consumer, None)
+        key = consumer.queue.key
+        waiting = self._homeless.get(key, {})
+        waiting.pop(consumer, None)
+        if not waiting:
+            self._homeless.pop(key, None)
 
     def discard(self, asking: Asking) -> None:
         """It has ended, and nobody wants it."""
@@ -143,8 +148,7 @@ class RelayedLeaders:
         for publication in self._publications.values():
             if len(publication.unconfirmed):
                 yield publication.queue.key
-        for consumer in self._homeless:
-            yield consumer.queue.key
+        yield from self._homeless
         yield from (key for connection, key in self._stalled.items() if connection.stall is Stall.REMOTE)
 
     def _place_of(self, key: Key) -> tuple[str, str] | None:
@@ -262,7 +266,19 @@ class RelayedLeaders:
             number = asking.number()
             found = ShadowChannel(channel, asking, number, self)
             asking.channels[number] = found
+        self._shadows.setdefault(queue.key, {})[found] = None
         return found.shadow(queue)
+
+    def ended(self, shadow: ShadowChannel) -> None:
+        """See Registry."""
+        for key in shadow.shadows:
+            self._left(key, shadow)
+
+    def _left(self, key: Key, shadow: ShadowChannel) -> None:
+        shadows = self._shadows.get(key, {})
+        shadows.pop(shadow, None)
+        if not shadows:
+            self._shadows.pop(key, None)
 
     def shadow_with(self, channel: Channel, consumer: Consumer) -> Shadow | None:
         """See session.host.Leaders."""
@@ -285,6 +301,7 @@ class RelayedLeaders:
         consumers = [each for each in channel.consumers.values() if each.queue is source]
         if isinstance(source, Shadow):
             source.channel.drop(source)
+            self._left(source.key, source.channel)
         for consumer in consumers:
             consumer.queue, consumer.unacked_count = stands, 0
             if consumer.arguments.get(CANCEL_ON_FAILOVER) is True and channel.connection.client_can(
@@ -292,18 +309,16 @@ class RelayedLeaders:
             ):
                 channel.consumer_cancelled(consumer)
             else:
-                self._homeless[consumer] = None
+                self._homeless.setdefault(source.key, {})[consumer] = None
                 self.has_waiting = True
 
     def _go_on(self) -> None:
         """Something has changed: publish, register and ask what waits for a leader."""
         self.has_waiting = False
         for publication in self._publications.values():
-            if publication.outlet is None and len(publication.unconfirmed):
-                self._attach(publication)
-        homeless, self._homeless = self._homeless, {}
-        for consumer in homeless:
-            self._house(consumer)
+            self._send(publication)
+        for key in list(self._homeless):
+            self._house_all(key)
         asking_again, self._asking_again = self._asking_again, {}
         for channel in asking_again:
             if not channel.is_closing:
@@ -311,6 +326,24 @@ class RelayedLeaders:
         stalled, self._stalled = self._stalled, {}
         for connection in stalled:
             connection.wake()
+
+    def _go_on_with(self, queue: Queue) -> None:
+        """The same of one queue: thousands may have another leader at once."""
+        publication = self._publications.get((queue.key, queue.epoch))
+        if publication is not None:
+            self._send(publication)
+        self._house_all(queue.key)
+        for connection in [each for each, key in self._stalled.items() if key == queue.key]:
+            del self._stalled[connection]
+            connection.wake()
+
+    def _send(self, publication: Publication) -> None:
+        if publication.outlet is None and len(publication.unconfirmed):
+            self._attach(publication)
+
+    def _house_all(self, key: Key) -> None:
+        for consumer in self._homeless.pop(key, {}):
+            self._house(consumer)
 
     def _house(self, consumer: Consumer) -> None:
         """Register a consumer where its queue is now."""
@@ -327,7 +360,7 @@ class RelayedLeaders:
                     return
                 source = self._shadow(channel, queue)
             if source is None:
-                self._homeless[consumer] = None
+                self._homeless.setdefault(queue.key, {})[consumer] = None
                 return
             consumer.queue = source
             source.add_consumer(consumer)
@@ -341,13 +374,13 @@ class RelayedLeaders:
         """Another node leads the queue now."""
         self._leave(queue)
         queue.leader, queue.is_down = leader, False
-        self._go_on()
+        self._go_on_with(queue)
 
     def down(self, queue: RemoteQueue) -> None:
         """The queue's leader is gone, and there is no other one: what was published waits, consumers are cancelled."""
         self._leave(queue)
         queue.is_down = True
-        self._go_on()
+        self._go_on_with(queue)
 
     def led_here(self, before: Queue, queue: Queue) -> None:
         """This node leads it: `queue` is in the broker, where `before` stood for it."""
@@ -357,7 +390,7 @@ class RelayedLeaders:
         publication = self._publications.get((queue.key, queue.epoch))
         if publication is not None:
             publication.queue = queue
-        self._go_on()
+        self._go_on_with(queue)
 
     def ceded(self, before: Queue, stands: RemoteQueue, leader: str) -> None:
         """This node led `before`, for which `stands` stands now: another node leads it."""
@@ -380,7 +413,7 @@ class RelayedLeaders:
             self._close_outlet(publication)
             publication.settled(publication.unconfirmed.last, ok=False)
         # Its leader, if there is one, cancels the consumers, and answers what it was asked.
-        self._go_on()
+        self._go_on_with(queue)
 
     def _leave(self, queue: Queue) -> None:
         """Whoever was asked for a queue until now is not asked any more."""
@@ -395,29 +428,32 @@ class RelayedLeaders:
             publication.outlet = None
 
     def _leave_channels(self, key: Key) -> None:
-        for asking in list(self.askings.values()):
-            if asking.vhost != key[0]:
-                continue
-            for each in list(asking.channels.values()):
-                shadow = each.shadows.get(key) if isinstance(each, ShadowChannel) else None
-                if shadow is not None:
-                    shadow.channel.leave(shadow)
+        for channel in self._shadows.pop(key, {}):
+            shadow = channel.shadows.get(key)
+            if shadow is not None:
+                channel.leave(shadow)
 
     def _leave_local(self, queue: Queue) -> None:
         """Take a queue away from all who have it: what they have not acknowledged returns to it."""
         for consumer in list(queue.consumers):
             if isinstance(consumer, RelayConsumer) and isinstance(consumer.channel, RelayChannel):
                 consumer.channel.moved(consumer)
-        if queue.unacked_count or queue.consumers:
-            for channel in _channels(self.serving):
-                for run in channel.unacked.take_of(queue):
-                    queue.requeue(run.offset, run.count)
-            for channel in _channels(self._broker.connections):
-                for run in channel.unacked:
-                    if run.queue is queue:
-                        queue.requeue(run.offset, run.count)
-                self.detach(queue, channel)
+        for channel in {each.channel: None for each in queue.consumers if isinstance(each, Consumer)}:
+            self._take_from(channel, queue)
+        if queue.unacked_count:
+            for channel in [*_channels(self.serving), *_channels(self._broker.connections)]:
+                self._take_from(channel, queue)
         queue.consumers.clear()
+
+    def _take_from(self, channel: Channel, queue: Queue) -> None:
+        if isinstance(channel, RelayChannel):
+            for run in channel.unacked.take_of(queue):
+                queue.requeue(run.offset, run.count)
+        else:
+            for run in channel.unacked:
+                if run.queue is queue:
+                    queue.requeue(run.offset, run.count)
+            self.detach(queue, channel)
 
     # -- time ---------------------------------------------------------------------------------
 

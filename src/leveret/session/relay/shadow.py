@@ -510,6 +510,7 @@ class ShadowChannel:
         settled, self._settled = self._settled, []
         for told in settled:
             told(False)
+        self._registry.ended(self)
         if self.channel.shadows.get(self._link.leader) is self:
             del self.channel.shadows[self._link.leader]
 

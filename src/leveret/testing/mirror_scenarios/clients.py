@@ -12,12 +12,11 @@ from typing import Any, Final, NamedTuple, Self
 import pika
 from pika.exceptions import AMQPError
 
-from leveret.testing.applications import Publisher
+from leveret.testing.applications import CANCEL_ON_FAIL_OVER, Publisher
 from leveret.testing.books import Books, count_entries
 from leveret.testing.mirror_cluster import PATIENCE_S, ClusterNode, MirrorCluster
 from leveret.testing.ports import wait_until
 
-CANCEL_ON_FAIL_OVER: Final = "x-cancel-on-ha-failover"
 _PREFETCH: Final = 200
 _POLL_S: Final = 0.1
 _WINDOW: Final = 500

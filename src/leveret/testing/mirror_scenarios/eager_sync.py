@@ -13,9 +13,9 @@ from leveret.testing.mirror_scenarios.stage import Case, Stage
 
 QUEUE: Final = "ha.two.test"
 MESSAGES: Final = 1000
-LARGE: Final = 200
+LARGE: Final = 5000
 LARGE_BYTES: Final = 1000
-SLOW_BYTES_S: Final = 2000
+SLOW_BYTES_S: Final = 200_000
 """What a synchronisation may send a second where it is to be cancelled on its way."""
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
 from leveret.config import load
 from leveret.core.cluster import Presence
@@ -224,6 +225,26 @@ def _all_runs(site: Site) -> list[list[bytes]]:
     return found
 
 
+def test_a_node_that_leads_the_queue_by_now_has_what_its_own_clients_published_meanwhile() -> None:
+    async def play() -> None:
+        async with sites(QUEUE) as (here, there):
+            bodies = [b"%06d" % number for number in range(50)]
+            await there.door.stop()
+            for link in list(there.relays.accepted):
+                link.peer.abort()
+            stop = threading.Event()
+            publishing = asyncio.create_task(asyncio.to_thread(_publish_all, here, bodies, stop))
+            await until(lambda: here.relays.unconfirmed_bytes)
+            led = make_queue(QUEUE, here.node.stores.read)
+            before = here.node.broker.replace_queue(led)
+            here.relays.led_here(before, led)
+            await publishing
+            assert [body for run in _all_runs(here) for body in run] == bodies
+            assert (led.sequences, here.relays.unconfirmed_bytes) == ({b"run-here": 1}, 0)
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize("size", [0, 1, 200_000, 3_000_000])
 def test_bodies_of_any_size_go_both_ways(size: int) -> None:
     async def play() -> None:
@@ -292,3 +313,36 @@ def test_a_clients_consumer_is_known_to_the_leader_as_the_clients() -> None:
             await until(lambda: not len(there.queue("q").consumers))
 
     asyncio.run(play())
+
+
+def test_a_stream_is_read_and_written_at_another_node() -> None:
+    stream = d.Queue(vhost="/", name="s", epoch=3, arguments={"x-queue-type": "stream"})
+
+    async def play() -> None:
+        async with sites(stream) as (here, there):
+            bodies = [b"%d" % number for number in range(150)]
+            assert await asyncio.to_thread(_through_stream, here, bodies) == bodies[50:]
+            assert there.queue("s").message_count == len(bodies)
+
+    asyncio.run(play())
+
+
+def _through_stream(site: Site, bodies: list[bytes]) -> list[bytes]:
+    found: list[bytes] = []
+    with channel(site) as client:
+        client.confirm_delivery()
+        publish(client, bodies, "s")
+        client.basic_qos(prefetch_count=10)
+        for method, properties, body in client.consume(
+            "s", arguments={"x-stream-offset": 50}, inactivity_timeout=30
+        ):
+            assert method is not None, f"only {len(found)} came"
+            assert properties.headers["x-stream-offset"] == 50 + len(found)
+            found.append(body)
+            client.basic_ack(method.delivery_tag)
+            if len(found) == len(bodies) - 50:
+                break
+        with pytest.raises((ChannelClosedByBroker, ConnectionClosedByBroker)) as refused:
+            client.basic_get("s")
+        assert refused.value.reply_code == 540
+    return found

@@ -20,11 +20,12 @@ from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.testing.compare import Comparison, compare
 from leveret.wire.chunk import ChunkType, encode_entry
-from leveret.wire.link import Type
+from leveret.wire.link import LinkError, Type
 
 SEGMENT_BYTES = 4096
 TIMEOUT_S = 20.0
 POLL_S = 0.005
+KNOWN = (b"mirror", b"a", b"b", b"c")
 NAMES = tuple(f"queues/{each:016x}" for each in range(1, 5))
 
 
@@ -96,9 +97,11 @@ class Node:
 
         class Door:
             def received(self, kind: Type, payload: memoryview) -> None:
-                assert kind is Type.HELLO
+                name = bytes(payload)
+                if kind is not Type.HELLO or name not in KNOWN:
+                    raise LinkError(f"{kind.name} {name!r} is not due")
                 peer.is_trusted = True
-                peer.receiver = node.sources.accept(peer, bytes(payload).decode())
+                peer.receiver = node.sources.accept(peer, name.decode())
 
             def ended(self, error: Exception | None) -> None:
                 """It never said who it was."""

@@ -1,25 +1,13 @@
-"""One mirrored queue in a cluster, without sockets, disks or clocks: what decides is the core, what happens is chance.
-
-    run(seed) -> Report        raises Violation: an invariant does not hold; its text ends with what happened
-
-Nodes do what runtime.cluster and runtime.mirroring do, in that order, with core.placing, core.mirroring, core.mirror_acks
-and core.join deciding; `mirror_model_node` has them. Here is what is around them: the store (etcd) with its leases and
-watches, links that deliver in order until they are cut, and who chooses what happens next. A crash keeps what was synced,
-and of the rest as much as it likes. A lease ends at the store only after its holder has given it up.
-
-`wrong` names orders that must not be (`WRONG`): with each of them `run` has to find a violation for some seed, or the
-model proves nothing.
-"""
+"""Around the nodes of the model: who chooses what happens next, what must always hold, and what must come to be."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from itertools import combinations
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from leveret.core.cluster import Placement, Presence
+from leveret.core.cluster import Placement
 from leveret.core.mirror_policy import (
     ALL,
     ALWAYS,
@@ -31,197 +19,38 @@ from leveret.core.mirror_policy import (
     MirrorPolicy,
 )
 from leveret.core.mirroring import confirms_needed
-from leveret.wire.chunk import encode_header
-
-WRONG: Final = {
-    "recorded before promises wait": "a mirror is recorded as soon as it is in step, and waited for afterwards",
-    "promises wait no longer before the record shrinks": "who is to be dropped is waited for no more at once",
-    "a record that is not seen does not matter": "a leader decides by a record that it has itself replaced",
-    "what was fulfilled stays so": "that a mirror had all is remembered when another set was waited for since",
-    "majority by policy": "who asks and who waits goes by the policy, not by the record",
-    "a majority shrinks at once": "a mirror is taken out of a record whose mirrors have everything only together",
-    "all stay recorded after a majority": "who takes over keeps everybody in the record, whatever they have",
-    "hands over to all": "who gets a queue keeps everybody in the record, whatever they have",
-    "who is given a queue need not have it": "an operator may give it to a mirror that lacks its head",
-    "mirrors' acks need no lease": "a promise is told when mirrors have it, whether there is a lease or not",
-    "the lease outlives itself": "the store ends a lease that its holder still counts on",
-    "served before it was followed": "a leader that comes back confirms before it has looked at the record",
-    "looked before it was announced": "what the store held before a node was announced is all it knows when it starts",
-    "ends are told before they are synced": "a mirror is asked what it has, and tells what is on no disk",
-    "a restarted leader confirms by majority": "before it has recorded that it has begun anew",
-    "begun anew while recorded": "a mirror that may have to lead deletes what it has",
-    "an older answer counts": "what a mirror told before it heard that it was one again is taken for what it has",
-    "anybody may come back": "messages are lost though who has them is there again by then",
-    "a move and a record at once": "a queue is given away while its record is being written",
-    "acks before the disk": "a mirror acks what is on no disk",
-}
-
+from leveret.testing.mirror_model.node import Node
+from leveret.testing.mirror_model.parts import (
+    WRONG,
+    Link,
+    Log,
+    Record,
+    Report,
+    Request,
+    Store,
+    Stuck,
+    Violation,
+)
 
 _PATIENCE_MAX: Final = 60
 _KINDS: Final = ("crash", "start", "cut", "mend", "away", "back", "policy", "move", "stop", "lapse", "anew")
 _SLOW: Final = 0.06
 
-
-class Violation(AssertionError):
-    """What must always hold does not."""
-
-
-class Stuck(Violation):
-    """What must come to be when all is well does not."""
-
-
-class Lost(Exception):  # noqa: N818 # it is an event of the model, not a fault
-    """A node has lost its lease in the middle of something."""
-
-
-class Failed(Exception):  # noqa: N818
-    """What was asked of another node is not known."""
-
-
-class Record(NamedTuple):
-    """A chunk of one record; `settles` is the number of the message that it settles, 0 for a message."""
-
-    epoch: int
-    number: int
-    settles: int = 0
-
-    def header(self, offset: int) -> bytes:
-        """As core.join compares it."""
-        return encode_header(0, 1, 1, self.number, self.epoch, offset, self.number, 8)
-
-
-class Log:
-    """A node's copy; the disk has everything before `durable`."""
-
-    def __init__(self, first: int = 0) -> None:
-        """Nothing in it."""
-        self.first = first
-        self.records: list[Record] = []
-        self.durable = first
-
-    @property
-    def end(self) -> int:
-        """Behind the last."""
-        return self.first + len(self.records)
-
-    @property
-    def on_disk(self) -> list[Record]:
-        """What survives a power failure, at the least."""
-        return self.records[: max(0, self.durable - self.first)]
-
-    def told(self) -> tuple[int, int]:
-        """Epoch of the last chunk, and the offset behind it."""
-        return (self.records[-1].epoch if self.records else 0, self.end if self.records else 0)
-
-    def drop(self, first: int) -> None:
-        """The log begins later."""
-        if first > self.first:
-            del self.records[: first - self.first]
-            self.first, self.durable = max(first, self.first), max(first, self.durable)
-
-    def cut(self, at: int) -> None:
-        """The log ends earlier."""
-        del self.records[max(0, at - self.first) :]
-        self.durable = min(self.durable, self.end)
-
-    def floor(self, records: Iterable[Record]) -> int:
-        """The first offset that is not settled by these."""
-        settled = {each.settles for each in records}
-        for index, each in enumerate(self.records):
-            if not each.settles and each.number not in settled:
-                return self.first + index
-        return self.first + len(self.on_disk)
-
-
-class Request:
-    """A transaction on its way to the store and back."""
-
-    def __init__(
-        self,
-        node: str,
-        incarnation: str,
-        holds: Callable[[Store], bool],
-        key: str,
-        value: Any,
-        on_done: Callable[[], None],
-    ) -> None:
-        """`key` is put, on condition that it `holds`."""
-        self.node, self.incarnation, self.holds, self.key, self.value = node, incarnation, holds, key, value
-        self.on_done = on_done
-        self.revision: int | None = None
-        self.is_done = self.is_answered = False
-
-
-class Store:
-    """etcd: keys, leases, and everything that happened."""
-
-    def __init__(self, placement: Placement, policy: MirrorPolicy) -> None:
-        """Nobody is there."""
-        self.revision = 1
-        self.modified = 1
-        self.placement = placement
-        self.policy = policy
-        self.alive: dict[str, Presence] = {}
-        self.events: list[tuple[str, Any]] = []
-
-    def put(self, key: str, value: Any) -> int:
-        """Write a key: `placement`, `policy`, or a node's, which is gone with None."""
-        self.revision += 1
-        if key == "placement":
-            self.placement, self.modified = value, self.revision
-        elif key == "policy":
-            self.policy = value
-        elif value is None:
-            del self.alive[key]
-        else:
-            self.alive[key] = value
-        self.events.append((key, value))
-        return self.revision
-
-
-class Link:
-    """From a mirror to a leader; what is under way is lost when it is cut."""
-
-    def __init__(self, mirror: str, leader: str, speed: float) -> None:
-        """It stands."""
-        self.mirror, self.leader, self.speed = mirror, leader, speed
-        self.is_up = True
-        self.to_leader: deque[tuple[Any, ...]] = deque()
-        self.to_mirror: deque[tuple[Any, ...]] = deque()
-        self.sent = 0
-
-    def cut(self) -> None:
-        """Nothing comes any more; its ends come to know when they look."""
-        self.is_up = False
-        self.to_leader.clear()
-        self.to_mirror.clear()
-
-
-class Report(NamedTuple):
-    """What a run came to."""
-
-    confirmed: int
-    promotions: int
-    losses: int
-    steps: int
-
-
-Task = Generator[Callable[[], bool], None, Any]
 Action = Callable[[], None]
 
 
 class World:
-    """See the module."""
+    """See the package."""
 
     def __init__(self, seed: int, wrong: frozenset[str] = frozenset()) -> None:
         """A queue that its first node has just declared."""
-        from leveret.testing.mirror_model_node import Node  # noqa: PLC0415 # nodes are of this world
-
-        self.rng = Random(seed)  # noqa: S311
+        self.rng = Random(seed)
         self.wrong = wrong
         names = [f"n{index}" for index in range(self.rng.choice((3, 3, 4, 5)))]
         self.names = names
         self.losses_allowed = self.rng.random() < 0.5
+        self._modes = self.rng.choice((("all",), ("all", "all", EXACTLY, NODES), (EXACTLY, NODES)))
+        self._confirms = self.rng.choice(((ALL,), (MAJORITY,), (ALL, MAJORITY)))
         self.store = Store(Placement(1, "n0", "", 1), self._policy())
         self.requests: list[Request] = []
         self.links: list[Link] = []
@@ -235,6 +64,7 @@ class World:
         self.is_healing = False
         # Each run has its own way: what hardly ever happens in one happens all the time in another.
         self._disturbing = self.rng.choice((0.03, 0.08, 0.2))
+        self._anybody = self.rng.choice((1.0, 0.7, 0.3))
         self._using = self.rng.choice((0.05, 0.12, 0.3))
         self._kinds = self.rng.choices(_KINDS, k=5) + list(_KINDS)
         self.nodes = {name: Node(self, name) for name in names}
@@ -252,14 +82,15 @@ class World:
 
     def _policy(self) -> MirrorPolicy:
         rng, names = self.rng, self.names
-        mode = rng.choice(("all", "all", EXACTLY, NODES))
-        listed = tuple(rng.sample(names, rng.randint(2, len(names))))
+        mode = rng.choice(self._modes)
+        count = rng.randint(2, len(names))
+        params: int | tuple[str, ...] = count if mode == EXACTLY else 0
         return MirrorPolicy(
             mode=mode,
-            params={EXACTLY: rng.randint(2, len(names)), NODES: listed}.get(mode, 0),
+            params=tuple(rng.sample(names, count)) if mode == NODES else params,
             sync_mode=AUTOMATIC,
             promote_on_failure=ALWAYS if self.losses_allowed else WHEN_SYNCED,
-            confirm=rng.choice((ALL, MAJORITY)),
+            confirm=rng.choice(self._confirms),
         )
 
     # -- what may happen ----------------------------------------------------------------------
@@ -370,7 +201,7 @@ class World:
 
     def _disturb(self) -> None:
         rng = self.rng
-        name = rng.choice(self.names)
+        name = rng.choice(self.names) if rng.random() < self._anybody else self.store.placement.leader
         node = self.nodes[name]
         pair = frozenset(rng.sample(self.names, 2))
         match rng.choice(self._kinds):

@@ -1,0 +1,401 @@
+"""What a node of the model does by the records, and what goes on by itself: runtime.cluster.keeping, and mirroring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.core.cluster import Placement, Presence
+from leveret.core.mirror_acks import MirrorAcks
+from leveret.core.mirror_policy import MirrorPolicy
+from leveret.core.placing import Waits
+from leveret.testing.mirror_model.parts import Failed, Link, Log, Lost, Record, Task
+from leveret.testing.mirror_model.stream import Q, Stream
+from leveret.wire.link import Held
+
+if TYPE_CHECKING:
+    from leveret.testing.mirror_model.world import World
+
+_TERM_SHIFT: Final = 16
+
+
+class Keeping:
+    """See the module. What a node loses with its process is set by `_begin`."""
+
+    def __init__(self, world: World, name: str) -> None:
+        """It has never run."""
+        self.world, self.name = world, name
+        self.log = Log()
+        self.starts = 0
+        self.is_up = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self.incarnation = f"{self.name}.{self.starts}"
+        self.holds = self.is_open = self.is_serving = False
+        self.led = self.given = self.is_moving = self.is_held = self.in_flight = False
+        self.placement, self.modified, self.revision = Placement(1, "", "", 0), 0, 0
+        self.policy = MirrorPolicy()
+        self.alive: dict[str, Presence] = {}
+        self.cursor = 0
+        self.is_due = self.is_changed = False
+        self.unseen = 0
+        self.followed = 0
+        self.fulfilled: Waits | None = None
+        self.stamp = 0
+        self.acks: MirrorAcks[Callable[[], None]] = MirrorAcks()
+        self.streams: dict[str, Stream] = {}
+        self.since: dict[str, int] = {}
+        self.on_disk: list[Callable[[], None]] = []
+        self.tasks: list[tuple[Task, Callable[[], bool]]] = []
+        self.leader = ""
+        self.hears, self.syncs = self.world.speed(), self.world.speed()
+        self.link: Link | None = None
+        self.is_accepting = self.is_busy = False
+        self.serial = self.drop_to = self.again_at = 0
+
+    # -- what may happen to it ----------------------------------------------------------------
+
+    def due(self) -> list[Callable[[], None]]:
+        """What goes on by itself."""
+        if not self.is_up:
+            return []
+        world = self.world
+        found: list[Callable[[], None]] = []
+        if (self.on_disk or self.log.durable < self.log.end) and world.happens(self.syncs):
+            found.append(self.sync)
+        can_hear = self.is_open and self.holds and self.name not in world.away
+        if can_hear and self.cursor < len(world.store.events) and world.happens(self.hears):
+            found += [self._hear] * 2
+        for task, is_ready in self.tasks:
+            if is_ready():
+                found.append(lambda task=task: self._step(task))  # type: ignore[misc]
+        has_link = self.link is not None and self.link.is_up
+        if self.leader and self.is_open and not has_link and world.can_reach(self.name, self.leader):
+            found.append(self._connect)
+        for stream in self.streams.values():
+            found += [lambda stream=stream: self._gone(stream)] if not stream.link.is_up else stream.due()  # type: ignore[misc]
+        return found
+
+    def _spawn(self, task: Task) -> None:
+        self.tasks.append((task, lambda: True))
+
+    def _step(self, task: Task) -> None:
+        tasks = self.tasks
+        at = next(index for index, each in enumerate(tasks) if each[0] is task)
+        del tasks[at]
+        try:
+            is_ready = next(task)
+        except (StopIteration, Lost):
+            return
+        if self.tasks is tasks and self.is_up:
+            tasks.append((task, is_ready))
+
+    def _hear(self) -> None:
+        """The watch tells what has happened."""
+        key, value = self.world.store.events[self.cursor]
+        self.cursor += 1
+        self.revision = self.cursor + 1
+        self.knows(key, value)
+
+    def knows(self, key: str, value: Any) -> None:
+        """Something has changed."""
+        if key == "placement":
+            self.placement, self.modified, self.is_changed = value, self.revision, True
+            if self.unseen <= self.revision:
+                self.unseen = 0
+        elif key == "policy":
+            self.policy = value
+        elif value is None:
+            self.alive.pop(key, None)
+        else:
+            self.alive[key] = value
+        self.is_due = True
+
+    def sync(self) -> None:
+        """What was written so far is on the disk."""
+        log = self.log
+        log.durable = log.end
+        if self.drop_to > log.first and not self.led:
+            log.drop(min(self.drop_to, log.end))
+        done, self.on_disk = self.on_disk, []
+        for each in done:
+            each()
+
+    def shown(self) -> str:
+        """For a trace."""
+        streams = {
+            name: (each.is_live, each.is_joined, each.lacks_head, each.first, self.acks.has(Q, name))
+            for name, each in self.streams.items()
+        }
+        return f"{self.log.first}..{self.log.end} {streams} unseen {self.unseen} tasks {len(self.tasks)}"
+
+    # -- keeping: runtime.cluster.keeping -----------------------------------------------------
+
+    def _ready(self) -> frozenset[str]:
+        return frozenset(name for name, stream in self.streams.items() if stream.is_ready)
+
+    def _follow(self, placement: Placement, modified: int) -> Task:
+        if placement.leader == self.name:
+            if not self.led:
+                yield from self._release()
+                self._begin_to_lead(placement.term)
+            for name in placement.mirrors:
+                if name not in self.since:
+                    self.since[name] = modified
+                    self._tell_again(name)
+            self.since = {name: at for name, at in self.since.items() if name in placement.mirrors}
+            if not self.given:
+                self._lead_by(Waits((frozenset(placement.synchronised),), majority=False), None)
+        else:
+            yield from self._stand_by(placement)
+        self.followed = modified
+        if self.again_at and self.again_at <= modified:
+            self.again_at = 0
+            self._tell()
+
+    def _stand_by(self, placement: Placement) -> Task:
+        if self.led:
+            self.given = True
+            yield from self._settle()
+            self.led = self.given = False
+            self.acks.cease(Q)
+            self.streams.clear()
+        if self.name in placement.mirrors:
+            if self.leader != placement.leader:
+                self._unlink()
+                self.leader = placement.leader
+        elif self.name in placement.stopped:
+            yield from self._release()
+        else:
+            yield from self._release()
+            self.log = Log()
+
+    def _release(self) -> Task:
+        self._unlink()
+        self.leader = ""
+        yield lambda: not self.is_busy
+        yield from self._settle()
+
+    def _unlink(self) -> None:
+        if self.link is not None and self.link.is_up:
+            self.link.to_leader.append(("released",))
+        self.link, self.is_accepting, self.again_at = None, False, 0
+
+    def _settle(self) -> Task:
+        is_synced = [False]
+        self.on_disk.append(lambda: is_synced.append(True))
+        yield lambda: is_synced[-1]
+
+    def _begin_to_lead(self, term: int) -> None:
+        self.led, self.given = True, False
+        self.stamp = term << _TERM_SHIFT | self.starts
+        self.drop_to = 0
+        self.acks, self.streams, self.since = MirrorAcks(), {}, {}
+        self.keep(self.acks.lead(Q, majority=False))
+        self.world.note(f"{self.name} leads in term {term}, and has {self.log.first}..{self.log.end}")
+
+    def _lead_by(self, waits: Waits, then: Callable[[], None] | None) -> None:
+        if self.led:
+            self.keep(self.acks.lead(Q, majority=waits.majority))
+            self.keep(self.acks.wait_for(Q, waits.sets, self.log.end, then))
+
+    def _give_to(self, to: str, recorded: frozenset[str]) -> Task:
+        self.given = True
+        told = [False]
+        self.keep(self.acks.wait_for(Q, (recorded, frozenset({to})), self.log.end))
+        self.keep(self.acks.promise({Q: self.log.end}, lambda: told.append(True)))
+        patience = [self.world.rng.randint(5, 60)]
+
+        def is_over() -> bool:
+            patience[0] -= 1
+            return told[-1] or patience[0] < 0
+
+        yield is_over
+        if not told[-1]:
+            raise Failed
+        yield from self._settle()
+        return frozenset(name for name in recorded & self._ready() if self.acks.has(Q, name) >= self.log.end)
+
+    # -- leading ------------------------------------------------------------------------------
+
+    @property
+    def serves(self) -> bool:
+        """Whether clients may publish here."""
+        return self.is_up and self.is_serving and self.led and not self.given
+
+    def keep(self, told: list[Callable[[], None]]) -> None:
+        """Promises that are due."""
+        for each in told:
+            each()
+
+    def publish(self, *, settles: bool) -> None:
+        """A client publishes, or a consumer settles."""
+        log, world = self.log, self.world
+        settled = {each.settles for each in log.records}
+        open_ones = [each.number for each in log.records if not each.settles and each.number not in settled]
+        target = world.rng.choice(open_ones) if settles and open_ones else 0
+        if target:
+            world.issued.add(target)
+        world.numbers += 1
+        record = Record(self.stamp, world.numbers, target)
+        log.records.append(record)
+        world.note(
+            f"{self.name} appends {record.number} at {log.end - 1}" + (f" settles {target}" if target else "")
+        )
+        self._promise(record)
+        for stream in self.streams.values():
+            if stream.is_live:
+                stream.send([("append", log.end - 1, record)], log.end)
+        floor = min(log.floor(log.on_disk), log.durable)
+        if settles and floor > log.first and world.rng.random() < 0.5:
+            log.drop(floor)
+            for stream in self.streams.values():
+                stream.first = max(stream.first, floor)
+                stream.top = max(stream.top, floor)
+                if stream.is_live:
+                    stream.send([("drop", floor)], log.end)
+        self.is_due = self.is_due or settles
+
+    def _promise(self, record: Record) -> None:
+        """Kept once the local disk has it, and the mirrors, and no other node can lead."""
+        has: set[str] = set()
+
+        def part(which: str) -> None:
+            is_free = which == "mirrors" and self.world.is_wrong("mirrors' acks need no lease")
+            if self.holds or is_free:
+                has.add(which)
+                if len(has) == 2:
+                    self.world.confirms(self.name, record)
+
+        self.on_disk.append(lambda: part("disk"))
+        self.keep(self.acks.promise({Q: self.log.end}, lambda: part("mirrors")))
+
+    def from_mirror(self, link: Link) -> None:
+        """What a mirror says."""
+        said = link.to_leader.popleft()
+        stream = self.streams.get(link.mirror)
+        mine = stream if stream is not None and stream.link is link else None
+        match said:
+            case ("copy", held, followed):
+                if not self.led:
+                    return
+                self.streams[link.mirror] = Stream(self, link, held, followed)
+                self.keep(self.acks.acked(Q, link.mirror, 0))
+                link.to_mirror.append(("mirroring", said[1]))
+                if followed < self.since.get(link.mirror, 0):
+                    self._tell_again(link.mirror)
+                self.is_due = True
+            case ("headers", headers) if mine is not None and mine.is_asked:
+                mine.probed(headers)
+            case ("ack", position) if mine is not None:
+                mine.acked(position)
+            case ("released",):
+                if mine is not None:
+                    self._gone(mine)
+                link.cut()
+
+    def _tell_again(self, name: str) -> None:
+        """What a mirror has is of interest once it has followed the record by which it is one."""
+        stream = self.streams.get(name)
+        for link in (
+            [stream.link]
+            if stream is not None
+            else [
+                each
+                for each in self.world.links
+                if (each.leader, each.mirror) == (self.name, name) and each.is_up
+            ]
+        ):
+            link.to_mirror.append(("again", self.since.get(name, 0)))
+
+    def _gone(self, stream: Stream) -> None:
+        if self.streams.get(stream.link.mirror) is stream:
+            del self.streams[stream.link.mirror]
+            self.is_due = True
+
+    # -- mirroring ----------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        world = self.world
+        for each in world.links:
+            if each.mirror == self.name and each.leader == self.leader:
+                each.cut()
+        world.links = [each for each in world.links if each.is_up or each.to_leader]
+        self.link = Link(self.name, self.leader, world.speed())
+        world.links.append(self.link)
+        self._tell()
+
+    def _tell(self) -> None:
+        link, log = self.link, self.log
+        self.is_accepting = False
+        if link is None or not link.is_up or self.is_busy or self.led:
+            return
+        self.serial += 1
+        last = log.records[-1].header(log.end - 1) if log.records else b""
+        held = Held(Q, log.first, log.end, last)
+        self.expected = held
+        link.to_leader.append(("copy", held, self.followed))
+
+    def from_leader(self, link: Link) -> None:
+        """What a leader says."""
+        said = link.to_mirror.popleft()
+        if link is not self.link or self.led:
+            return
+        match said:
+            case ("mirroring", held):
+                self.is_accepting = held is self.expected and not self.is_busy
+            case ("again", revision):
+                if self.followed >= revision:
+                    self._tell()
+                else:
+                    self.again_at = revision
+            case ("probe", before, count) if self.is_accepting:
+                log = self.log
+                headers = [
+                    log.records[at - log.first].header(at)
+                    for at in range(before - 1, max(log.first, before - count) - 1, -1)
+                ]
+                link.to_leader.append(("headers", headers))
+            case ("frame", position, changes):
+                for change in changes:
+                    if self.is_accepting:
+                        self._change(change)
+                if self.world.is_wrong("acks before the disk"):
+                    self._ack(link, position)
+                else:
+                    self.on_disk.append(lambda: self._ack(link, position))
+
+    def _ack(self, link: Link, position: int) -> None:
+        if link is self.link and link.is_up:
+            link.to_leader.append(("ack", position))
+
+    def _change(self, change: tuple[Any, ...]) -> None:
+        log, world = self.log, self.world
+        match change:
+            case ("append", at, record):
+                if at != log.end:
+                    raise world.violation(f"{self.name} is sent offset {at}, and has up to {log.end}")
+                log.records.append(record)
+            case ("head", first, some):
+                if first + len(some) == log.first:
+                    log.records[:0] = some
+                    log.first = first
+                    # It is taken in when it is on the disk, and what is behind it is there.
+                    log.durable = max(log.durable, first + len(some))
+            case ("begin", first):
+                world.note(f"{self.name} begins anew at {first}")
+                self.log = Log(first)
+                self.drop_to = 0
+            case ("drop", first):
+                self.drop_to = max(self.drop_to, first)
+            case ("cut", at):
+                self.is_accepting, self.is_busy = False, True
+                self._spawn(self._set_aside(at))
+
+    def _set_aside(self, at: int) -> Task:
+        yield lambda: True
+        self.world.note(f"{self.name} sets aside what is behind {at}")
+        self.log.cut(at)
+        self.is_busy = False
+        self._tell()

@@ -1,0 +1,309 @@
+"""A node of the model: how it enters the cluster, and what it decides and records (runtime.cluster.placing)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from leveret.core.cluster import Placement, Presence
+from leveret.core.mirror_policy import MAJORITY
+from leveret.core.mirroring import Promotion, successor
+from leveret.core.placing import (
+    Surroundings,
+    Waits,
+    following,
+    handed_over,
+    led_after_asking,
+    must_be_gone,
+    promotion,
+    step,
+    taken_over,
+)
+from leveret.testing.mirror_model.keeping import Keeping
+from leveret.testing.mirror_model.parts import Failed, Lost, Request, Store, Task
+
+
+class Node(Keeping):
+    """See the module."""
+
+    # -- its life -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Run."""
+        self.starts += 1
+        self._begin()
+        self.is_up = self.holds = True
+        self.world.note(f"{self.name} starts as {self.incarnation}")
+        self._spawn(self._enter())
+
+    def _end(self) -> None:
+        for link in self.world.links:
+            if self.name in (link.mirror, link.leader):
+                link.cut()
+        self.is_up = self.holds = self.is_open = self.is_serving = self.led = False
+        self.tasks.clear()
+
+    def crash(self) -> None:
+        """The power fails."""
+        log = self.log
+        log.cut(self.world.rng.randint(max(log.durable, log.first), log.end))
+        self.world.note(f"{self.name} crashes, and has up to {log.end}")
+        self._end()
+
+    def begin_anew(self) -> None:
+        """In the same process: its lease was lost."""
+        self._end()
+        self.start()
+
+    def stops(self) -> None:
+        """In order."""
+        if self.is_serving and not self.is_held:
+            self.is_held = True
+            self._spawn(self._stop())
+
+    def _stop(self) -> Task:
+        placement = self.placement
+        others = {name: each for name, each in self.alive.items() if name != self.name}
+        if placement.leader == self.name:
+            promoted = successor(
+                self.policy, placement.mirrors, placement.synchronised, others, is_graceful=True
+            )
+            if promoted.leader is not None:
+                yield from self._move(promoted.leader)
+        self.world.note(f"{self.name} stops")
+        self.log.durable = self.log.end
+        self._end()
+        presence = self.world.store.alive.get(self.name)
+        if (
+            presence is not None
+            and presence.incarnation == self.incarnation
+            and self.name not in self.world.away
+        ):
+            self.world.store.put(self.name, None)
+
+    def _enter(self) -> Task:
+        store, world = self.world.store, self.world
+        yield lambda: self.name not in world.away
+        self._look(store)
+        presence = Presence(self.incarnation, self.name, "", 0, "")
+        while True:
+            yield lambda: self.name not in store.alive and self.name not in world.away
+            revision = yield from self._transact(
+                lambda store: self.name not in store.alive, self.name, presence
+            )
+            if revision is not None:
+                break
+        yield lambda: self.name not in world.away
+        if not world.is_wrong("looked before it was announced"):
+            self._look(store)
+        self.is_open = self.is_changed = self.is_due = True
+        if self.placement.leader == self.name:
+            self._begin_to_lead(self.placement.term)
+        if not world.is_wrong("served before it was followed"):
+            yield from self._follow_records()
+        self.is_serving = True
+        self._spawn(self._place())
+
+    def _look(self, store: Store) -> None:
+        self.placement, self.modified, self.policy = store.placement, store.modified, store.policy
+        self.alive, self.revision, self.cursor = dict(store.alive), store.revision, len(store.events)
+
+    # -- what is asked of the store -----------------------------------------------------------
+
+    def _transact(
+        self,
+        holds: Callable[[Store], bool],
+        key: str,
+        value: Any,
+        on_done: Callable[[], None] = lambda: None,
+    ) -> Task:
+        request = Request(self.name, self.incarnation, holds, key, value, on_done)
+        self.world.requests.append(request)
+        yield lambda: request.is_answered or not self.holds
+        if not request.is_answered:
+            raise Lost
+        return request.revision
+
+    def _around(self) -> Surroundings:
+        alive = {self.name: Presence(self.incarnation, "", "", 0, "")} | self.alive
+        return Surroundings(
+            self.name,
+            self.incarnation,
+            self.world.names,
+            alive,
+            lambda some: self.world.rng.sample(list(some), len(some)),
+        )
+
+    # -- placing: runtime.cluster.placing -----------------------------------------------------
+
+    def _place(self) -> Task:
+        while True:
+            yield lambda: self.is_changed or self.is_due
+            yield from self._follow_records()
+            yield from self._write_records()
+
+    def _follow_records(self) -> Task:
+        while self.is_changed:
+            self.is_changed = False
+            self.in_flight = True
+            yield from self._follow(self.placement, self.modified)
+            self.in_flight = False
+            if not self.world.is_wrong("what was fulfilled stays so"):
+                self.fulfilled = None
+
+    def _write_records(self) -> Task:
+        self.is_due = False
+        if self.is_moving or (
+            self.unseen and not self.world.is_wrong("a record that is not seen does not matter")
+        ):
+            return
+        self.in_flight = True
+        before, around = self.placement, self._around()
+        move_to = ""
+        if before.leader == self.name:
+            if not self.is_held and self.led:
+                wanted, move_to = following(before, self.policy, self._ready(), around)
+                after = self._prepared(before, wanted)
+                if after != before:
+                    move_to = ""
+                    yield from self._write(before, after)
+        elif before.leader not in around.alive:
+            if self.world.is_wrong("majority by policy"):
+                promoted = successor(
+                    self.policy, before.mirrors, before.synchronised, around.alive, is_graceful=False
+                )
+            else:
+                promoted = promotion(before, self.policy, around.alive)
+            if promoted.leader == self.name and promoted.asks:
+                try:
+                    yield from self._take_over_after_asking(before, promoted)
+                except Failed:
+                    self.is_due = True
+            elif promoted.leader == self.name:
+                yield from self._write(before, taken_over(before, promoted, around), promoted)
+        self.in_flight = False
+        if move_to:
+            yield from self._move(move_to)
+
+    def _take_over_after_asking(self, before: Placement, promoted: Promotion) -> Task:
+        ends = {}
+        for node in (self.name, *promoted.asks):
+            try:
+                ends[node] = yield from self._end_of(node)
+            except Failed:
+                continue
+        after = led_after_asking(before, promoted, ends, self._around())
+        if after is None:
+            raise Failed
+        if self.world.is_wrong("all stay recorded after a majority"):
+            kept = tuple(node for node in after.mirrors if node in before.synchronised)
+            after = _replaced(after, synchronised=kept)
+        yield from self._write(before, after, promoted)
+
+    def _end_of(self, name: str) -> Task:
+        """What a node has on its disk."""
+        node, world = self.world.nodes[name], self.world
+        if name != self.name and not world.can_reach(self.name, name):
+            raise Failed
+        incarnation, told, is_synced = node.incarnation, node.log.told(), [False]
+        node.on_disk.append(lambda: is_synced.append(True))
+        if world.is_wrong("ends are told before they are synced"):
+            is_synced.append(True)
+        yield lambda: is_synced[-1] or node.incarnation != incarnation or not node.is_up
+        if not is_synced[-1]:
+            raise Failed
+        yield lambda: True
+        return told
+
+    def _prepared(self, before: Placement, wanted: Placement) -> Placement:
+        world = self.world
+        found = step(before, wanted, self.fulfilled)
+        if world.is_wrong("a majority shrinks at once") and set(wanted.synchronised) < set(
+            before.synchronised
+        ):
+            found = found._replace(placement=_replaced(wanted, majority=before.majority), is_open=False)
+        if world.is_wrong("recorded before promises wait"):
+            found = found._replace(
+                placement=_replaced(wanted, majority=before.majority),
+                waits=Waits((frozenset(before.synchronised),), before.majority),
+                is_open=False,
+            )
+        if world.is_wrong("promises wait no longer before the record shrinks"):
+            both = frozenset(before.synchronised) & frozenset(wanted.synchronised)
+            found = found._replace(waits=Waits((both, *found.waits.sets[1:]), found.waits.majority))
+        if world.is_wrong("a restarted leader confirms by majority") and before.majority:
+            found = found._replace(waits=found.waits._replace(majority=True))
+        if world.is_wrong("majority by policy"):
+            found = found._replace(waits=found.waits._replace(majority=self.policy.confirm == MAJORITY))
+        if self.fulfilled != found.waits and not world.is_wrong("what was fulfilled stays so"):
+            self.fulfilled = None
+
+        def fulfilled() -> None:
+            self.fulfilled = found.waits
+            self.is_due = True
+
+        self._lead_by(found.waits, fulfilled if found.is_open else None)
+        return found.placement
+
+    def _write(self, before: Placement, after: Placement, promoted: Promotion | None = None) -> Task:
+        modified, world = self.modified, self.world
+        gone: tuple[str, ...] = () if before.leader == self.name else (before.leader,)
+        if promoted is not None and not world.is_wrong("anybody may come back"):
+            gone += must_be_gone(before, promoted)
+
+        def holds(store: Store) -> bool:
+            return store.modified == modified and not any(node in store.alive for node in gone)
+
+        def done() -> None:
+            if promoted is not None and not promoted.is_complete:
+                world.lossy(before, after.leader)
+
+        revision = yield from self._transact(holds, "placement", after, done)
+        if revision is None:
+            self.is_due = True
+        elif self.revision < revision:
+            self.unseen = revision
+
+    def moves(self, to: str) -> None:
+        """An operator wants another node to lead."""
+        self._spawn(self._move(to))
+
+    def _move(self, to: str) -> Task:
+        world = self.world
+        if not world.is_wrong("a move and a record at once"):
+            yield lambda: not (self.in_flight or self.unseen or self.is_changed)
+        placed, modified, around = self.placement, self.modified, self._around()
+        is_here = placed.leader == self.name and self.led
+        is_ready = to in self._ready() or world.is_wrong("who is given a queue need not have it")
+        if not is_here or to == self.name or to not in around.alive or self.is_moving or not is_ready:
+            return
+        world.note(f"{self.name} moves the queue to {to}")
+        self.is_moving = True
+        if not world.is_wrong("what was fulfilled stays so"):
+            self.fulfilled = None
+        revision = None
+        try:
+            complete = yield from self._give_to(to, frozenset(placed.synchronised))
+            around = self._around()
+            is_ready = to in self._ready() or world.is_wrong("who is given a queue need not have it")
+            if is_ready and self.placement == placed and to in around.alive:
+                after = handed_over(placed, to, complete, around)
+                if world.is_wrong("hands over to all"):
+                    after = _replaced(
+                        after, synchronised=tuple(n for n in after.mirrors if n in placed.synchronised)
+                    )
+                revision = yield from self._transact(
+                    lambda store: store.modified == modified, "placement", after
+                )
+        except Failed:
+            pass
+        self.is_moving = False
+        if revision is None:
+            self.given = False
+            self.is_due = True
+        elif self.revision < revision:
+            self.unseen = revision
+
+
+def _replaced(placement: Placement, **changes: Any) -> Placement:
+    return Placement(**{name: getattr(placement, name) for name in placement.__struct_fields__} | changes)

@@ -1,0 +1,181 @@
+"""What the model of a mirrored queue is made of: copies of a log, the store, links, and what may be done wrong."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Final, NamedTuple
+
+from leveret.core.cluster import Placement, Presence
+from leveret.core.mirror_policy import MirrorPolicy
+from leveret.wire.chunk import encode_header
+
+WRONG: Final = {
+    "recorded before promises wait": "a mirror is recorded as soon as it is in step, and waited for afterwards",
+    "promises wait no longer before the record shrinks": "who is to be dropped is waited for no more at once",
+    "a record that is not seen does not matter": "a leader decides by a record that it has itself replaced",
+    "what was fulfilled stays so": "that a mirror had all is remembered when another set was waited for since",
+    "majority by policy": "who asks and who waits goes by the policy, not by the record",
+    "a majority shrinks at once": "a mirror is taken out of a record whose mirrors have everything only together",
+    "all stay recorded after a majority": "who takes over keeps everybody in the record, whatever they have",
+    "hands over to all": "who gets a queue keeps everybody in the record, whatever they have",
+    "who is given a queue need not have it": "an operator may give it to a mirror that lacks its head",
+    "mirrors' acks need no lease": "a promise is told when mirrors have it, whether there is a lease or not",
+    "the lease outlives itself": "the store ends a lease that its holder still counts on",
+    "served before it was followed": "a leader that comes back confirms before it has looked at the record",
+    "looked before it was announced": "what the store held before a node was announced is all it knows when it starts",
+    "ends are told before they are synced": "a mirror is asked what it has, and tells what is on no disk",
+    "a restarted leader confirms by majority": "before it has recorded that it has begun anew",
+    "begun anew while recorded": "a mirror that may have to lead deletes what it has",
+    "an older answer counts": "what a mirror told before it heard that it was one again is taken for what it has",
+    "anybody may come back": "messages are lost though who has them is there again by then",
+    "a move and a record at once": "a queue is given away while its record is being written",
+    "acks before the disk": "a mirror acks what is on no disk",
+}
+
+
+class Violation(AssertionError):
+    """What must always hold does not."""
+
+
+class Stuck(Violation):
+    """What must come to be when all is well does not."""
+
+
+class Lost(Exception):  # it is an event of the model, not a fault
+    """A node has lost its lease in the middle of something."""
+
+
+class Failed(Exception):
+    """What was asked of another node is not known."""
+
+
+class Record(NamedTuple):
+    """A chunk of one record; `settles` is the number of the message that it settles, 0 for a message."""
+
+    epoch: int
+    number: int
+    settles: int = 0
+
+    def header(self, offset: int) -> bytes:
+        """As core.join compares it."""
+        return encode_header(0, 1, 1, self.number, self.epoch, offset, self.number, 8)
+
+
+class Log:
+    """A node's copy; the disk has everything before `durable`."""
+
+    def __init__(self, first: int = 0) -> None:
+        """Nothing in it."""
+        self.first = first
+        self.records: list[Record] = []
+        self.durable = first
+
+    @property
+    def end(self) -> int:
+        """Behind the last."""
+        return self.first + len(self.records)
+
+    @property
+    def on_disk(self) -> list[Record]:
+        """What survives a power failure, at the least."""
+        return self.records[: max(0, self.durable - self.first)]
+
+    def told(self) -> tuple[int, int]:
+        """Epoch of the last chunk, and the offset behind it."""
+        return (self.records[-1].epoch if self.records else 0, self.end if self.records else 0)
+
+    def drop(self, first: int) -> None:
+        """The log begins later."""
+        if first > self.first:
+            del self.records[: first - self.first]
+            self.first, self.durable = max(first, self.first), max(first, self.durable)
+
+    def cut(self, at: int) -> None:
+        """The log ends earlier."""
+        del self.records[max(0, at - self.first) :]
+        self.durable = min(self.durable, self.end)
+
+    def floor(self, records: Iterable[Record]) -> int:
+        """The first offset that is not settled by these."""
+        settled = {each.settles for each in records}
+        for index, each in enumerate(self.records):
+            if not each.settles and each.number not in settled:
+                return self.first + index
+        return self.first + len(self.on_disk)
+
+
+class Request:
+    """A transaction on its way to the store and back."""
+
+    def __init__(
+        self,
+        node: str,
+        incarnation: str,
+        holds: Callable[[Store], bool],
+        key: str,
+        value: Any,
+        on_done: Callable[[], None],
+    ) -> None:
+        """`key` is put, on condition that it `holds`."""
+        self.node, self.incarnation, self.holds, self.key, self.value = node, incarnation, holds, key, value
+        self.on_done = on_done
+        self.revision: int | None = None
+        self.is_done = self.is_answered = False
+
+
+class Store:
+    """etcd: keys, leases, and everything that happened."""
+
+    def __init__(self, placement: Placement, policy: MirrorPolicy) -> None:
+        """Nobody is there."""
+        self.revision = 1
+        self.modified = 1
+        self.placement = placement
+        self.policy = policy
+        self.alive: dict[str, Presence] = {}
+        self.events: list[tuple[str, Any]] = []
+
+    def put(self, key: str, value: Any) -> int:
+        """Write a key: `placement`, `policy`, or a node's, which is gone with None."""
+        self.revision += 1
+        if key == "placement":
+            self.placement, self.modified = value, self.revision
+        elif key == "policy":
+            self.policy = value
+        elif value is None:
+            del self.alive[key]
+        else:
+            self.alive[key] = value
+        self.events.append((key, value))
+        return self.revision
+
+
+class Link:
+    """From a mirror to a leader; what is under way is lost when it is cut."""
+
+    def __init__(self, mirror: str, leader: str, speed: float) -> None:
+        """It stands."""
+        self.mirror, self.leader, self.speed = mirror, leader, speed
+        self.is_up = True
+        self.to_leader: deque[tuple[Any, ...]] = deque()
+        self.to_mirror: deque[tuple[Any, ...]] = deque()
+        self.sent = 0
+
+    def cut(self) -> None:
+        """Nothing comes any more; its ends come to know when they look."""
+        self.is_up = False
+        self.to_leader.clear()
+        self.to_mirror.clear()
+
+
+class Report(NamedTuple):
+    """What a run came to."""
+
+    confirmed: int
+    promotions: int
+    losses: int
+    steps: int
+
+
+Task = Generator[Callable[[], bool], None, Any]

@@ -1,0 +1,163 @@
+"""The log on its way to one mirror: runtime.mirroring.stream and source_link."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.core.join import Begin, Bounds, Continue, Cut, DropBefore, Join, Probe, Step
+from leveret.testing.mirror_model.parts import Link
+from leveret.wire.chunk import decode_header
+from leveret.wire.link import Held
+
+if TYPE_CHECKING:
+    from leveret.testing.mirror_model.keeping import Keeping
+
+Q: Final = "queues/1"
+
+
+class Stream:
+    """See the module."""
+
+    def __init__(self, owner: Keeping, link: Link, held: Held, followed: int) -> None:
+        """Of a mirror that has `held`, and has heard of the records up to the revision `followed`."""
+        self.owner, self.link, self.held, self.followed = owner, link, held, followed
+        self.first = held.first_offset
+        self.top = 0
+        self.next = 0
+        self.joined_at = 0
+        self.is_live = self.is_joined = self.sets_aside = False
+        self.begins: list[Step] | None = None
+        self.is_decided = False
+        self.owed: deque[tuple[int, int]] = deque()
+        self.is_asked = False
+        log = owner.log
+        oldest = log.records[0].epoch if log.records else owner.stamp
+        is_late = bool(held.last) and decode_header(held.last).epoch == oldest
+        self.join = Join(self, is_clean=is_late)
+
+    def paths(self) -> list[str]:
+        """See core.join.Leader."""
+        return [Q]
+
+    def bounds(self, path: str) -> Bounds:
+        """See core.join.Leader."""
+        return Bounds(self.owner.log.first, self.owner.log.end)
+
+    def header_at(self, path: str, chunk_id: int) -> bytes:
+        """See core.join.Leader."""
+        log = self.owner.log
+        return log.records[chunk_id - log.first].header(chunk_id)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the mirror has everything, and what it told is not of another time."""
+        since = self.owner.since.get(self.link.mirror, 0)
+        is_old = self.followed < since and not self.owner.world.is_wrong("an older answer counts")
+        return self.is_live and self.is_joined and not self.lacks_head and not is_old
+
+    @property
+    def lacks_head(self) -> bool:
+        """Whether there is something in front of what it has that is not settled."""
+        log = self.owner.log
+        return self.first > max(log.first, log.floor(log.records))
+
+    def due(self) -> list[Callable[[], None]]:
+        """What it may do next."""
+        if not self.is_decided and not self.is_asked:
+            return [self.compare] if self.begins is None or self._may_begin else []
+        if self.is_decided and not self.sets_aside and not self.is_live:
+            return [self.go_live]
+        if self.is_live and self.top > self.owner.log.first and self.lacks_head:
+            return [self.send_head]
+        return []
+
+    @property
+    def _may_begin(self) -> bool:
+        """Who is recorded as having everything keeps what it has until the record says otherwise."""
+        owner = self.owner
+        if owner.world.is_wrong("begun anew while recorded"):
+            return True
+        return self.link.mirror not in owner.placement.synchronised and not owner.unseen
+
+    def compare(self) -> None:
+        """Decide what it lacks."""
+        steps, self.begins = self.begins, None
+        if steps is None:
+            held = self.held
+            steps = self.join.compare(held) if held.last or held.next_offset else self.join.rest()
+        self._take(steps)
+
+    def probed(self, headers: Sequence[bytes]) -> None:
+        """It has told more of what it has."""
+        self.is_asked = False
+        self._take(self.join.probed(Q, headers))
+
+    def _take(self, steps: list[Step]) -> None:
+        if any(isinstance(each, Begin) for each in steps) and self.held.last and not self._may_begin:
+            self.begins = steps
+            self.owner.is_due = True
+            return
+        frame: list[tuple[Any, ...]] = []
+        for each in steps:
+            match each:
+                case Continue(_, at):
+                    self.next = at
+                case Begin(_, _):
+                    log = self.owner.log
+                    self.first = self.next = self.owner.world.rng.choice((log.first, log.end))
+                    frame.append(("begin", self.first))
+                case Cut(_, at):
+                    self.sets_aside = True
+                    self.send([("cut", at)], None)
+                    break
+                case DropBefore(_, at):
+                    self.first = max(self.first, at)
+                    frame.append(("drop", at))
+                case Probe(_, before, count):
+                    self.is_asked = True
+                    self.link.to_mirror.append(("probe", before, count))
+                    return
+        self.is_decided = True
+        self.top = self.first
+        if frame and not self.sets_aside:
+            self.send(frame, None)
+
+    def go_live(self) -> None:
+        """Send what is lacking; from here on it is sent each change."""
+        log = self.owner.log
+        if self.next < log.first:
+            # What it was to be sent next was dropped meanwhile.
+            self.send([("begin", log.first)], None)
+            self.first = self.top = self.next = log.first
+        self.is_live, self.joined_at = True, log.end
+        self.send([("append", at, log.records[at - log.first]) for at in range(self.next, log.end)], log.end)
+
+    def send_head(self) -> None:
+        """What is in front."""
+        log = self.owner.log
+        some = log.records[: self.top - log.first]
+        self.top = log.first
+        self.send([("head", self.top, some)], -self.top - 1)
+
+    def send(self, frame: list[tuple[Any, ...]], end: int | None) -> None:
+        """A frame, and what is known when it is acked."""
+        if self.link.is_up:
+            self.link.sent += 1
+            if end is not None:
+                self.owed.append((self.link.sent, end))
+            self.link.to_mirror.append(("frame", self.link.sent, frame))
+
+    def acked(self, position: int) -> None:
+        """It has all up to there on its disk."""
+        owner = self.owner
+        while self.owed and self.owed[0][0] <= position:
+            end = self.owed.popleft()[1]
+            if end < 0:
+                self.first = min(self.first, max(-end - 1, owner.log.first))
+                owner.is_due = True
+                continue
+            owner.keep(owner.acks.acked(Q, self.link.mirror, end))
+            if self.is_live and not self.is_joined and end >= self.joined_at:
+                self.is_joined = owner.is_due = True

@@ -1,0 +1,41 @@
+"""The order of steps by which a mirrored queue is kept, in a model: whatever happens, nothing confirmed is lost.
+
+What is done right is right for every seed; what is done wrong on purpose (mirror_model.WRONG) is found out by a seed
+that is known to. Where a change of the model moves chance, `hunt(wrong, range(20_000))` finds another.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.testing.mirror_model import WRONG, Stuck, Violation, hunt, run
+
+FOUND: dict[str, int] = {}
+
+
+def test_nothing_confirmed_is_lost_and_all_comes_right_again() -> None:
+    reports = [run(seed) for seed in range(300)]
+    assert sum(report.confirmed for report in reports) > 5_000
+    assert sum(report.promotions for report in reports) > 300
+    assert sum(report.losses for report in reports) > 30, "allowed ones: nobody was left who had all"
+
+
+def test_long_runs() -> None:
+    assert all(run(seed, steps=3_000).confirmed for seed in range(10_000, 10_012))
+
+
+def test_a_run_is_its_seeds_alone() -> None:
+    assert run(5) == run(5) != run(6)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_must_not_be_is_found_out(wrong: str) -> None:
+    found = hunt(wrong, [FOUND[wrong]])
+    assert found is not None
+    assert not isinstance(found[1], Stuck)
+    assert run(FOUND[wrong], heals=False), "done right, the same chance does no harm"
+
+
+def test_a_violation_tells_what_led_to_it() -> None:
+    with pytest.raises(Violation, match=r"(?s)n\d .*\nn0 starts as n0\.1\n.*\nn0 leads in term 1"):
+        run(FOUND["acks before the disk"], wrong=["acks before the disk"])
