@@ -17,7 +17,7 @@ Application = Publisher | Consumer
 
 
 class CrewConsumer(TxConsumer):
-    """Several publish to a queue, and order is a matter of each; so the messages of each are looked at by themselves."""
+    """Several publish to a queue, and order is a matter of each; so each is looked at by itself."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         """As Consumer."""

@@ -44,10 +44,10 @@ SEQUENCES_MAX: Final = 255
 
 
 class Numbered(NamedTuple):
-    """The last of `count` messages of a publisher is the `place`th that is gathered, and has the number `sequence`."""
+    """The last of `many` messages of a publisher is the `place`th that is gathered, and has the number `sequence`."""
 
     place: int
-    count: int
+    many: int
     reference: bytes
     sequence: int
 

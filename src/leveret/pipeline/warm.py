@@ -37,11 +37,11 @@ def make_archive() -> Path:
     with tempfile.TemporaryDirectory(prefix="leveret-warm-") as name:
         scratch = Path(name)
         archive = archive_path(find_java_home(scratch, os.environ), os.environ)
-        if archive.exists():
-            return archive
         beside, options = make_archive_options(archive)
         with locked(archive.with_suffix(".lock"), _LOCK_TIMEOUT_S, "making the class archive"):
             delete_leftovers(archive)
+            if archive.exists():
+                return archive
             spark = start_session("warm", SparkSettings(), scratch, options)
             _exercise(spark, scratch)
             _end_java(spark)

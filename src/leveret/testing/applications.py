@@ -12,6 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
 import pika
@@ -203,6 +204,16 @@ class Consumer:
 
     def _work(self, delivered: Book, tried: Book, acked: Book) -> None:
         connection = pika.BlockingConnection(self._parameters)
+        try:
+            self._consume(connection, delivered, tried, acked)
+        finally:
+            # Also when only the channel was closed: nobody else would.
+            with suppress(AMQPError):
+                connection.close()
+
+    def _consume(
+        self, connection: pika.BlockingConnection, delivered: Book, tried: Book, acked: Book
+    ) -> None:
         channel = connection.channel()
         self._begin(channel)
         began_s = time.monotonic()
@@ -217,7 +228,6 @@ class Consumer:
                 held = self._settle(channel, batch + held, tried, acked)
                 total += len(batch)
                 connection.sleep(max(0.0, began_s + total / self._rate - time.monotonic()))
-        connection.close()
 
     def _begin(self, channel: Any) -> None:
         """Consume from every queue; each one's name is the tag."""

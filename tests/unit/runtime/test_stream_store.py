@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rstream import AMQPMessage
 
-from leveret.core.queue_settings import QueueSettings
 from leveret.core.queue import SEQUENCES_MAX
+from leveret.core.queue_settings import QueueSettings
 from leveret.core.stream import Batch, Stream
 from leveret.model.definitions import Queue as Definition
 from leveret.model.errors import LeveretError, NotFound, StorageError

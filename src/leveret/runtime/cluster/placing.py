@@ -417,7 +417,9 @@ class Placing:
         around = self._around()
         if placed is None or placed.placement.leader != around.me or key in self._moving:
             return False
-        if to not in around.alive or not (loses or to in self._hands.ready(key)):
+        if to not in around.alive or to not in placed.placement.mirrors:
+            return False
+        if not (loses or to in self._hands.ready(key)):
             return False
         self._log(key, f"Moving leader to {to}")
         self._moving.add(key)

@@ -17,6 +17,7 @@ A state is told only of what the mirror has acked, so it is on its disk.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
@@ -30,6 +31,8 @@ from leveret.storage.tree import Tree
 from leveret.wire import link as wire
 from leveret.wire.chunk import decode_header
 from leveret.wire.link import Frame, Held, Kind, Octets, log_change, name_change
+
+logger = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 256 * 1024
 """Read and sent in one turn of the loop, less than a millisecond; what is live waits behind it."""
@@ -244,6 +247,9 @@ class Stream:
         self._lacking.noted(self.led.name)
         self._paced_until = log.next_offset
         self._total = self._lacking.bytes_left()
+        if self._total:
+            told = "mirror_lacks log=%s node=%s bytes=%d of_bytes=%d"
+            logger.info(told, self.led.name, self.node, self._total, log.bytes_from(log.first_offset))
         self._top = self.first
         self._resume_head(log)
         if self._total > FINAL_BYTES:

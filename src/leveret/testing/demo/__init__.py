@@ -1,1 +1,1 @@
-"""A disaster, end to end, on real data: publish, lose the site, promote the standby, count every message."""
+"""Two disasters on real data, every message counted: a site is lost (`.`), a node of a cluster is (`.cluster`)."""

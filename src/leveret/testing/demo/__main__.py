@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import random
-import secrets
 import sys
 from typing import Final
 
 from leveret.testing.applications import now_ms
 from leveret.testing.audit import Account, Audit, audit
 from leveret.testing.demo import report
-from leveret.testing.demo.flights import QUEUES, TOTAL, flights
+from leveret.testing.demo.arguments import arguments
+from leveret.testing.demo.flights import QUEUES, flights
 from leveret.testing.demo.sites import Sites
 
 SHARE: Final = 60_000
@@ -19,27 +18,13 @@ SHARE: Final = 60_000
 
 def main() -> int:
     """Run the demo; the exit status is 1 when the books do not balance."""
-    options = _options()
-    seed = options.seed if options.seed is not None else secrets.randbelow(1 << 32)
-    count = TOTAL if options.all else options.share
-    report.say(f"{count:,} flights, seed {seed} (repeat this moment of disaster with --seed {seed})")
+    asked = arguments("leveret-demo", "Lose a site, promote its standby, count every message.", share=SHARE)
+    report.say(str(asked))
     with Sites() as sites:
-        result = _run(sites, count, random.Random(seed), seed)
+        result = _run(sites, asked.count, asked.chance, asked.seed)
     report.show(result)
     report.step("done")
     return 0 if result.balances else 1
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="leveret-demo", description="Lose a site, promote its standby, count every message."
-    )
-    parser.add_argument("--all", action="store_true", help=f"all {TOTAL:,} flights")
-    parser.add_argument("--share", type=int, default=SHARE, help=f"the first N flights (default {SHARE:,})")
-    parser.add_argument(
-        "--seed", type=int, help="repeat a run: the moment of the disaster, the consumers' choices"
-    )
-    return parser.parse_args()
 
 
 def _run(sites: Sites, count: int, chance: random.Random, seed: int) -> Audit:
@@ -53,17 +38,21 @@ def _run(sites: Sites, count: int, chance: random.Random, seed: int) -> Audit:
     # The moment is the dice's: somewhere after half of the flights are confirmed, told to nobody beforehand.
     doomed_at = int(count * chance.uniform(0.5, 0.95))
     with report.progress("confirmed", count) as bar:
-        sites.wait_confirmed(doomed_at, bar)
+        sites.applications.wait_confirmed(doomed_at, bar)
     killed_ms = now_ms()
     sites.kill_upstream()
-    report.step(f"4/6 kill -9 of the upstream, with {sites.confirmed():,} of {count:,} flights confirmed")
+    report.step(
+        f"4/6 kill -9 of the upstream, with {sites.applications.confirmed():,} of {count:,} flights confirmed"
+    )
     report.step("5/6 promote the downstream: Spark works out what was unsettled and brings it back")
     with report.progress("recovered", None) as bar:
         summary = sites.promote(bar)
     report.say(summary.partition("\n")[2].rstrip())
     covered = sites.pair.covered(QUEUES)
     report.step("6/6 fresh consumers drain the downstream")
-    result = audit(published, Account.read(sites.books), sites.drain(), covered, sites.pair.transferred())
+    result = audit(
+        published, Account.read(*sites.applications.books), sites.drain(), covered, sites.pair.transferred()
+    )
     result.lag_ms = max(0, killed_ms - min(covered.values()))
     return result
 

@@ -1,30 +1,84 @@
-"""The applications of the demo, each in a process of its own.
+"""The applications of the demos, each in a process of its own.
 
-`publish` confirms each flight and notes when the confirm came. `consume` works at the upstream: of each
-batch it acks most, out of order, returns some to the queue and sits on the rest.
+`publish` confirms each flight and notes when the confirm came. `consume` acks most of each batch, out of order,
+returns some to the queue and sits on the rest. Both know several doors: when theirs is gone they go to the first that
+answers, and end when none does. What a publisher had no confirm for then is not published again: that it might be
+doubled would be its own doing.
 """
 
 from __future__ import annotations
 
+import argparse
+import signal
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from leveret.testing.applications import Consumer, Publisher
+from leveret.testing.applications import Consumer, Publisher, TxConsumer
 from leveret.testing.books import Books
 from leveret.testing.demo.flights import QUEUES, flights
+from leveret.testing.ports import accepts
+
+_REST_S: Final = 0.1
 
 
 def main() -> None:
-    """`publish PORT VHOST RATE BOOKS COUNT` or `consume PORT VHOST RATE BOOKS SEED`; ends with the broker."""
-    role, port, vhost, rate, folder, last = sys.argv[1:]
-    books = Books(Path(folder))
-    if role == "consume":
-        Consumer(int(port), vhost, QUEUES, books, int(last), rate=int(rate)).run()
-        return
-    publisher = Publisher(int(port), vhost, flights(int(last)), books, rate=int(rate))
-    publisher.run()
-    if publisher.refused:
-        sys.exit(f"the broker refused {publisher.refused} flights")
+    """Until everything is published, or the consumer is told to end (SIGTERM), or no broker answers."""
+    parser = argparse.ArgumentParser(prog="leveret-demo-client")
+    parser.add_argument("role", choices=["publish", "consume"])
+    parser.add_argument("--ports", type=int, nargs="+", required=True)
+    parser.add_argument("--vhost", required=True)
+    parser.add_argument("--rate", type=int, required=True, help="messages a second")
+    parser.add_argument("--books", type=Path, required=True, help="folder")
+    parser.add_argument("--count", type=int, default=0, help="publish so many flights")
+    parser.add_argument("--queue", help="of them those of this queue alone")
+    parser.add_argument("--seed", type=int, default=0, help="of a consumer's choices")
+    parser.add_argument("--tx", action="store_true", help="consume in transactions")
+    options = parser.parse_args()
+    if options.role == "publish":
+        _publish(options)
+    else:
+        _consume(options)
+
+
+def _door(ports: Sequence[int]) -> int | None:
+    return next((port for port in ports if accepts(port)), None)
+
+
+def _publish(options: argparse.Namespace) -> None:
+    books, queue = Books(options.books), options.queue
+    messages = (each for each in flights(options.count) if queue is None or each.queue == queue)
+    while (port := _door(options.ports)) is not None:
+        publisher = Publisher(port, options.vhost, messages, books, rate=options.rate)
+        publisher.run()
+        if publisher.refused:
+            sys.exit(f"the broker refused {publisher.refused} flights")
+        if publisher.is_done:
+            return
+        time.sleep(_REST_S)
+
+
+def _consume(options: argparse.Namespace) -> None:
+    books, kind = Books(options.books), TxConsumer if options.tx else Consumer
+    consumer: Consumer | None = None
+    is_ending = False
+
+    def end(*_: object) -> None:
+        nonlocal is_ending
+        is_ending = True
+        if consumer is not None:
+            consumer.stop()
+
+    signal.signal(signal.SIGTERM, end)
+    while not is_ending and (port := _door(options.ports)) is not None:
+        consumer = kind(port, options.vhost, QUEUES, books, options.seed, rate=options.rate)
+        if not is_ending:
+            consumer.run()
+            time.sleep(_REST_S)
+        if consumer.disordered:
+            sys.exit(f"{consumer.disordered} flights came out of order")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import json
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pika
 
@@ -87,6 +87,14 @@ def flights(count: int) -> Iterator[Flight]:
                 record = {key: _value(key, value) for key, value in row.items() if key}
                 body = json.dumps(record, separators=(",", ":")).encode()
                 yield Flight(number, f"{row['origin']}.{row['carrier']}", body)
+
+
+def declare(channel: Any) -> None:
+    """The exchange and its queues, as an application declares them."""
+    channel.exchange_declare(EXCHANGE, exchange_type="topic", durable=True)
+    for origin in ORIGINS:
+        channel.queue_declare(queue_of(origin), durable=True)
+        channel.queue_bind(queue_of(origin), EXCHANGE, f"{origin}.*")
 
 
 def _archive() -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -41,13 +41,10 @@ def progress(what: str, total: int | None) -> Iterator[Bar]:
 
 def show(result: Audit) -> None:
     """Print the table, what lies within the lag, and the verdict."""
-    table = Table("queue", *_COLUMNS, box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for line in result.lines:
-        table.add_row(line.queue, *(f"{getattr(line, name):,}" for name in _COLUMNS))
-    table.add_row("all", *(f"{getattr(result.total, name):,}" for name in _COLUMNS), style="bold")
-    _console.print(table)
+    rows = [
+        (line.queue, [getattr(line, name) for name in _COLUMNS]) for line in (*result.lines, result.total)
+    ]
+    table(_COLUMNS, rows)
     say(
         f"lag at the kill: {result.lag_messages:,} messages, {result.lag_ms:,} ms; "
         "only what was confirmed within it can be lost"
@@ -57,6 +54,23 @@ def show(result: Audit) -> None:
             f"{again:,} messages were acked within the lag and are delivered once more: "
             "their acks went down with the upstream"
         )
+    verdict(result)
+
+
+def table(columns: Sequence[str], rows: Sequence[tuple[str, Sequence[int]]]) -> None:
+    """Print a line a queue; the last one is of them all."""
+    shown = Table("queue", *columns, box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for column in shown.columns[1:]:
+        column.justify = "right"
+    for number, (name, values) in enumerate(rows, 1):
+        shown.add_row(
+            name, *(f"{value:,}" for value in values), style="bold" if number == len(rows) else None
+        )
+    _console.print(shown)
+
+
+def verdict(result: Audit) -> None:
+    """Print what must not have happened, where it has, and whether the books balance."""
     for name, meaning in _FAULTS.items():
         if count := getattr(result.total, name):
             say(f"FAULT: {count:,} {meaning}")
@@ -64,8 +78,8 @@ def show(result: Audit) -> None:
 
 
 _FAULTS: Final = {
-    "lost_unlawfully": "confirmed before the lag began, but lost",
-    "resurrected": "acked before the lag began, but back",
+    "lost_unlawfully": "lost although their confirm had got through",
+    "resurrected": "back although their ack had got through",
     "duplicated": "more than once",
     "altered": "with another exchange, routing key, property or body",
     "disordered": "out of the queue's order",

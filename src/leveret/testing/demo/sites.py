@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -15,29 +13,26 @@ from typing import Final, Self
 import pika
 
 from leveret.testing.applications import Taken, drain, parameters
-from leveret.testing.books import Books, count_entries
-from leveret.testing.demo.flights import EXCHANGE, ORIGINS, QUEUES, queue_of
+from leveret.testing.demo.flights import QUEUES, declare
+from leveret.testing.demo.processes import Applications
 from leveret.testing.demo.report import Bar
-from leveret.testing.ports import wait_until
 from leveret.testing.standby_pair import BEACON, PROMOTE_TIMEOUT_S, StandbyPair, get
 
 VHOST: Final = "flights"
 _RATE_MIN: Final = 3000
 _PUBLISH_S: Final = 40
 _CONSUMED: Final = 0.7
-_PUBLISH_TIMEOUT_S: Final = 300.0
 
 
 class Sites:
-    """Upstream, downstream, and the books of the applications."""
+    """Upstream, downstream, and the applications with their books."""
 
     def __init__(self) -> None:
         """Prepare both nodes; nothing runs yet."""
         self._folder = tempfile.TemporaryDirectory(prefix="leveret-demo-")
         folder = Path(self._folder.name)
         self.pair = StandbyPair(VHOST, folder)
-        self.books = Books(folder / "books")
-        self._applications: list[subprocess.Popen[bytes]] = []
+        self.applications = Applications(folder / "books", VHOST)
 
     def __enter__(self) -> Self:
         """Nothing to do: `start` starts."""
@@ -47,9 +42,7 @@ class Sites:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End every process and remove every file."""
-        for application in self._applications:
-            application.kill()
-            application.wait()
+        self.applications.close()
         self.pair.close()
         self._folder.cleanup()
 
@@ -60,11 +53,7 @@ class Sites:
         self.pair.start()
         self.pair.replicate("osr", "^.*")
         with pika.BlockingConnection(parameters(self.pair.upstream.amqp_port, VHOST)) as connection:
-            channel = connection.channel()
-            channel.exchange_declare(EXCHANGE, exchange_type="topic", durable=True)
-            for origin in ORIGINS:
-                channel.queue_declare(queue_of(origin), durable=True)
-                channel.queue_bind(queue_of(origin), EXCHANGE, f"{origin}.*")
+            declare(connection.channel())
 
     def connect_downstream(self) -> None:
         """Point the downstream at the upstream; wait until definitions are there and a message has crossed."""
@@ -76,36 +65,14 @@ class Sites:
 
     def start_applications(self, count: int, seed: int) -> None:
         """A publisher and a consumer, in processes of their own."""
-        rate = max(_RATE_MIN, count // _PUBLISH_S)
-        self._launch("publish", rate, count)
-        self._launch("consume", int(rate * _CONSUMED), seed)
-
-    def _launch(self, role: str, rate: int, last: int) -> None:
-        port, folder = self.pair.upstream.amqp_port, self.books.confirmed.parent
-        argv = [sys.executable, "-m", "leveret.testing.demo.clients"]
-        arguments = [role, str(port), VHOST, str(rate), str(folder), str(last)]
-        self._applications.append(subprocess.Popen([*argv, *arguments], stdin=subprocess.DEVNULL))
-
-    def confirmed(self) -> int:
-        """How many flights the publisher knows to be confirmed."""
-        return count_entries(self.books.confirmed)
-
-    def wait_confirmed(self, count: int, bar: Bar) -> None:
-        """Wait until so many flights are confirmed."""
-
-        def reached() -> bool:
-            bar(self.confirmed())
-            if any(application.poll() is not None for application in self._applications):
-                raise RuntimeError("an application of the demo ended before the disaster")
-            return self.confirmed() >= count
-
-        wait_until(reached, f"{count} confirms", _PUBLISH_TIMEOUT_S)
+        rate, ports = max(_RATE_MIN, count // _PUBLISH_S), [self.pair.upstream.amqp_port]
+        self.applications.publish(ports, count, rate=rate)
+        self.applications.consume(ports, seed, rate=int(rate * _CONSUMED))
 
     def kill_upstream(self) -> None:
         """The disaster."""
         self.pair.upstream.kill9()
-        for application in self._applications:
-            application.wait(timeout=30)
+        self.applications.wait_gone()
 
     # -- the promotion ------------------------------------------------------------------------
 

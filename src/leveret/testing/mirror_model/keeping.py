@@ -193,6 +193,9 @@ class Keeping:
         self.drop_to = 0
         self.acks, self.streams, self.since = MirrorAcks(), {}, {}
         self.keep(self.acks.lead(Q, majority=False))
+        self.world.lost(self.name)
+        if self.world.losing == self.name:
+            self.world.losing = ""
         self.world.note(f"{self.name} leads in term {term}, and has {self.log.first}..{self.log.end}")
 
     def _lead_by(self, waits: Waits, then: Callable[[], None] | None) -> None:

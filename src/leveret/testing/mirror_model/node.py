@@ -274,7 +274,8 @@ class Node(Keeping):
             yield lambda: not (self.in_flight or self.unseen or self.is_changed)
         placed, modified, around = self.placement, self.modified, self._around()
         is_here = placed.leader == self.name and self.led
-        is_ready = to in self._ready() or world.is_wrong("who is given a queue need not have it")
+        is_ready = to in self._ready() and to in placed.mirrors
+        is_ready = is_ready or world.is_wrong("who is given a queue need not have it")
         if not is_here or to == self.name or to not in around.alive or self.is_moving or not is_ready:
             return
         world.note(f"{self.name} moves the queue to {to}")

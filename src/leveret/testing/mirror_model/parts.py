@@ -19,7 +19,7 @@ WRONG: Final = {
     "a majority shrinks at once": "a mirror is taken out of a record whose mirrors have everything only together",
     "all stay recorded after a majority": "who takes over keeps everybody in the record, whatever they have",
     "hands over to all": "who gets a queue keeps everybody in the record, whatever they have",
-    "who is given a queue need not have it": "an operator may give it to a mirror that lacks its head",
+    "who is given a queue need not have it": "an operator may give it to a node that is no mirror, or lacks its head",
     "mirrors' acks need no lease": "a promise is told when mirrors have it, whether there is a lease or not",
     "the lease outlives itself": "the store ends a lease that its holder still counts on",
     "served before it was followed": "a leader that comes back confirms before it has looked at the record",

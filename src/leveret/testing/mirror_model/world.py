@@ -61,6 +61,7 @@ class World:
         self.issued: set[int] = set()
         self.numbers = 0
         self.count = self.promotions = self.losses = self.steps = 0
+        self.losing = ""
         self.is_healing = False
         # Each run has its own way: what hardly ever happens in one happens all the time in another.
         self._disturbing = self.rng.choice((0.03, 0.08, 0.2))
@@ -180,6 +181,7 @@ class World:
         if after.leader == before.leader and after.term > before.term:
             raise self.violation("a leader follows itself")
         self.promotions += after.term > before.term
+        self.losing = "" if after.term > before.term else self.losing
 
     def lossy(self, before: Placement, leader: str) -> None:
         """A mirror that lacks messages leads from now on: that may be, if nobody is there who has them."""
@@ -190,8 +192,14 @@ class World:
         if not self.losses_allowed or len(alive) >= least:
             raise self.violation(f"{leader} leads, and {', '.join(alive)} would have all")
         self.losses += 1
-        has = {each.number for each in self.nodes[leader].log.on_disk}
-        self.confirmed = {number: each for number, each in self.confirmed.items() if number in has}
+        self.losing = leader
+        self.lost(leader)
+
+    def lost(self, leader: str) -> None:
+        """What it has is all there is now; also when it begins to lead, for it may have been setting things aside."""
+        if self.losing == leader:
+            has = {each.number for each in self.nodes[leader].log.on_disk}
+            self.confirmed = {number: each for number, each in self.confirmed.items() if number in has}
 
     def _use(self) -> None:
         """A client publishes or settles something."""
@@ -269,7 +277,8 @@ class World:
     def _look(self) -> None:
         """Whoever may lead has everything that was confirmed."""
         placed = self.store.placement
-        self._has_all(placed.leader, "leads")
+        if self.losing != placed.leader:
+            self._has_all(placed.leader, "leads")
         if not placed.majority:
             for name in placed.synchronised:
                 self._has_all(name, "is synchronised")

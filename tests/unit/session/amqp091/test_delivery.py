@@ -12,7 +12,7 @@ from pamqp import commands, header
 
 from leveret.core.queue import Queue
 from leveret.session.amqp091.connection import OUT_BYTES_MAX, ClientConnection
-from leveret.session.amqp091.delivery import Consumer, Unacked, UnackedRuns
+from leveret.session.amqp091.delivery import Consumer, Source, Unacked, UnackedRuns
 from tests.unit.session.amqp091.fakes import (
     BODY_MAX_BYTES,
     FRAME_MAX_BYTES,
@@ -34,7 +34,7 @@ class UnackedMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.runs = UnackedRuns()
-        self.model: dict[int, tuple[Queue, int]] = {}
+        self.model: dict[int, tuple[Source, int]] = {}
         self.next_tag = 1
         self.next_offset = 10
 
@@ -70,7 +70,7 @@ class UnackedMachine(RuleBasedStateMachine):
         assert all((tag in self.runs) == (tag in self.model) for tag in range(self.next_tag + 2))
 
 
-def places(run: Unacked) -> list[tuple[int, tuple[Queue, int]]]:
+def places(run: Unacked) -> list[tuple[int, tuple[Source, int]]]:
     return [(run.tag + i, (run.queue, run.offset + i)) for i in range(run.count)]
 
 

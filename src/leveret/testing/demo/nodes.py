@@ -1,0 +1,148 @@
+"""The cluster of the demo: an etcd, three nodes, and applications at each of them; real processes on loopback."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from leveret.testing.applications import Taken, drain, now_ms
+from leveret.testing.books import read_book
+from leveret.testing.cluster_site import ClusterSite, SiteNode
+from leveret.testing.demo.flights import QUEUES, declare
+from leveret.testing.demo.processes import Applications
+from leveret.testing.mirror_cluster import Placed
+
+VHOST: Final = "/"
+_RATE: Final = 2000
+_CONSUMED: Final = 0.7
+_LACKS: Final = re.compile(r"mirror_lacks log=\S+ node=(\S+) bytes=(\d+) of_bytes=(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """How long a publisher was without a confirm, at most; whose node it is."""
+
+    node: str
+    lasted_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """How a node came back: octets that it held and that it was sent, and seconds until it had everything."""
+
+    held_bytes: int
+    copied_bytes: int
+    took_s: float
+
+
+class Nodes:
+    """Three nodes, and the applications with their books."""
+
+    def __init__(self) -> None:
+        """Prepare all; nothing runs yet."""
+        self._folder = tempfile.TemporaryDirectory(prefix="leveret-demo-")
+        folder = Path(self._folder.name)
+        self.site = ClusterSite(folder)
+        self.applications = Applications(folder / "books", VHOST)
+        self._confirmed: list[tuple[SiteNode, Path]] = []
+
+    def __enter__(self) -> Self:
+        """Nothing to do: `start` starts."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End every process and remove every file."""
+        self.applications.close()
+        self.site.close()
+        self._folder.cleanup()
+
+    def start(self) -> None:
+        """Start etcd and the nodes; declare everything at the first one, which leads it therefore."""
+        self.site.form()
+        first, *others = self.site.members
+        self.site.set_policy("mirrored", "^airport", {"ha-mode": "all"})
+        with self.site.channel(first) as channel:
+            declare(channel)
+        for queue in QUEUES:
+            self.site.wait_placed(queue, first, mirrors=others, synchronised=others)
+
+    # -- the applications ---------------------------------------------------------------------
+
+    def start_applications(self, count: int, seed: int) -> None:
+        """At each node a publisher, of one queue's flights, and a consumer of all; if need be they go to another."""
+        members = self.site.members
+        for number, queue in enumerate(QUEUES):
+            ports = [node.amqp_port for node in (*members[number:], *members[:number])]
+            rate = _RATE // len(QUEUES)
+            books = self.applications.publish(ports, count, rate=rate, queue=queue)
+            self._confirmed.append((members[number], books.confirmed))
+            self.applications.consume(ports, seed + number, rate=int(rate * _CONSUMED), tx=True)
+
+    def longest_pause(self, since_ms: int, *gone: SiteNode) -> Pause:
+        """The longest one since that time, among the publishers whose node is not among these."""
+        pauses = [Pause("", 0)]
+        for node, book in self._confirmed:
+            if node in gone:
+                continue
+            times = [at_ms for _, at_ms in read_book(book)]
+            pauses += [
+                Pause(node.node, later - earlier) for earlier, later in pairwise(times) if later >= since_ms
+            ]
+        return max(pauses, key=lambda pause: pause.lasted_ms)
+
+    def drain(self) -> dict[str, list[Taken]]:
+        """Empty all queues at a node that runs, all at once."""
+        port = self.site.running[0].amqp_port
+        with ThreadPoolExecutor(len(QUEUES)) as pool:
+            taken = pool.map(lambda queue: drain(port, VHOST, queue), QUEUES)
+            return dict(zip(QUEUES, taken, strict=True))
+
+    # -- the nodes ----------------------------------------------------------------------------
+
+    def placed(self) -> Mapping[str, Placed]:
+        """Where the queues are, as a node that runs knows it."""
+        return self.site.queues(self.site.running[0])
+
+    def leader(self) -> SiteNode:
+        """Who leads most of the queues."""
+        led = [placed.leader for placed in self.placed().values()]
+        return max(self.site.members, key=lambda node: led.count(node.node))
+
+    def wait_led_without(self, gone: SiteNode) -> None:
+        """Wait until this node leads nothing, and everything is led."""
+
+        def led() -> bool:
+            return all(
+                each.leader != gone.node and each.state == "running" for each in self.placed().values()
+            )
+
+        self.site.wait(led, f"{gone.node} to be followed")
+
+    def bring_back(self, node: SiteNode) -> Return:
+        """Start a node on the data it has; return when its mirrors are synchronised."""
+        before = {each.node: len(each.log_text()) for each in self.site.members}
+        began_s = time.monotonic()
+        self.site.start(node)
+
+        def is_back() -> bool:
+            return all(node.node in each.synchronised for each in self.placed().values())
+
+        self.site.wait(is_back, f"{node.node} to be synchronised")
+        took_s = time.monotonic() - began_s
+        copied_bytes = whole_bytes = 0
+        for leader in self.site.members:
+            for mirror, lacks, of in _LACKS.findall(leader.log_text()[before[leader.node] :]):
+                if mirror == node.node:
+                    copied_bytes += int(lacks)
+                    whole_bytes += int(of)
+        return Return(whole_bytes - copied_bytes, copied_bytes, took_s)

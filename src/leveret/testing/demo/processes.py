@@ -1,0 +1,106 @@
+"""The applications of a demo as processes: started, looked at, ended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from leveret.testing.books import Books, count_entries
+from leveret.testing.demo.report import Bar
+from leveret.testing.ports import wait_until
+
+PATIENCE_S: Final = 300.0
+_END_S: Final = 30.0
+
+Process = subprocess.Popen[bytes]
+
+
+class Applications:
+    """Publishers and consumers, each with books of its own below one folder."""
+
+    def __init__(self, folder: Path, vhost: str) -> None:
+        """Nothing runs yet."""
+        self.publishers: list[Process] = []
+        self.consumers: list[Process] = []
+        self.books: list[Books] = []
+        self._folder = folder
+        self._vhost = vhost
+
+    def publish(self, ports: Sequence[int], count: int, *, rate: int, queue: str | None = None) -> Books:
+        """A publisher of the first `count` flights, or those of a queue among them; its books."""
+        chosen = ["--count", str(count), *(["--queue", queue] if queue else [])]
+        return self._launch(self.publishers, "publish", ports, rate, *chosen)
+
+    def consume(self, ports: Sequence[int], seed: int, *, rate: int, tx: bool = False) -> Books:
+        """A consumer of all queues; its books."""
+        return self._launch(
+            self.consumers, "consume", ports, rate, "--seed", str(seed), *(["--tx"] if tx else [])
+        )
+
+    def _launch(
+        self, processes: list[Process], role: str, ports: Sequence[int], rate: int, *more: str
+    ) -> Books:
+        folder = self._folder / f"{role}-{len(processes) + 1}"
+        argv = [sys.executable, "-m", "leveret.testing.demo.clients", role]
+        doors = ["--ports", *(str(port) for port in ports), "--vhost", self._vhost]
+        work = ["--rate", str(rate), "--books", str(folder)]
+        processes.append(subprocess.Popen([*argv, *doors, *work, *more], stdin=subprocess.DEVNULL))
+        self.books.append(Books(folder))
+        return self.books[-1]
+
+    def confirmed(self) -> int:
+        """How many flights publishers know to be confirmed."""
+        return sum(count_entries(books.confirmed) for books in self.books)
+
+    def wait_confirmed(self, count: int, bar: Bar) -> None:
+        """Wait until so many flights are confirmed.
+
+        Raises:
+            RuntimeError: an application ended that still had work.
+            NotReady: it takes too long.
+        """
+
+        def reached() -> bool:
+            confirmed = self.confirmed()
+            bar(confirmed)
+            if confirmed >= count:
+                return True
+            if any(one.poll() for one in self.publishers) or any(
+                one.poll() is not None for one in self.consumers
+            ):
+                raise RuntimeError("an application of the demo ended before its time")
+            return False
+
+        wait_until(reached, f"{count} confirms", PATIENCE_S)
+
+    def end(self, bar: Bar) -> None:
+        """Wait until everything is published, then have the consumers end in order; what they hold goes back.
+
+        Raises:
+            RuntimeError: one of them ended with an error, which it has printed.
+            NotReady: it takes too long.
+        """
+
+        def published() -> bool:
+            bar(self.confirmed())
+            return all(one.poll() is not None for one in self.publishers)
+
+        wait_until(published, "the publishers to end", PATIENCE_S)
+        for one in self.consumers:
+            one.terminate()
+        self.wait_gone()
+
+    def wait_gone(self) -> None:
+        """Wait until all have ended by themselves; errors as with `end`."""
+        for one in (*self.publishers, *self.consumers):
+            if one.wait(_END_S):
+                raise RuntimeError(f"an application of the demo failed: {one.args!r}")
+
+    def close(self) -> None:
+        """End all that is left."""
+        for one in (*self.publishers, *self.consumers):
+            one.kill()
+            one.wait()
