@@ -12,13 +12,16 @@ WORKERS = -n 2 --dist loadgroup
 
 FUZZ_SECONDS = 300
 
-.PHONY: help setup setup-test setup-fuzz demo test check format bench conformance torture fuzz clean
+.PHONY: help setup setup-cluster setup-test setup-fuzz demo demo-cluster test check format bench conformance torture fuzz clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
 setup:  ## make .venv and install what is locked
 	@tools/setup
+
+setup-cluster:
+	@tools/setup cluster
 
 setup-test:
 	@tools/setup test
@@ -28,6 +31,9 @@ setup-fuzz:
 
 demo: setup  ## a disaster, end to end, on real data
 	@.venv/bin/python -m leveret.testing.demo $(DEMO_ARGS)
+
+demo-cluster: setup-cluster  ## a node of a cluster lost, and nobody notices for long
+	@.venv/bin/python -m leveret.testing.demo.cluster $(DEMO_ARGS)
 
 test: setup-test  ## the whole test suite
 	@$(PYTEST) $(WORKERS) -m "not torture and not fuzz and not oracle" $(TEST_ARGS)

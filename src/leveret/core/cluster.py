@@ -47,6 +47,7 @@ class Presence(msgspec.Struct, frozen=True):
         incarnation: drawn at each start.
         uri: where other nodes connect, see runtime/cluster/door.
         http_uri: of its management API; empty without one.
+        draining: whether it is in maintenance: new queues are not led there.
     """
 
     incarnation: str
@@ -54,6 +55,7 @@ class Presence(msgspec.Struct, frozen=True):
     http_uri: str
     started_at_ms: int
     version: str
+    draining: bool = False
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -68,6 +70,7 @@ class Placement(msgspec.Struct, frozen=True):
         synchronised: those of them that have all that was confirmed.
         stopped: nodes that led or mirrored it and went away, the last one last.
         exclusive: whether it is one connection's own, of a client of its leader.
+        closed: whether its leader has stopped in order and taken the queue with it, as nobody else had all of it.
         majority: whether what was confirmed may be with no more than a majority of `synchronised` and the leader.
     """
 
@@ -79,6 +82,7 @@ class Placement(msgspec.Struct, frozen=True):
     synchronised: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
     exclusive: bool = False
+    closed: bool = False
     majority: bool = False
 
 

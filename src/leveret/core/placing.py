@@ -73,10 +73,23 @@ class Next(NamedTuple):
     move_to: str = ""
 
 
-def first(epoch: int, leader: str, around: Surroundings, *, exclusive: bool) -> Placement:
-    """Of a queue that is declared now."""
+def first(
+    epoch: int, leader: str, policy: MirrorPolicy, around: Surroundings, *, exclusive: bool
+) -> Placement:
+    """Of a queue that is declared now: there is nothing in it yet, so its first mirrors have all of it."""
     incarnation = around.alive[leader].incarnation if leader in around.alive else around.incarnation
-    return Placement(epoch=epoch, leader=leader, incarnation=incarnation, term=1, exclusive=exclusive)
+    serving = [name for name, presence in around.alive.items() if presence.uri]
+    wanted = suggest(policy, leader, (), (), around.members, serving, around.shuffle)
+    mirrors = tuple(node for node in wanted.mirrors if node != leader)
+    return Placement(
+        epoch=epoch,
+        leader=leader,
+        incarnation=incarnation,
+        term=1,
+        mirrors=mirrors,
+        synchronised=mirrors,
+        exclusive=exclusive,
+    )
 
 
 def following(
@@ -108,6 +121,7 @@ def following(
             synchronised=tuple(node for node in mirrors if node in ready),
             stopped=tuple(node for node in (*before, *gone) if _may_return(node, policy, around)),
             majority=policy.is_mirrored and policy.confirm == MAJORITY,
+            closed=False,
         ),
         wanted.leader if wanted.leader != me and wanted.leader in ready else "",
     )
@@ -181,7 +195,11 @@ def promotion(placement: Placement, policy: MirrorPolicy, alive: Collection[str]
     What its confirms have waited for is what the record says; the policy may be another one by now.
     """
     policy = msgspec.structs.replace(policy, confirm=MAJORITY if placement.majority else ALL)
-    return successor(policy, placement.mirrors, placement.synchronised, alive, is_graceful=False)
+    found = successor(policy, placement.mirrors, placement.synchronised, alive, is_graceful=False)
+    if placement.closed and not found.is_complete:
+        # Its leader has not failed: what the policy allows after a stop holds.
+        return successor(policy, placement.mirrors, placement.synchronised, alive, is_graceful=True)
+    return found
 
 
 def taken_over(placement: Placement, promoted: Promotion, around: Surroundings) -> Placement:
@@ -251,6 +269,7 @@ def _led_by(
         # Also those that were gone before it: they have a copy to go on from, or more than who leads now.
         stopped=(*stopped, *gone, placement.leader),
         majority=False,
+        closed=False,
     )
 
 

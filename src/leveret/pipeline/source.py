@@ -34,9 +34,11 @@ WAIT_S: Final = 1.0
 POLL_MIN_S: Final = 0.02
 POLL_MAX_S: Final = 0.2
 FLOOD_BYTES_MIN: Final = 16_000_000
+FLOOD_BYTES_S_MIN: Final = 50_000_000
 FLOOD_SHARE: Final = 0.75
+FLOOD_WAIT_S: Final = 1.0
 FLOOD_POLL_S: Final = 0.1
-"""While more than that comes between two batches, they are made larger: up to a share of the largest."""
+"""While more than that comes, batches are made larger: to a share of the largest, or the wait after the last began."""
 TELL_INTERVAL_S: Final = 0.25
 ACKNOWLEDGE_INTERVAL_S: Final = 10.0
 SLICE_BYTES_MIN: Final = 8_000_000
@@ -99,7 +101,7 @@ class UpstreamReader(DataSourceStreamReader):
         self._record_bytes: dict[str, int] = {}
         self._log_ids: dict[str, int] = {}
         self._origins = Origins(self._job.root)
-        self._next_batch_s = 0.0
+        self._began_s = 0.0
         self._told: dict[str, tuple[dict[str, object], float]] = {}
 
     def initialOffset(self) -> Offsets:
@@ -110,25 +112,29 @@ class UpstreamReader(DataSourceStreamReader):
         """Where to transfer to next; waits up to a second for news, so that idling costs nothing."""
         spare_modules()
         self._acknowledge()
-        time.sleep(max(0.0, self._next_batch_s - time.monotonic()))
+        time.sleep(max(0.0, self._began_s + self._job.batch_interval_ms / 1000 - time.monotonic()))
         deadline_s = time.monotonic() + WAIT_S
         pause_s = POLL_MIN_S
         seen = start
         while True:
             found = {vhost: self._look(vhost, start.get(vhost, -1)) for vhost in self._job.vhosts}
             ends = self._limited(start, {vhost: end for vhost, end in found.items() if end >= 0})
-            is_flood = ends != seen and self._is_flood(start, ends)
+            is_flood = ends != seen and self._is_flood(start, ends, time.monotonic() - self._began_s)
             if (ends != start and not is_flood) or time.monotonic() + pause_s > deadline_s:
-                self._next_batch_s = time.monotonic() + self._job.batch_interval_ms / 1000
+                self._began_s = time.monotonic()
                 return ends
             seen = ends
             pause_s = FLOOD_POLL_S if is_flood else min(pause_s * 1.5, POLL_MAX_S)
             time.sleep(pause_s)
 
-    def _is_flood(self, start: Offsets, ends: Offsets) -> bool:
-        """Whether so much comes that it pays to wait for more: Spark's own work is the same for any batch."""
+    def _is_flood(self, start: Offsets, ends: Offsets, since_s: float) -> bool:
+        """Whether so much came since the last batch that it pays to wait for more: Spark's own work is always the same.
+
+        What comes at the rate of every day, and is much only because the last batch took long, does not wait.
+        """
         news = sum((end - start.get(vhost, end)) * self._bytes_of(vhost) for vhost, end in ends.items())
-        return FLOOD_BYTES_MIN < news < self._job.batch_bytes_max * FLOOD_SHARE
+        is_much = news > max(FLOOD_BYTES_MIN, FLOOD_BYTES_S_MIN * since_s)
+        return is_much and since_s < FLOOD_WAIT_S and news < self._job.batch_bytes_max * FLOOD_SHARE
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """At most as many tasks as cores, none of them small unless all are."""

@@ -6,6 +6,7 @@ The HTTP API stays open: the operator's tools speak it. A restart ends both.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from leveret.runtime.amqp_listener import AmqpListener
 from leveret.runtime.stream_listener import StreamListener
@@ -20,11 +21,13 @@ class Maintenance:
 
     Attributes:
         is_draining: whether the node has been drained and not revived.
+        on_change: told when that changes.
     """
 
     def __init__(self, amqp: AmqpListener, streams: StreamListener) -> None:
         """In service."""
         self.is_draining = False
+        self.on_change: Callable[[bool], None] = _unheard
         self._amqp = amqp
         self._streams = streams
         self._listenings = (amqp.listening, streams.listening)
@@ -54,10 +57,16 @@ class Maintenance:
             peer.say_goodbye(_REASON)
         for connection in streams:
             connection.close(_REASON)
+        self.on_change(True)
         logger.warning("node_drained connections_closed=%d", len(peers) + len(streams))
 
     async def revive(self) -> None:
         """Serve clients again; see `resume_listeners`."""
         await self.resume_listeners()
         self.is_draining = False
+        self.on_change(False)
         logger.info("node_revived")
+
+
+def _unheard(is_draining: bool) -> None:
+    """Nobody is told."""

@@ -1,6 +1,6 @@
 """A private, throw-away etcd of one member or several: what automatic fail-over asks.
 
-Runs the `etcd` that `tools/setup test` put into the virtual environment, or the machine's own (or the program
+Runs the `etcd` that `tools/setup cluster` put into the virtual environment, or the machine's own (or the program
 that ETCD names), on loopback, on free ports, with its data in a temporary folder.
 
     with EtcdCluster() as etcd:
@@ -34,7 +34,7 @@ _HEARTBEATS_PER_ELECTION: Final = 10
 
 def available() -> str | None:
     """Return None if an etcd can be run here, else what would help."""
-    return None if _program() else "no etcd: `tools/setup test` or the package etcd-server brings it"
+    return None if _program() else "no etcd: `tools/setup cluster` or the package etcd-server brings it"
 
 
 def _program() -> str | None:

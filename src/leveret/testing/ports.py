@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,8 @@ _FIRST_CLIENT_PORT_USUAL: Final = 32_768
 _CLIENT_PORTS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _CHOICE: Final = random.SystemRandom()
 """Not the module's own generator: tests seed that, and two workers with one seed would meet."""
+_GIVEN: Final[deque[int]] = deque(maxlen=1000)
+"""So that two that are prepared in one process, and bind later, never get the same one."""
 
 
 class NotReady(Exception):
@@ -31,7 +34,7 @@ class NotReady(Exception):
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different TCP ports that are free on loopback at this moment.
+    """Return `count` different TCP ports that are free on loopback at this moment, and were not returned lately.
 
     They are below those that the system gives to clients: a client that tries a door again and again while its
     node is down would else be given the door's own port one day, connect to itself, and keep the node out.
@@ -39,8 +42,9 @@ def free_ports(count: int) -> list[int]:
     ports: list[int] = []
     while len(ports) < count:
         port = _CHOICE.randrange(_LOWEST_PORT, _first_client_port())
-        if port not in ports and _is_free(port):
+        if port not in _GIVEN and _is_free(port):
             ports.append(port)
+            _GIVEN.append(port)
     return ports
 
 

@@ -59,8 +59,8 @@ def shown(placement: Placement) -> tuple[str, str, str, str]:
 
 
 def test_a_new_queue_is_of_its_leaders_present_incarnation() -> None:
-    assert first(9, "b", around(), exclusive=True) == Placement(9, "b", "b1", 1, exclusive=True)
-    assert first(9, "a", around("b"), exclusive=False).incarnation == "a1"
+    assert first(9, "b", NOT_MIRRORED, around(), exclusive=True) == Placement(9, "b", "b1", 1, exclusive=True)
+    assert first(9, "a", NOT_MIRRORED, around("b"), exclusive=False).incarnation == "a1"
 
 
 def test_a_leader_takes_mirrors_and_those_that_are_ready_are_to_be_synchronised() -> None:

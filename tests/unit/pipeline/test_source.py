@@ -11,18 +11,20 @@ from leveret.pipeline.source import TransferOptions, UpstreamReader
 
 
 @pytest.mark.parametrize(
-    ("news", "waits"),
+    ("news", "since_s", "waits"),
     [
-        ({"a": 10_000}, False),
-        ({"a": 50_000}, True),
-        ({"a": 10_000, "b": 10_000}, True),
-        ({"a": 110_000}, False),
-        ({"a": 60_000, "b": 60_000}, False),
-        ({}, False),
+        ({"a": 10_000}, 0.1, False),
+        ({"a": 50_000}, 0.5, True),
+        ({"a": 10_000, "b": 10_000}, 0.1, True),
+        ({"a": 20_000}, 0.9, False),
+        ({"a": 80_000}, 1.1, False),
+        ({"a": 110_000}, 0.5, False),
+        ({"a": 60_000, "b": 60_000}, 0.5, False),
+        ({}, 0.5, False),
     ],
 )
 def test_a_batch_is_made_larger_while_much_comes_but_not_so_much_that_it_is_large_already(
-    tmp_path: Path, news: dict[str, int], waits: bool
+    tmp_path: Path, news: dict[str, int], since_s: float, waits: bool
 ) -> None:
     job = TransferJob(
         data_dir=str(tmp_path),
@@ -35,4 +37,5 @@ def test_a_batch_is_made_larger_while_much_comes_but_not_so_much_that_it_is_larg
     reader = UpstreamReader(TransferOptions(job=job, inbox="", cores=2))
     start = dict.fromkeys(job.vhosts, 7)
     # As long as the upstream has not said otherwise, a record has 1000 octets.
-    assert reader._is_flood(start, start | {vhost: 7 + count for vhost, count in news.items()}) is waits
+    ends = start | {vhost: 7 + count for vhost, count in news.items()}
+    assert reader._is_flood(start, ends, since_s) is waits

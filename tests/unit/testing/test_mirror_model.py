@@ -10,14 +10,34 @@ import pytest
 
 from leveret.testing.mirror_model import WRONG, Stuck, Violation, hunt, run
 
-FOUND: dict[str, int] = {}
+FOUND = {
+    "recorded before promises wait": 14,
+    "promises wait no longer before the record shrinks": 95,
+    "a record that is not seen does not matter": 176,
+    "what was fulfilled stays so": 50,
+    "majority by policy": 912,
+    "a majority shrinks at once": 1463,
+    "all stay recorded after a majority": 804,
+    "hands over to all": 428,
+    "who is given a queue need not have it": 8594,
+    "mirrors' acks need no lease": 121,
+    "the lease outlives itself": 7,
+    "served before it was followed": 2251,
+    "looked before it was announced": 2005,
+    "ends are told before they are synced": 256,
+    "begun anew while recorded": 22_798,
+    "an older answer counts": 18,
+    "a move and a record at once": 681,
+    "acks before the disk": 7,
+}
+"""By what is done wrong: a seed that shows what comes of it."""
 
 
 def test_nothing_confirmed_is_lost_and_all_comes_right_again() -> None:
-    reports = [run(seed) for seed in range(300)]
-    assert sum(report.confirmed for report in reports) > 5_000
-    assert sum(report.promotions for report in reports) > 300
-    assert sum(report.losses for report in reports) > 30, "allowed ones: nobody was left who had all"
+    reports = [run(seed) for seed in range(200)]
+    assert sum(report.confirmed for report in reports) > 2_000
+    assert sum(report.promotions for report in reports) > 40
+    assert sum(report.losses for report in reports) > 20, "allowed ones: nobody was left who had all"
 
 
 def test_long_runs() -> None:

@@ -20,6 +20,11 @@ def test_free_ports_are_all_different() -> None:
     assert len(set(free_ports(50))) == 50
 
 
+def test_a_free_port_is_not_given_away_twice_before_it_is_bound() -> None:
+    ports = [free_port() for _ in range(500)]
+    assert len(set(ports)) == len(ports)
+
+
 def test_a_free_port_can_be_bound() -> None:
     with socket.socket() as server:
         server.bind((LOOPBACK, free_port()))

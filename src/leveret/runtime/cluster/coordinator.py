@@ -24,7 +24,7 @@ from leveret.core.confirms import Batch
 from leveret.core.queue import Queue
 from leveret.core.remote_queue import RemoteQueue
 from leveret.model import definitions as d
-from leveret.model.errors import NotFound, Refusal
+from leveret.model.errors import LeveretError, NotFound, Refusal
 from leveret.runtime.cluster.door import Caller, ClusterDoor, Credentials, Handler
 from leveret.runtime.cluster.hands import QueueKey
 from leveret.runtime.cluster.keeping import Keeping
@@ -132,6 +132,7 @@ class Coordinator:
         node.stores.relays = self.relays
         node.engine.beyond = self
         node.commits.fence = Fence(member.store.holds_lease_now, self.sources.cut)
+        node.maintenance.on_change = self._drained
         member.pen.serve(broker.pen, self._has_changes, self._go_on)
 
     def _why_not(self, caller: Caller) -> str:
@@ -163,6 +164,7 @@ class Coordinator:
             self.relays,
             lambda definition: self.placing.policy(definition),
             self.member.ask,
+            lambda keys: self.placing.due(keys),
         )
 
     # -- life ---------------------------------------------------------------------------------
@@ -298,7 +300,21 @@ class Coordinator:
     def _mirror_changed(self, name: str, node: str, state: State) -> None:
         key = self._keeping.key_of(name)
         if key is not None:
+            if state is State.GONE:
+                self._keeping.mirror_gone(key, node)
             self.placing.due([key])
+
+    def _drained(self, draining: bool) -> None:
+        """The node goes into maintenance, or is back: it gets no new queues, and gives away those it can."""
+        self._tasks.append(self._spawn(self._drain(draining)))
+
+    async def _drain(self, draining: bool) -> None:
+        try:
+            await self.member.set_draining(draining)
+            if draining:
+                await self.placing.hand_over()
+        except LeveretError as error:
+            logger.error("maintenance_not_announced error=%s", error)
 
     def _tell(self, key: QueueKey, text: str) -> None:
         logger.info("Mirrored queue '%s' in vhost '%s': %s", key[1], key[0], text)

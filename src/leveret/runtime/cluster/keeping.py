@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 from leveret.core.broker import Broker
@@ -28,6 +28,8 @@ from leveret.runtime.mirroring.sources import MirrorSources
 logger = logging.getLogger(__name__)
 
 _GIVE_TIMEOUT_S: Final = 10.0
+_HOPE_S: Final = 1.0
+"""So long a mirror that is recorded as synchronised may take to connect to a node that begins to lead."""
 
 
 class Keeping:
@@ -45,11 +47,13 @@ class Keeping:
         relays: Relays,
         policy: Callable[[d.Queue], MirrorPolicy],
         ask: Callable[[str, str, Any], Awaitable[Any]],
+        due: Callable[[list[QueueKey]], None],
     ) -> None:
         """Nothing is led or mirrored by this yet.
 
-        `policy` is what is said of a queue's mirrors; `ask` asks another node.
+        `policy` is what is said of a queue's mirrors; `ask` asks another node; `due` has a queue's record looked at.
         """
+        self._due = due
         self._policy = policy
         self._ask = ask
         self._me = me
@@ -63,6 +67,8 @@ class Keeping:
         self._names: dict[QueueKey, str] = {}
         self._keys: dict[str, QueueKey] = {}
         self._given: dict[QueueKey, Queue] = {}
+        self._hopes: dict[QueueKey, tuple[set[str], float]] = {}
+        queues.on_new = self._made
 
     def key_of(self, name: str) -> QueueKey | None:
         """The queue whose log has that name; None if it is not known here."""
@@ -92,7 +98,33 @@ class Keeping:
         led = self._sources.led.get(name) if name is not None else None
         if led is None:
             return frozenset()
-        return frozenset(node for node, stream in led.streams.items() if stream.state is State.LIVE)
+        live = frozenset(node for node, stream in led.streams.items() if stream.state is State.LIVE)
+        hoped, until_s = self._hopes.get(key, (set(), 0.0))
+        return live | hoped if hoped and asyncio.get_running_loop().time() < until_s else live
+
+    def _hope(self, key: QueueKey, nodes: Iterable[str]) -> None:
+        """Mirrors that are recorded as synchronised have a moment to connect before that is taken back."""
+        loop = asyncio.get_running_loop()
+        self._hopes[key] = set(nodes), loop.time() + _HOPE_S
+        loop.call_later(_HOPE_S + 0.01, self._due, [key])
+
+    def mirror_gone(self, key: QueueKey, node: str) -> None:
+        """A mirror has connected and is gone again."""
+        hoped, _ = self._hopes.get(key, (set(), 0.0))
+        hoped.discard(node)
+
+    def _made(self, definition: d.Queue, placement: Placement) -> None:
+        """A queue that is declared now, and is led here: from the first message on its mirrors are waited for."""
+        if placement.mirrors:
+            key = (definition.vhost, definition.name)
+            name = self._names[key] = log_of(placement)
+            self._keys[name] = key
+            self._begin_leading(key, name, self._policy(definition), placement)
+
+    def _begin_leading(self, key: QueueKey, name: str, policy: MirrorPolicy, placement: Placement) -> None:
+        if name not in self._sources.led:
+            self._hope(key, placement.synchronised)
+        self._lead_by(name, policy, Waits((frozenset(placement.synchronised),), majority=False))
 
     async def follow(self, key: QueueKey, placement: Placement | None) -> None:
         """See placing.Hands."""
@@ -114,6 +146,7 @@ class Keeping:
         """The queue is gone; if it was led here, the engine removes its log."""
         name = self._names.pop(key, None)
         self._given.pop(key, None)
+        self._hopes.pop(key, None)
         if name is not None:
             self._keys.pop(name, None)
             self._sources.cease(name)
@@ -137,7 +170,7 @@ class Keeping:
             # All of them, until placing has looked at it; not while the queue is given away (give_to).
             is_mirrored = policy.is_mirrored or bool(placement.mirrors)
             if key not in self._given and (is_mirrored or name in self._sources.led):
-                self._lead_by(name, policy, Waits((frozenset(placement.synchronised),), majority=False))
+                self._begin_leading(key, name, policy, placement)
             if not is_mirrored:
                 self._sources.cease(name)
 

@@ -80,6 +80,8 @@ class ClusterMember:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._links: Links | None = None
         self._founding = ExitStack()
+        self._uri = ""
+        self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
         self.store = ClusterStore(config, self._take_events, self.lost)
         self.pen = PenKeeper(self.store, self.state, self.name)
@@ -163,8 +165,17 @@ class ClusterMember:
 
     async def serve(self, links: Links, uri: str) -> None:
         """Other nodes reach this one here: they wait for it from now on."""
-        self._links = links
+        self._links, self._uri = links, uri
         await self.store.announce(self._presence(uri))
+
+    async def set_draining(self, draining: bool) -> None:
+        """This node is in maintenance, or is not any more.
+
+        Raises:
+            LeveretError: etcd does not answer.
+        """
+        self._draining = draining
+        await self.store.announce(self._presence(self._uri))
 
     async def leave(self) -> None:
         """End: whoever waits for this node need not any more."""
@@ -187,6 +198,7 @@ class ClusterMember:
             http_uri=self.http_uri,
             started_at_ms=self._started_at_ms,
             version=leveret.__version__,
+            draining=self._draining,
         )
 
     def _spawn(self, work: Any) -> None:

@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from leveret.config.cluster import Cluster
 from leveret.core.broker import Broker
 from leveret.core.cluster import ClusterState, Placement, placement_write
@@ -122,7 +124,8 @@ class Placing:
         found = self.fresh.get(key)
         if found is None or found.epoch != definition.epoch:
             leader = self._locate(definition, exclusive)
-            found = first(definition.epoch, leader, self._around(), exclusive=exclusive)
+            policy = NOT_MIRRORED if exclusive else self.policy(definition)
+            found = first(definition.epoch, leader, policy, self._around(), exclusive=exclusive)
             self.fresh[key] = found
         return found
 
@@ -139,7 +142,8 @@ class Placing:
         )
         serving = [name for name in around.members if name in around.alive and around.alive[name].uri]
         led = Counter(placed.placement.leader for placed in self._state.placements.values())
-        nodes = Nodes(client=around.me, alive=serving or [around.me], led=led)
+        draining = [name for name in serving if around.alive[name].draining]
+        nodes = Nodes(client=around.me, alive=serving or [around.me], draining=draining, led=led)
         return leader_location(
             strategy,
             nodes,
@@ -445,11 +449,18 @@ class Placing:
         return revision is not None
 
     async def leave(self) -> None:
-        """The node stops in order: have each queue that is led here led by whom its policy allows, if by anybody."""
+        """The node stops in order: it takes with it what nobody may lead instead."""
         self.is_held = True
+        closed = await self.hand_over()
+        with suppress(LeveretError):
+            await self._write(closed)
+
+    async def hand_over(self) -> list[Write]:
+        """Have each queue that is led here led by whom its policy allows; what to write of those that nobody may lead."""
         around = self._around()
         others = {name: presence for name, presence in around.alive.items() if name != around.me}
         moves: list[tuple[QueueKey, Promotion]] = []
+        closed: list[Write] = []
         for key, (placement, _) in list(self._state.placements.items()):
             queue = self._broker.queues.get(key)
             if placement.leader != around.me or queue is None:
@@ -460,6 +471,8 @@ class Placing:
                 self._log(key, promoted.log)
             if promoted.leader is not None:
                 moves.append((key, promoted))
+            elif placement.mirrors:
+                closed.append(Write(key, placement, msgspec.structs.replace(placement, closed=True)))
         at_once = asyncio.Semaphore(_MOVES_AT_ONCE)
 
         async def move(key: QueueKey, promoted: Promotion) -> None:
@@ -468,3 +481,4 @@ class Placing:
                     await self.move(key, promoted.leader or "", loses=not promoted.is_complete)
 
         await asyncio.gather(*(move(key, promoted) for key, promoted in moves))
+        return closed

@@ -38,7 +38,11 @@ ELSEWHERE: Final = _Elsewhere()
 
 
 class ClusterQueues:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        on_new: told of a queue that is to be led here and has nothing in it, before anything can be put into it.
+    """
 
     def __init__(
         self,
@@ -58,6 +62,7 @@ class ClusterQueues:
         self._commits = commits
         self._engine = engine
         self._placement_of = placement_of
+        self.on_new: Callable[[d.Queue, Placement], None] = _unheard
         broker.make_queue = self.make_queue
         broker.epochs.is_shared = True
 
@@ -67,7 +72,10 @@ class ClusterQueues:
         if placement.leader == self._me:
             queue = make_queue(definition, read)
             if definition.durable:
-                self._tree.epochs[log_name(queue)] = self._stamp(placement.term)
+                name = log_name(queue)
+                self._tree.epochs[name] = self._stamp(placement.term)
+                if not self._tree.path_of(name).exists():
+                    self.on_new(definition, placement)
             return queue
         queue = RemoteQueue(definition, placement.leader)
         if placement.exclusive:
@@ -113,3 +121,7 @@ class ClusterQueues:
     def cede(self, queue: Queue) -> None:
         """A queue that something stands for by now was served here: its log is closed, and may be a mirror's."""
         self._stores.cede(queue)
+
+
+def _unheard(definition: d.Queue, placement: Placement) -> None:
+    """Nobody is told."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from leveret.testing.applications import Consumer, Publisher, TxConsumer
+from leveret.testing.applications import WINDOW, Consumer, Publisher, TxConsumer
 from leveret.testing.books import Books
 from leveret.testing.demo.flights import QUEUES, flights
 from leveret.testing.ports import accepts
@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--books", type=Path, required=True, help="folder")
     parser.add_argument("--count", type=int, default=0, help="publish so many flights")
     parser.add_argument("--queue", help="of them those of this queue alone")
+    parser.add_argument("--window", type=int, default=WINDOW, help="most flights that wait for their confirm")
     parser.add_argument("--seed", type=int, default=0, help="of a consumer's choices")
     parser.add_argument("--tx", action="store_true", help="consume in transactions")
     options = parser.parse_args()
@@ -51,7 +52,7 @@ def _publish(options: argparse.Namespace) -> None:
     books, queue = Books(options.books), options.queue
     messages = (each for each in flights(options.count) if queue is None or each.queue == queue)
     while (port := _door(options.ports)) is not None:
-        publisher = Publisher(port, options.vhost, messages, books, rate=options.rate)
+        publisher = Publisher(port, options.vhost, messages, books, window=options.window, rate=options.rate)
         publisher.run()
         if publisher.refused:
             sys.exit(f"the broker refused {publisher.refused} flights")

@@ -1,44 +1,27 @@
-"""`python -m leveret.testing.demo.cluster [--all] [--share N] [--seed N]`: what a cluster is for, and the books of it."""
+"""`python -m leveret.testing.demo.cluster [--all] [--share N] [--seed N]`: what a cluster is for."""
 
 from __future__ import annotations
 
 import random
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections import defaultdict
+from typing import Final
 
 from leveret.testing import cluster_site
-from leveret.testing.applications import Message, Taken, now_ms
-from leveret.testing.audit import FOREVER, Account, Audit, audit
-from leveret.testing.books import Books, read_book
+from leveret.testing.applications import now_ms
+from leveret.testing.cluster_site import SiteNode
 from leveret.testing.demo import report
 from leveret.testing.demo.arguments import arguments
-from leveret.testing.demo.flights import QUEUES, flights
-from leveret.testing.demo.nodes import Nodes, Pause
+from leveret.testing.demo.counts import Counts, counted
+from leveret.testing.demo.flights import flights
+from leveret.testing.demo.nodes import Nodes, Pause, Return
 
 SHARE: Final = 30_000
-_KILLED_BETWEEN: Final = (0.15, 0.35)
-_BACK_AT: Final = 0.55
-_STOPPED_AT: Final = 0.75
+_KILLED_BETWEEN: Final = (0.3, 0.5)
+_BACK_AT: Final = 0.65
+_STOPPED_AT: Final = 0.8
 _COLUMNS: Final = ("confirmed", "acked", "redelivered", "left", "lost", "resurrected", "duplicated")
 _MB: Final = 1_000_000
-
-
-class Counts(NamedTuple):
-    """What the books of all applications say together.
-
-    Attributes:
-        audit: the judgement.
-        redelivered: deliveries of each queue beyond the first of a message.
-        unanswered: flights that were published and never confirmed, their node being gone.
-        unanswered_there: of these, those that are there nevertheless.
-    """
-
-    audit: Audit
-    redelivered: Mapping[str, int]
-    unanswered: int
-    unanswered_there: int
 
 
 def main() -> int:
@@ -67,67 +50,59 @@ def _run(nodes: Nodes, count: int, chance: random.Random, seed: int) -> None:
     with report.progress("confirmed", count) as bar:
         # The moment is the dice's, and told to nobody beforehand.
         applications.wait_confirmed(int(count * chance.uniform(*_KILLED_BETWEEN)), bar)
-        killed = nodes.leader()
-        killed_ms = now_ms()
-        killed.kill9()
-        report.step(
-            f"3/6 kill -9 of {killed.node}, with {applications.confirmed():,} of {count:,} flights confirmed"
-        )
-        nodes.wait_led_without(killed)
-        _tell_leaders(nodes)
-        applications.wait_confirmed(int(count * _BACK_AT), bar)
-        _tell_pause(nodes.longest_pause(killed_ms, killed))
+        killed = _lose(nodes, count, bar)
         report.step(f"4/6 {killed.node} comes back, with what it has")
-        back = nodes.bring_back(killed)
-        report.say(
-            f"       of its mirrors {back.held_bytes / _MB:.1f} MB were there and {back.copied_bytes / _MB:.1f} MB "
-            f"were copied; synchronised {back.took_s:.1f} s after its start, beside live traffic"
-        )
+        _tell_return(nodes.bring_back(killed))
         applications.wait_confirmed(int(count * _STOPPED_AT), bar)
-        stopped = nodes.leader()
-        stopped_ms = now_ms()
-        report.step(f"5/6 stop {stopped.node} in order: it hands over what it leads")
-        stopped.stop()
-        nodes.wait_led_without(stopped)
-        _tell_leaders(nodes)
-        applications.wait_confirmed(applications.confirmed() + count // 20, bar)
-        _tell_pause(nodes.longest_pause(stopped_ms, killed, stopped))
+        _hand_over(nodes, killed, count, bar)
         report.step("6/6 publish the rest; fresh consumers drain the queues")
         applications.end(bar)
 
 
+def _lose(nodes: Nodes, count: int, bar: report.Bar) -> SiteNode:
+    """Kill who leads, while everybody works; that node."""
+    node, at_ms = nodes.leader(), now_ms()
+    node.kill9()
+    confirmed = nodes.applications.confirmed()
+    report.step(f"3/6 kill -9 of {node.node}, with {confirmed:,} of {count:,} flights confirmed")
+    nodes.wait_led_without(node)
+    _tell_leaders(nodes)
+    nodes.applications.wait_confirmed(int(count * _BACK_AT), bar)
+    _tell_pause(nodes.longest_pause(at_ms, node))
+    return node
+
+
+def _hand_over(nodes: Nodes, killed: SiteNode, count: int, bar: report.Bar) -> None:
+    """Stop who leads by now; who worked at the one that was killed works at any."""
+    node, at_ms = nodes.leader(), now_ms()
+    report.step(f"5/6 stop {node.node} in order: it hands over what it leads")
+    node.stop()
+    nodes.wait_led_without(node)
+    _tell_leaders(nodes)
+    nodes.applications.wait_confirmed(nodes.applications.confirmed() + count // 20, bar)
+    _tell_pause(nodes.longest_pause(at_ms, killed, node))
+
+
 def _tell_leaders(nodes: Nodes) -> None:
-    for queue, placed in sorted(nodes.placed().items()):
-        mirrors = ", ".join(placed.mirrors or ["none"])
-        report.say(f"       {queue} is led by {placed.leader}, mirrors: {mirrors}")
+    led: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
+    for queue, placed in nodes.placed().items():
+        led[placed.leader, tuple(sorted(placed.mirrors or ["nowhere"]))].append(queue)
+    for (leader, mirrors), queues in sorted(led.items()):
+        report.detail(f"{leader} leads {', '.join(sorted(queues))}, mirrored at {', '.join(mirrors)}")
 
 
-def _tell_pause(pause: Pause) -> None:
-    report.say(f"       longest pause of a publisher at another node: {pause.lasted_ms:,} ms ({pause.node})")
+def _tell_pause(pause: Pause | None) -> None:
+    if pause is not None:
+        report.detail(f"longest pause of a publisher at another node: {pause.lasted_ms:,} ms")
 
 
-def counted(
-    published: Sequence[Message], groups: Iterable[Books], found: Mapping[str, Sequence[Taken]]
-) -> Counts:
-    """Judge by the books of all applications, and by what was left in the queues at the end."""
-    groups = list(groups)
-    queues = {message.number: message.queue for message in published}
-    account = Account.read(*groups)
-    result = audit(published, account, found, dict.fromkeys(QUEUES, FOREVER))
-    lines = {line.queue: line for line in result.lines}
-    settled, delivered = (
-        Counter(number for books in groups for number, _ in read_book(getattr(books, name)))
-        for name in ("acked", "delivered")
+def _tell_return(back: Return) -> None:
+    report.detail(
+        f"of its mirrors {back.held_bytes / _MB:.1f} MB were there and {back.copied_bytes / _MB:.1f} MB were copied, "
+        f"beside live traffic; synchronised {back.took_s:.1f} s after its start"
     )
-    for number in settled:
-        # Whoever settles a message twice got two of it.
-        lines[queues[number]].duplicated += settled[number] - 1
-    redelivered: Counter[str] = Counter()
-    for number, times in delivered.items():
-        redelivered[queues[number]] += times - 1
-    there = {taken.number for each in found.values() for taken in each} | delivered.keys()
-    unanswered = queues.keys() - account.confirmed.keys()
-    return Counts(result, redelivered, len(unanswered), len(unanswered & there))
+    if back.set_aside:
+        report.detail(f"{back.set_aside:,} records that it alone had, confirmed to nobody, are set aside")
 
 
 def _show(result: Counts) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from leveret.testing.applications import Taken, drain, now_ms
+from leveret.testing.applications import Taken, drain
 from leveret.testing.books import read_book
 from leveret.testing.cluster_site import ClusterSite, SiteNode
 from leveret.testing.demo.flights import QUEUES, declare
@@ -22,7 +22,9 @@ from leveret.testing.mirror_cluster import Placed
 
 VHOST: Final = "/"
 _RATE: Final = 2000
+_WINDOW: Final = 500
 _CONSUMED: Final = 0.7
+_DIVERGED: Final = re.compile(r"mirror_diverged log=\S+ leader=\S+ offset=(\d+) end=(\d+)")
 _LACKS: Final = re.compile(r"mirror_lacks log=\S+ node=(\S+) bytes=(\d+) of_bytes=(\d+)")
 
 
@@ -36,10 +38,18 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """How a node came back: octets that it held and that it was sent, and seconds until it had everything."""
+    """How a node came back.
+
+    Attributes:
+        held_bytes: octets that it had in common with the leader of each queue.
+        copied_bytes: octets that it was sent for it lacked them.
+        set_aside: messages and settlements that it alone had, never confirmed to anybody.
+        took_s: from its start until it had everything.
+    """
 
     held_bytes: int
     copied_bytes: int
+    set_aside: int
     took_s: float
 
 
@@ -84,13 +94,13 @@ class Nodes:
         for number, queue in enumerate(QUEUES):
             ports = [node.amqp_port for node in (*members[number:], *members[:number])]
             rate = _RATE // len(QUEUES)
-            books = self.applications.publish(ports, count, rate=rate, queue=queue)
+            books = self.applications.publish(ports, count, rate=rate, window=_WINDOW, queue=queue)
             self._confirmed.append((members[number], books.confirmed))
             self.applications.consume(ports, seed + number, rate=int(rate * _CONSUMED), tx=True)
 
-    def longest_pause(self, since_ms: int, *gone: SiteNode) -> Pause:
-        """The longest one since that time, among the publishers whose node is not among these."""
-        pauses = [Pause("", 0)]
+    def longest_pause(self, since_ms: int, *gone: SiteNode) -> Pause | None:
+        """The longest one since that time, of a publisher whose node is not among these; None if all had ended."""
+        pauses: list[Pause] = []
         for node, book in self._confirmed:
             if node in gone:
                 continue
@@ -98,7 +108,7 @@ class Nodes:
             pauses += [
                 Pause(node.node, later - earlier) for earlier, later in pairwise(times) if later >= since_ms
             ]
-        return max(pauses, key=lambda pause: pause.lasted_ms)
+        return max(pauses, key=lambda pause: pause.lasted_ms, default=None)
 
     def drain(self) -> dict[str, list[Taken]]:
         """Empty all queues at a node that runs, all at once."""
@@ -139,10 +149,16 @@ class Nodes:
 
         self.site.wait(is_back, f"{node.node} to be synchronised")
         took_s = time.monotonic() - began_s
-        copied_bytes = whole_bytes = 0
-        for leader in self.site.members:
-            for mirror, lacks, of in _LACKS.findall(leader.log_text()[before[leader.node] :]):
-                if mirror == node.node:
-                    copied_bytes += int(lacks)
-                    whole_bytes += int(of)
-        return Return(whole_bytes - copied_bytes, copied_bytes, took_s)
+        told = {each: each.log_text()[before[each.node] :] for each in self.site.members}
+        lacks = [
+            (int(copied), int(whole))
+            for text in told.values()
+            for mirror, copied, whole in _LACKS.findall(text)
+            if mirror == node.node
+        ]
+        return Return(
+            held_bytes=sum(whole - copied for copied, whole in lacks),
+            copied_bytes=sum(copied for copied, _ in lacks),
+            set_aside=sum(int(end) - int(offset) for offset, end in _DIVERGED.findall(told[node])),
+            took_s=took_s,
+        )

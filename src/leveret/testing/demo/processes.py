@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from leveret.testing.applications import WINDOW
 from leveret.testing.books import Books, count_entries
 from leveret.testing.demo.report import Bar
 from leveret.testing.ports import wait_until
@@ -29,9 +30,17 @@ class Applications:
         self._folder = folder
         self._vhost = vhost
 
-    def publish(self, ports: Sequence[int], count: int, *, rate: int, queue: str | None = None) -> Books:
+    def publish(
+        self,
+        ports: Sequence[int],
+        count: int,
+        *,
+        rate: int,
+        window: int = WINDOW,
+        queue: str | None = None,
+    ) -> Books:
         """A publisher of the first `count` flights, or those of a queue among them; its books."""
-        chosen = ["--count", str(count), *(["--queue", queue] if queue else [])]
+        chosen = ["--count", str(count), "--window", str(window), *(["--queue", queue] if queue else [])]
         return self._launch(self.publishers, "publish", ports, rate, *chosen)
 
     def consume(self, ports: Sequence[int], seed: int, *, rate: int, tx: bool = False) -> Books:
@@ -56,7 +65,7 @@ class Applications:
         return sum(count_entries(books.confirmed) for books in self.books)
 
     def wait_confirmed(self, count: int, bar: Bar) -> None:
-        """Wait until so many flights are confirmed.
+        """Wait until so many flights are confirmed, or all are published: some may never be confirmed.
 
         Raises:
             RuntimeError: an application ended that still had work.
@@ -66,7 +75,7 @@ class Applications:
         def reached() -> bool:
             confirmed = self.confirmed()
             bar(confirmed)
-            if confirmed >= count:
+            if confirmed >= count or all(one.poll() == 0 for one in self.publishers):
                 return True
             if any(one.poll() for one in self.publishers) or any(
                 one.poll() is not None for one in self.consumers

@@ -30,6 +30,11 @@ def step(text: str) -> None:
     _console.print(f"{time.monotonic() - _began:4.0f} s  {text}")
 
 
+def detail(text: str) -> None:
+    """Print one line that belongs to the step before it."""
+    _console.print(f"        {text}")
+
+
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Bar]:
     """A bar on a terminal; yields how to tell it how many there are by now."""

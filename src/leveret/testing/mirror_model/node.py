@@ -231,8 +231,6 @@ class Node(Keeping):
         if world.is_wrong("promises wait no longer before the record shrinks"):
             both = frozenset(before.synchronised) & frozenset(wanted.synchronised)
             found = found._replace(waits=Waits((both, *found.waits.sets[1:]), found.waits.majority))
-        if world.is_wrong("a restarted leader confirms by majority") and before.majority:
-            found = found._replace(waits=found.waits._replace(majority=True))
         if world.is_wrong("majority by policy"):
             found = found._replace(waits=found.waits._replace(majority=self.policy.confirm == MAJORITY))
         if self.fulfilled != found.waits and not world.is_wrong("what was fulfilled stays so"):
@@ -248,7 +246,7 @@ class Node(Keeping):
     def _write(self, before: Placement, after: Placement, promoted: Promotion | None = None) -> Task:
         modified, world = self.modified, self.world
         gone: tuple[str, ...] = () if before.leader == self.name else (before.leader,)
-        if promoted is not None and not world.is_wrong("anybody may come back"):
+        if promoted is not None:
             gone += must_be_gone(before, promoted)
 
         def holds(store: Store) -> bool:

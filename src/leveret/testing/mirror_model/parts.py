@@ -25,10 +25,8 @@ WRONG: Final = {
     "served before it was followed": "a leader that comes back confirms before it has looked at the record",
     "looked before it was announced": "what the store held before a node was announced is all it knows when it starts",
     "ends are told before they are synced": "a mirror is asked what it has, and tells what is on no disk",
-    "a restarted leader confirms by majority": "before it has recorded that it has begun anew",
-    "begun anew while recorded": "a mirror that may have to lead deletes what it has",
+    "begun anew while recorded": "a mirror that may have to lead begins at the end, and lacks what is before",
     "an older answer counts": "what a mirror told before it heard that it was one again is taken for what it has",
-    "anybody may come back": "messages are lost though who has them is there again by then",
     "a move and a record at once": "a queue is given away while its record is being written",
     "acks before the disk": "a mirror acks what is on no disk",
 }

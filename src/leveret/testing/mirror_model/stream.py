@@ -95,7 +95,7 @@ class Stream:
         self._take(self.join.probed(Q, headers))
 
     def _take(self, steps: list[Step]) -> None:
-        if any(isinstance(each, Begin) for each in steps) and self.held.last and not self._may_begin:
+        if any(isinstance(each, Begin) for each in steps) and not self._may_begin:
             self.begins = steps
             self.owner.is_due = True
             return

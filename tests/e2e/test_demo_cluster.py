@@ -1,0 +1,52 @@
+"""`make demo-cluster`, small: it shows what it promises, and ends well only if its books balance."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import Final
+
+import pytest
+
+from leveret.testing import cluster_site
+
+SHARE: Final = 4000
+
+pytestmark = pytest.mark.skipif(
+    cluster_site.available() is not None, reason=f"no cluster: {cluster_site.available()}"
+)
+
+
+@pytest.fixture(scope="module")
+def shown() -> str:
+    """What one run that came to its end has printed."""
+    argv = [sys.executable, "-m", "leveret.testing.demo.cluster", "--share", str(SHARE), "--seed", "7"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not done.stderr
+    return done.stdout
+
+
+def test_every_flight_that_was_confirmed_is_accounted_for(shown: str) -> None:
+    names = re.findall(r"^queue +(.*)$", shown, re.MULTILINE)[0].split()
+    values = re.findall(r"^all +(.*)$", shown, re.MULTILINE)[0].replace(",", "").split()
+    total = {name: int(value) for name, value in zip(names, values, strict=True)}
+    unanswered = re.findall(r"^([\d,]+) flights had no confirm yet", shown, re.MULTILINE)
+    assert total["confirmed"] + sum(int(each.replace(",", "")) for each in unanswered) == SHARE
+    assert total["acked"] > 0
+    assert total["lost"] == total["resurrected"] == total["duplicated"] == 0
+    assert shown.splitlines()[-2] == "the books balance"
+
+
+def test_another_node_leads_after_a_kill_and_after_a_stop(shown: str) -> None:
+    leaders = re.findall(r"(\S+@localhost) leads airport.EWR, airport.JFK, airport.LGA,", shown)
+    killed, stopped = (re.findall(rf"{how} (\S+@localhost)", shown)[0] for how in ("kill -9 of", "5/6 stop"))
+    assert [killed, stopped] == leaders[:2]
+    assert leaders[2] != stopped
+
+
+def test_the_node_that_comes_back_is_sent_what_it_lacks(shown: str) -> None:
+    there, copied = re.findall(r"mirrors ([\d.]+) MB were there and ([\d.]+) MB were copied", shown)[0]
+    assert float(there) > 0
+    assert float(copied) > 0
