@@ -196,10 +196,13 @@ def promotion(placement: Placement, policy: MirrorPolicy, alive: Collection[str]
     """
     policy = msgspec.structs.replace(policy, confirm=MAJORITY if placement.majority else ALL)
     found = successor(policy, placement.mirrors, placement.synchronised, alive, is_graceful=False)
-    if placement.closed and not found.is_complete:
-        # Its leader has not failed: what the policy allows after a stop holds.
-        return successor(policy, placement.mirrors, placement.synchronised, alive, is_graceful=True)
-    return found
+    if not placement.closed or found.is_complete:
+        return found
+    # Its leader has not failed: what the policy allows after a stop holds. It does not say who has what of a majority.
+    after_stop = successor(policy, placement.mirrors, placement.synchronised, alive, is_graceful=True)
+    if placement.majority and after_stop.is_complete:
+        return after_stop._replace(leader=None, mirrors=(), is_complete=False, log="")
+    return after_stop
 
 
 def taken_over(placement: Placement, promoted: Promotion, around: Surroundings) -> Placement:

@@ -231,6 +231,7 @@ class Coordinator:
             await asyncio.sleep(_TICK_S)
             self.sources.cut()
             self._node.commits.keep()
+            self.member.pen.look()
             if self._slowed and not self._mirrors_are_slow():
                 slowed, self._slowed = self._slowed, []
                 for callback in slowed:
@@ -241,6 +242,7 @@ class Coordinator:
         for task in self._tasks:
             task.cancel()
         self.sharing.stop()
+        self._keeping.stop()
         self.links.stop()
         await self.door.stop()
         await self.copies.close()
@@ -287,8 +289,6 @@ class Coordinator:
                 except Refusal as error:
                     logger.error("definition_not_taken change=%s error=%s", each.change, error)
                 self._policies_changed(each.change)
-        if broker.shared:
-            broker.shared.clear()
 
     def _policies_changed(self, change: d.Change) -> None:
         match change:
@@ -423,11 +423,22 @@ async def _unknown(what: str, about: Any) -> Any:
 
 
 def take(broker: Broker, change: d.Change) -> None:
-    """Apply what another node decided. Who was cut off for a while may see one put where there were a delete and a put.
+    """Apply what another node decided, and share it with nobody; what is still to be shared is left as it is.
+
+    Who was cut off for a while may see one put where there were a delete and a put.
 
     Raises:
         Refusal: it contradicts what is here.
     """
+    own = len(broker.shared or ())
+    try:
+        _take(broker, change)
+    finally:
+        if broker.shared:
+            del broker.shared[own:]
+
+
+def _take(broker: Broker, change: d.Change) -> None:
     match change:
         case d.Put(d.Queue() as queue):
             held = broker.queues.get(queue.key)

@@ -14,7 +14,7 @@ from leveret.core.placing import Waits
 from leveret.core.queue import Queue
 from leveret.core.remote_queue import RemoteQueue
 from leveret.model import definitions as d
-from leveret.model.errors import LeveretError
+from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.cluster.hands import QueueKey
 from leveret.runtime.cluster.placing import log_of
 from leveret.runtime.cluster.queues import ClusterQueues
@@ -28,7 +28,8 @@ from leveret.runtime.mirroring.sources import MirrorSources
 logger = logging.getLogger(__name__)
 
 _GIVE_TIMEOUT_S: Final = 10.0
-_HOPE_S: Final = 1.0
+_DISCARD_AFTER_S: Final = 30.0
+_HOPE_S: Final = 3.0
 """So long a mirror that is recorded as synchronised may take to connect to a node that begins to lead."""
 
 
@@ -67,6 +68,8 @@ class Keeping:
         self._names: dict[QueueKey, str] = {}
         self._keys: dict[str, QueueKey] = {}
         self._given: dict[QueueKey, Queue] = {}
+        self._records: dict[QueueKey, Placement] = {}
+        self._discarding: dict[str, asyncio.Task[None]] = {}
         self._hopes: dict[QueueKey, tuple[set[str], float]] = {}
         queues.on_new = self._made
 
@@ -134,6 +137,7 @@ class Keeping:
             return
         if queue is None or queue.epoch != placement.epoch:
             return
+        self._records[key] = placement
         if queue.definition.durable:
             self._names[key] = log_of(placement)
             self._keys[self._names[key]] = key
@@ -147,6 +151,7 @@ class Keeping:
         name = self._names.pop(key, None)
         self._given.pop(key, None)
         self._hopes.pop(key, None)
+        self._records.pop(key, None)
         if name is not None:
             self._keys.pop(name, None)
             self._sources.cease(name)
@@ -196,7 +201,38 @@ class Keeping:
         elif self._me in placement.stopped:
             await self._copies.release(name)
         elif self._copies.ends(name) is not None:
-            await self._copies.discard(name)
+            await self._copies.release(name)
+            self._discard_later(key, name)
+
+    def _discard_later(self, key: QueueKey, name: str) -> None:
+        """Delete a copy that the record does not name, unless it names it again by then.
+
+        Not at once: its leader may have taken this node in again, and counted on what it has, before this node heard
+        that it had been dropped.
+        """
+        if name not in self._discarding:
+            work = self._discard(key, name)
+            self._discarding[name] = asyncio.get_running_loop().create_task(work)
+
+    async def _discard(self, key: QueueKey, name: str) -> None:
+        await asyncio.sleep(_DISCARD_AFTER_S)
+        del self._discarding[name]
+        placement = self._records.get(key)
+        is_named = placement is not None and self._me in (
+            placement.leader,
+            *placement.mirrors,
+            *placement.stopped,
+        )
+        if not is_named and self._keys.get(name) == key:
+            try:
+                await self._copies.discard(name)
+            except StorageError as error:
+                logger.warning("mirror_not_deleted log=%s error=%s", name, error)
+
+    def stop(self) -> None:
+        """Delete nothing more."""
+        for task in self._discarding.values():
+            task.cancel()
 
     # -- handing over -------------------------------------------------------------------------
 

@@ -235,9 +235,12 @@ class Operations:
         return rows
 
     async def _lead_without(self, name: str, key: QueueKey, placement: Placement) -> dict[str, Any]:
-        """A stopped mirror leads the queue once it starts; without one the queue is gone."""
+        """A mirror leads the queue, or one that was stopped does once it starts; without any the queue is gone."""
         state = self._member.state
-        leader = stopped_successor((*placement.mirrors, *placement.stopped), name, state.alive)
+        copies = [node for node in (*placement.mirrors, *placement.stopped) if node in state.members]
+        # What a mirror has it keeps when it is started, so one that runs may lead; the last to go has most.
+        running = [node for node in reversed(copies) if node in state.alive]
+        leader = running[0] if running else stopped_successor(copies, name, state.alive)
         queue = self._coordinator.queue(key)
         if leader is not None:
             after = led_when_started(placement, leader)

@@ -142,6 +142,7 @@ class Placing:
         )
         serving = [name for name in around.members if name in around.alive and around.alive[name].uri]
         led = Counter(placed.placement.leader for placed in self._state.placements.values())
+        led.update(placement.leader for placement in self.fresh.values())
         draining = [name for name in serving if around.alive[name].draining]
         nodes = Nodes(client=around.me, alive=serving or [around.me], draining=draining, led=led)
         return leader_location(
@@ -456,7 +457,7 @@ class Placing:
             await self._write(closed)
 
     async def hand_over(self) -> list[Write]:
-        """Have each queue that is led here led by whom its policy allows; what to write of those that nobody may lead."""
+        """Have each queue that is led here led by whom its policy allows; what to write of those that nobody may."""
         around = self._around()
         others = {name: presence for name, presence in around.alive.items() if name != around.me}
         moves: list[tuple[QueueKey, Promotion]] = []

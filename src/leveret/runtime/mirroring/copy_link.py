@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from leveret.model.errors import LeveretError, StorageError
@@ -82,6 +83,7 @@ class CopyLink:
         self._taken = 0
         self._acked = 0
         self._failures = 0
+        self._wanted = asyncio.Event()
         self._retries: dict[str, asyncio.TimerHandle] = {}
         self._running = self._loop.create_task(self._run())
 
@@ -96,7 +98,10 @@ class CopyLink:
         while self.copies:
             await self._once()
             if self.copies:
-                await asyncio.sleep(RETRY_S[min(self._failures, len(RETRY_S) - 1)])
+                self._wanted.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(RETRY_S[min(self._failures, len(RETRY_S) - 1)]):
+                        await self._wanted.wait()
                 self._failures += 1
         self._shared.idle(self)
 
@@ -194,8 +199,9 @@ class CopyLink:
             self._tell([name])
 
     def add(self, copy: MirrorCopy) -> None:
-        """Mirror one more."""
+        """Mirror one more: its leader was there just now."""
         self.copies[copy.name] = copy
+        self._wanted.set()
         self.tell(copy.name)
 
     def remove(self, name: str) -> None:

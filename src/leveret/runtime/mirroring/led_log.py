@@ -26,6 +26,7 @@ class LedLog:
 
     Attributes:
         automatic: whether a new mirror is sent the head without being asked to.
+        expected: the nodes that promises wait for.
         batch_messages: most messages that are sent at once to synchronise.
         floor: the first offset that is not settled, as far as was told: nobody needs to have what is before it.
         cursor: messages before it may have been handed to consumers.
@@ -41,6 +42,7 @@ class LedLog:
         "batch_messages",
         "before",
         "cursor",
+        "expected",
         "floor",
         "name",
         "streams",
@@ -50,6 +52,7 @@ class LedLog:
         """Nobody mirrors it."""
         self.name = name
         self.automatic = False
+        self.expected: frozenset[str] = frozenset()
         self.batch_messages = 4096
         self.floor = 0
         self.cursor = 0

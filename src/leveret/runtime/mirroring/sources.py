@@ -165,6 +165,7 @@ class MirrorSources:
         Raises:
             KeyError: the log is not led here.
         """
+        self.led[name].expected = frozenset().union(*sets)
         log = self.tree.logs.get(name)
         self._keep(self._acks.wait_for(name, sets, log.next_offset if log is not None else 0, then))
 

@@ -96,7 +96,8 @@ class Stream:
         self.state = State.JOINING
         self.is_live = False
         self.is_ended = False
-        self.syncs = led.automatic
+        # Who is waited for counts as having everything: what it lacks it is sent, whatever the policy says of new ones.
+        self.syncs = led.automatic or host.node in led.expected
         self.first = self.has = 0
         self._host = host
         self._number = 0

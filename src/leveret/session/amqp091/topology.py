@@ -260,7 +260,9 @@ def _queue_delete(channel: Channel, method: commands.Queue.Delete) -> None:
     channel.connection.access.require("configure", "queue", name or channel.last_queue)
     is_absent = name and (_vhost(channel), name) not in broker.queues
     queue = None if is_absent else channel.queue(name)
-    if isinstance(queue, RemoteQueue):
+    if isinstance(queue, RemoteQueue) and queue.is_down:
+        _check_unconditional(queue, method)
+    elif isinstance(queue, RemoteQueue):
         passing.delete(channel, queue, method)
         return
     if queue is not None:
@@ -279,6 +281,19 @@ def _queue_delete(channel: Channel, method: commands.Queue.Delete) -> None:
         channel.reply(commands.Queue.DeleteOk(count))
     for notice in notices:
         channel.connection.send(notice)
+
+
+def _check_unconditional(queue: RemoteQueue, method: commands.Queue.Delete) -> None:
+    """A queue that nobody leads is deleted if no condition is set, as at RabbitMQ: what is in it nobody knows.
+
+    Raises:
+        PreconditionFailed: there is one.
+    """
+    vhost, name = queue.key
+    if method.if_unused:
+        raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' in use")
+    if method.if_empty:
+        raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' not empty")
 
 
 TOPOLOGY: Final[dict[type[base.Frame], Callable[[Channel, Any], None]]] = {
