@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.core.confirms import Batch, Confirms
+from leveret.core.confirms import Batch, Confirms, Outcome
 
 
 def covered(confirms: list[tuple[int, bool, bool]], after: int) -> tuple[list[tuple[int, bool]], int]:
@@ -87,3 +87,23 @@ def test_a_batch_waits_for_the_disk_if_any_of_its_queues_does() -> None:
     assert not batch.needs_sync
     batch.queues["durable"] = True
     assert batch.needs_sync
+
+
+def test_an_outcome_is_told_once_all_parts_are_known_and_there_are_no_more() -> None:
+    """Whatever their order; one that fails spoils it."""
+    for results in ([True, True], [True, False], [False, True]):
+        told: list[bool] = []
+        outcome = Outcome(told.append)
+        parts = [outcome.part() for _ in results]
+        parts[0](results[0])
+        outcome.seal()
+        assert told == []
+        parts[1](results[1])
+        assert told == [all(results)]
+
+
+def test_an_outcome_of_no_parts_is_well() -> None:
+    """Nobody has to keep anything."""
+    told: list[bool] = []
+    Outcome(told.append).seal()
+    assert told == [True]

@@ -34,7 +34,7 @@ def counted(
     groups = list(groups)
     queues = {message.number: message.queue for message in published}
     account = Account.read(*groups)
-    result = audit(published, account, found, dict.fromkeys(queues.values(), FOREVER))
+    result = audit(published, account, found, dict.fromkeys(sorted(set(queues.values())), FOREVER))
     lines = {line.queue: line for line in result.lines}
     settled, delivered = (
         Counter(number for books in groups for number, _ in read_book(getattr(books, name)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -71,7 +71,9 @@ class Nodes:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End every process and remove every file."""
+        """End every process and remove every file; an error is told with what the nodes say."""
+        if isinstance(value, Exception):
+            value.add_note(self.site.told())
         self.applications.close()
         self.site.close()
         self._folder.cleanup()
@@ -131,23 +133,24 @@ class Nodes:
     def wait_led_without(self, gone: SiteNode) -> None:
         """Wait until this node leads nothing, and everything is led."""
 
-        def led() -> bool:
-            return all(
-                each.leader != gone.node and each.state == "running" for each in self.placed().values()
-            )
+        def led(each: Placed) -> bool:
+            return each.leader != gone.node and each.state == "running"
 
-        self.site.wait(led, f"{gone.node} to be followed")
+        self._wait_all(led, f"{gone.node} to be followed")
+
+    def _wait_all(self, holds: Callable[[Placed], bool], what: str) -> None:
+        def hold() -> bool:
+            placed = self.placed()
+            return set(QUEUES) <= set(placed) and all(holds(each) for each in placed.values())
+
+        self.site.wait(hold, what)
 
     def bring_back(self, node: SiteNode) -> Return:
         """Start a node on the data it has; return when its mirrors are synchronised."""
         before = {each.node: len(each.log_text()) for each in self.site.members}
         began_s = time.monotonic()
         self.site.start(node)
-
-        def is_back() -> bool:
-            return all(node.node in each.synchronised for each in self.placed().values())
-
-        self.site.wait(is_back, f"{node.node} to be synchronised")
+        self._wait_all(lambda each: node.node in each.synchronised, f"{node.node} to be synchronised")
         took_s = time.monotonic() - began_s
         told = {each: each.log_text()[before[each.node] :] for each in self.site.members}
         lacks = [
