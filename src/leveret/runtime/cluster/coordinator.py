@@ -117,6 +117,7 @@ class Coordinator:
             member.store,
             state,
             broker.epochs,
+            held=lambda: member.pen.held,
             placed=self.placing.recorded,
             all_have=member.all_have,
             on_idle=member.pen.look,
@@ -266,8 +267,7 @@ class Coordinator:
     # -- what others decide -------------------------------------------------------------------
 
     def _take(self, changes: list[Changed]) -> None:
-        own = self.member.pen.wrote()
-        self._apply([each for each in changes if not (own and isinstance(each, DefinitionChanged))])
+        self._apply(changes)
         for change in changes:
             match change:
                 case AliveChanged(name):

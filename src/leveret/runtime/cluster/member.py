@@ -24,7 +24,16 @@ from typing import Any, Final, Protocol
 
 import leveret
 from leveret.config import Config
-from leveret.core.cluster import Changed, ClusterState, Event, Keys, Member, Presence, encode
+from leveret.core.cluster import (
+    Changed,
+    ClusterState,
+    DefinitionChanged,
+    Event,
+    Keys,
+    Member,
+    Presence,
+    encode,
+)
 from leveret.core.election import Put, Transaction
 from leveret.core.placing import Surroundings
 from leveret.model.errors import LeveretError, PreconditionFailed
@@ -80,6 +89,7 @@ class ClusterMember:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._links: Links | None = None
         self._founding = ExitStack()
+        self._told = asyncio.Event()
         self._uri = ""
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -160,7 +170,11 @@ class ClusterMember:
         # What it is part of must be known here before it is: a node that came back without it would found another.
         self._file.save({"cluster_id": cluster_id})
         if puts:
-            await self.store.transact(Transaction((), tuple(puts)))
+            revision = await self.store.transact(Transaction((), tuple(puts)))
+            while self.is_founder and revision is not None and self.state.revision < revision:
+                # What it founded the cluster with is on its way back here: that is not another node's.
+                self._told.clear()
+                await self._told.wait()
         self._founding.close()
 
     async def serve(self, links: Links, uri: str) -> None:
@@ -207,8 +221,11 @@ class ClusterMember:
     # -- what happens -------------------------------------------------------------------------
 
     def _take_events(self, events: list[Event], revision: int) -> None:
+        # Nobody else changes definitions while the pen is here: the broker has these, and may have undone them by now.
+        is_own = self.pen.is_here
         changes = self.state.apply(events, revision)
-        self._pending += changes
+        self._pending += [each for each in changes if not (is_own and isinstance(each, DefinitionChanged))]
+        self._told.set()
         if self._taker is not None:
             self._hand_on(self._taker)
         self.pen.look()
@@ -263,6 +280,9 @@ class ClusterMember:
 
     async def all_have(self, revision: int) -> None:
         """Wait until every other node that serves has taken a revision; one that falls silent, until its lease ends."""
+        if self._taker is not None:
+            # So that this node knows its own changes for its own, whoever may change definitions next.
+            await self.has_taken(revision)
         others = [name for name, presence in self.state.alive.items() if name != self.name and presence.uri]
         await asyncio.gather(*(self._has(name, revision) for name in others))
 

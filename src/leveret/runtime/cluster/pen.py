@@ -22,6 +22,8 @@ from leveret.runtime.cluster.store import ClusterStore
 logger = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.1
+_NEVER: Final = 1 << 62
+"""A revision that no key was ever written at."""
 
 
 class PenKeeper:
@@ -75,9 +77,10 @@ class PenKeeper:
         self._arrive_if_due()
         self._wake.set()
 
-    def wrote(self) -> bool:
-        """Whether definitions that change now, by what etcd tells, are this node's own changes."""
-        return bool(self._taken_at) and self._state.pen_modified == self._taken_at
+    @property
+    def held(self) -> Unchanged:
+        """The condition that this node still has it."""
+        return Unchanged(self._key, self._taken_at or _NEVER)
 
     async def fetched(self) -> None:
         """Wait until it is here."""
@@ -129,7 +132,7 @@ class PenKeeper:
             self._arrive_if_due()
 
     def _arrive_if_due(self) -> None:
-        if self.is_here or not self.wrote():
+        if self.is_here or not self._taken_at or self._state.pen_modified != self._taken_at:
             return
         self.is_here, self._wants = True, False
         self._pen.arrived()
@@ -141,8 +144,10 @@ class PenKeeper:
         self._wake.set()
 
     async def _give_away(self) -> None:
+        """All that it changed has been taken by all nodes, this one too (sharing): from here on it changes nothing."""
+        held = self.held
         self.is_here = self._pen.is_here = False
-        await self._store.transact(Transaction((Unchanged(self._key, self._taken_at),), (Delete(self._key),)))
         self._taken_at = 0
+        await self._store.transact(Transaction((held,), (Delete(self._key),)))
         if self._pen.has_work or self._waiting:
             self.want()

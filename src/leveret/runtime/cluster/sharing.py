@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from leveret.core.cluster import ClusterState, Placement, change_write, encode, placement_write
-from leveret.core.election import Delete, Put, Transaction
+from leveret.core.election import Delete, Put, Transaction, Unchanged
 from leveret.core.epochs import Epochs
 from leveret.core.transactions import parts
 from leveret.model import definitions as d
@@ -34,6 +34,7 @@ class Sharing:
         state: ClusterState,
         epochs: Epochs,
         *,
+        held: Callable[[], Unchanged],
         placed: Callable[[d.Queue], Placement],
         all_have: Callable[[int], Awaitable[None]],
         on_idle: Callable[[], None],
@@ -45,6 +46,7 @@ class Sharing:
             store: where everybody looks.
             state: what it held.
             epochs: of queues.
+            held: the condition that this node has the pen.
             placed: where a queue that was put is.
             all_have: returns once every node that lives has taken a revision.
             on_idle: told whenever nothing is on its way.
@@ -53,6 +55,7 @@ class Sharing:
         self._store = store
         self._state = state
         self._epochs = epochs
+        self._held = held
         self._placed = placed
         self._all_have = all_have
         self._on_idle = on_idle
@@ -106,9 +109,8 @@ class Sharing:
                 case d.Delete("queues", key):
                     writes.append(placement_write(keys, (key[0], key[1]), None))
         writes.append(Put(keys.epoch, encode(max(self._epochs.last, self._state.epoch))))
-        has_pen = self._state.unchanged(keys.pen)
         revision: int | None = 0
-        for part in parts(Transaction((has_pen,), tuple(writes))):
+        for part in parts(Transaction((self._held(),), tuple(writes))):
             revision = await self._store.transact(part)
             if revision is None:
                 break
