@@ -249,11 +249,13 @@ def http_seeds() -> Iterator[bytes]:
 
 LOCAL: Final = frozenset(
     {
+        "cluster",
         "definitions",
         "health",
         "helping",
         "lifecycle",
         "logging",
+        "mirrors",
         "rejoin",
         "schema_replication",
         "standby_logs",

@@ -51,6 +51,7 @@ class RabbitCluster(MirrorCluster):
 
     kind = "rabbitmq"
     begins_empty = True
+    marks_all = True
 
     def __init__(
         self,

@@ -334,6 +334,11 @@ class Coordinator:
             case "end":
                 epoch, next_offset = await self._keeping.end(str(about["log"]))
                 return {"epoch": epoch, "next_offset": next_offset}
+            case "may_discard":
+                name = str(about["log"])
+                key = self._keeping.key_of(name)
+                is_at_rest = key is not None and self.placing.is_at_rest(key)
+                return {"may": is_at_rest and self._keeping.may_discard(name, node)}
             case "move":
                 key = str(about["vhost"]), str(about["name"])
                 return {"moved": await self.placing.move(key, str(about["to"]))}

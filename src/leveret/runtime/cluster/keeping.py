@@ -14,7 +14,7 @@ from leveret.core.placing import Waits
 from leveret.core.queue import Queue
 from leveret.core.remote_queue import RemoteQueue
 from leveret.model import definitions as d
-from leveret.model.errors import LeveretError, StorageError
+from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.hands import QueueKey
 from leveret.runtime.cluster.placing import log_of
 from leveret.runtime.cluster.queues import ClusterQueues
@@ -28,7 +28,7 @@ from leveret.runtime.mirroring.sources import MirrorSources
 logger = logging.getLogger(__name__)
 
 _GIVE_TIMEOUT_S: Final = 10.0
-_DISCARD_AFTER_S: Final = 30.0
+_ASK_AGAIN_S: Final = 0.2
 _HOPE_S: Final = 3.0
 """So long a mirror that is recorded as synchronised may take to connect to a node that begins to lead."""
 
@@ -162,9 +162,10 @@ class Keeping:
         if isinstance(queue, RemoteQueue) and key not in self._given:
             delivered = 0
             if name is not None:
-                delivered = self._copies.cursor(name)
                 await self._copies.release(name)
                 await self._commits.settle()
+                # Now: what had been received may have said more of it.
+                delivered = self._copies.cursor(name)
             if self._broker.queues.get(key) is not queue:
                 return
             led = self._queues.lead(queue, placement.term, delivered)
@@ -205,7 +206,7 @@ class Keeping:
             self._discard_later(key, name)
 
     def _discard_later(self, key: QueueKey, name: str) -> None:
-        """Delete a copy that the record does not name, unless it names it again by then.
+        """Delete a copy that the record does not name, when its leader says so, unless it is named again by then.
 
         Not at once: its leader may have taken this node in again, and counted on what it has, before this node heard
         that it had been dropped.
@@ -215,19 +216,32 @@ class Keeping:
             self._discarding[name] = asyncio.get_running_loop().create_task(work)
 
     async def _discard(self, key: QueueKey, name: str) -> None:
-        await asyncio.sleep(_DISCARD_AFTER_S)
+        while self._keys.get(name) == key and not self._is_named(key, self._me):
+            try:
+                found = await self._ask(self._records[key].leader, "may_discard", {"log": name})
+                if found["may"] and not self._is_named(key, self._me):
+                    await self._copies.discard(name)
+                    break
+            except LeveretError as error:
+                logger.info("mirror_not_deleted_yet log=%s error=%s", name, error)
+            await asyncio.sleep(_ASK_AGAIN_S)
         del self._discarding[name]
+
+    def _is_named(self, key: QueueKey, node: str) -> bool:
         placement = self._records.get(key)
-        is_named = placement is not None and self._me in (
+        return placement is not None and node in (
             placement.leader,
             *placement.mirrors,
             *placement.stopped,
         )
-        if not is_named and self._keys.get(name) == key:
-            try:
-                await self._copies.discard(name)
-            except StorageError as error:
-                logger.warning("mirror_not_deleted log=%s error=%s", name, error)
+
+    def may_discard(self, name: str, node: str) -> bool:
+        """Whether a node may delete its copy of a log that is led here, as nobody counts on that copy, nor will."""
+        key = self._keys.get(name)
+        placement = self._records.get(key) if key is not None else None
+        if key is None or placement is None or placement.leader != self._me:
+            return False
+        return not self._is_named(key, node) and self._sources.state(name, node) is State.GONE
 
     def stop(self) -> None:
         """Delete nothing more."""

@@ -204,6 +204,10 @@ class Placing:
             if placement.leader in (me, name) or name in placement.mirrors
         )
 
+    def is_at_rest(self, key: QueueKey) -> bool:
+        """Whether the record of a queue that is led here is the one that was followed, and none is being written."""
+        return not any(key in each for each in (self._in_flight, self._unseen, self._changed, self._due))
+
     def vhost_changed(self, vhost: str) -> None:
         """Policies changed."""
         self.due(key for key in self._state.placements if key[0] == vhost)
