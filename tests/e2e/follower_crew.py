@@ -5,11 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-import pika
-
-from leveret.testing.applications import Consumer, Publisher
+from leveret.testing.applications import Consumer, Numbered, Publisher
 from leveret.testing.books import Books, read_book
 from tests.e2e.site import PATIENCE_S
 
@@ -18,31 +16,9 @@ _BODY_BYTES: Final = 1000
 _WINDOW: Final = 200
 
 
-class Numbered(NamedTuple):
-    """A plain message through the default exchange (leveret.testing.applications.Message)."""
-
-    number: int
-    queue: str
-
-    @property
-    def exchange(self) -> str:
-        """The default one."""
-        return ""
-
-    @property
-    def routing_key(self) -> str:
-        """The queue."""
-        return self.queue
-
-    @property
-    def body(self) -> bytes:
-        """The number, and more."""
-        return f"{self.number} ".encode().ljust(_BODY_BYTES, b"x")
-
-    @property
-    def properties(self) -> pika.BasicProperties:
-        """Persistent, told by its number."""
-        return pika.BasicProperties(delivery_mode=2, message_id=str(self.number))
+def body_of(number: int) -> bytes:
+    """The number, and more."""
+    return f"{number} ".encode().ljust(_BODY_BYTES, b"x")
 
 
 class Side:
@@ -60,7 +36,7 @@ class Side:
     def _messages(self) -> Iterator[Numbered]:
         while True:
             self._count += 1
-            yield Numbered(self._count, self._queue)
+            yield Numbered(self._count, self._queue, body_of(self._count))
 
     def confirmed(self) -> set[int]:
         """Numbers that were confirmed."""

@@ -20,7 +20,7 @@ from leveret.testing.link_proxy import Direction
 from leveret.testing.parcels import EXCHANGE
 from leveret.testing.ports import wait_until
 from tests.e2e.follower_clients import count, read_stream
-from tests.e2e.follower_crew import Crew, Numbered, Side
+from tests.e2e.follower_crew import Crew, Side, body_of
 from tests.e2e.site import PATIENCE_S, Site, drain_all
 
 QUORUM: Final = "quorum"
@@ -395,7 +395,7 @@ class Story:
         assert not lost, (
             f"{self.told}: {len(lost)} confirmed messages are not in the stream: {sorted(lost)[:5]}"
         )
-        assert all(message.body == Numbered(message.number, STREAM).body for message in streamed)
+        assert all(message.body == body_of(message.number) for message in streamed)
         wait_until(lambda: count(port, DYING) == 0, "all that dies", PATIENCE_S)
         buried = {
             message.number for message in drain_all(self.site.leader.node, "/", [GRAVE], keep=True)[GRAVE]

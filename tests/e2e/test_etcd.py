@@ -12,8 +12,8 @@ import random
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,14 +29,11 @@ from leveret.testing.certificates import CertificateAuthority
 from leveret.testing.etcd import EtcdCluster, EtcdMember
 from leveret.testing.ports import LOOPBACK, wait_until
 from leveret.testing.process import ServerProcess
+from tests.e2e.store_node import HEARTBEAT_MS, LONG_MS, PATIENCE_S, door, play, until
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
 
-PATIENCE_S: Final = 30.0
-LONG_MS: Final = 30_000
 SHORT_MS: Final = 2_000
-HEARTBEAT_MS: Final = 20
-"""Of an etcd of one member, which so starts sooner and gives leases of one second."""
 
 
 @pytest.fixture(scope="module")
@@ -90,19 +87,6 @@ async def node(
     finally:
         await one.election.close()
         await watching
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():  # noqa: ASYNC110 # whatever it is, it comes with no event
-            await asyncio.sleep(0.01)
-
-
-def play(scene: Awaitable[None]) -> None:
-    async def main() -> None:
-        await scene
-
-    asyncio.run(main())
 
 
 # Two in one process.
@@ -420,35 +404,9 @@ def test_a_leader_stays_one_when_the_member_of_etcd_it_talks_to_dies_or_hangs() 
 # Answers that get lost.
 
 
-@asynccontextmanager
-async def deaf_to_transactions(member: EtcdMember) -> AsyncIterator[str]:
+def deaf_to_transactions(member: EtcdMember) -> AbstractAsyncContextManager[str]:
     """A door of etcd that hands requests in, and hangs up instead of answering a transaction; its URL."""
-    visits: set[asyncio.Task[None]] = set()
-
-    async def visit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner, outer = await asyncio.open_connection(LOOPBACK, member.port)
-        is_deaf = False
-
-        async def answer() -> None:
-            with suppress(ConnectionError):
-                while (octets := await inner.read(65536)) and not is_deaf:
-                    writer.write(octets)
-            writer.close()
-
-        answering = asyncio.create_task(answer())
-        with suppress(ConnectionError):
-            while octets := await reader.read(65536):
-                is_deaf = is_deaf or b"/v3/kv/txn" in octets
-                outer.write(octets)
-        outer.close()
-        await answering
-
-    def visited(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        visits.add(asyncio.create_task(visit(reader, writer)))
-
-    async with await asyncio.start_server(visited, LOOPBACK, 0) as server:
-        yield f"http://{LOOPBACK}:{server.sockets[0].getsockname()[1]}"
-    await asyncio.gather(*visits)
+    return door(member, lambda said, _: b"/v3/kv/txn" in said, hangs_up=True)
 
 
 def test_what_was_done_though_the_answer_got_lost_counts(shared: EtcdCluster) -> None:

@@ -69,7 +69,6 @@ class Broker:
         traced_vhosts: where messages are copied to amq.rabbitmq.trace; not kept over a restart.
         epochs: of queues.
         pen: whether this node may change definitions.
-        want_pen, when_writable: the pen's `want` and `when_here`.
         make_queue: makes what serves a declared queue, or stands for one that another node serves.
         shared: what other nodes must be told next, exclusive queues too; None on a node alone.
     """
@@ -102,7 +101,6 @@ class Broker:
         self.version = 0
         self.epochs = Epochs()
         self.pen = Pen()
-        self.want_pen, self.when_writable = self.pen.want, self.pen.when_here
         self.make_queue: Callable[[d.Queue, Reader, bool], Queue] = _serve
         self.shared: list[d.Change] | None = None
         self._read = read
@@ -133,11 +131,6 @@ class Broker:
     def _share(self, change: d.Change) -> None:
         if self.shared is not None:
             self.shared.append(change)
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether this node may change definitions now."""
-        return self.pen.is_here
 
     def _put(self, entity: d.AnyEntity) -> None:
         match entity:
@@ -441,7 +434,7 @@ class Broker:
             if self.queues.get(queue.key) is queue:
                 self.delete_queue(queue)
 
-        self.when_writable(delete)
+        self.pen.when_here(delete)
 
     def replace_queue(self, queue: Queue) -> Queue:
         """Another object stands for a queue from now on, for another node serves it now; the one before."""

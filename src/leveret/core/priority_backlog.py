@@ -89,6 +89,9 @@ class PriorityBacklog(Backlog):
         """See Backlog."""
         self._unsorted.append((first, end))
 
+    def give_back_before(self, offset: int) -> None:
+        """All that was restored is ready already; which of it was taken once is not told apart."""
+
     def _sort(self) -> None:
         """Put what came back on its level; not when it came, for that may need the log, and reading may fail."""
         while self._unsorted:

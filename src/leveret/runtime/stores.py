@@ -19,7 +19,14 @@ from leveret.wire.chunk import Chunk
 
 def log_name(queue: Queue) -> str:
     """What the log of a durable queue is called in the tree (storage.tree)."""
-    return f"{'streams' if isinstance(queue, Stream) else 'queues'}/{directory_of(queue.epoch)}"
+    return (
+        f"streams/{directory_of(queue.epoch)}" if isinstance(queue, Stream) else queue_log_name(queue.epoch)
+    )
+
+
+def queue_log_name(epoch: int) -> str:
+    """What the log of a queue that is no stream is called, in the tree of every node of a cluster."""
+    return f"queues/{directory_of(epoch)}"
 
 
 class QueueStoring(Protocol):

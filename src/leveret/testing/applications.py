@@ -45,6 +45,29 @@ class Message(Protocol):
     def properties(self) -> pika.BasicProperties: ...  # noqa: D102
 
 
+class Numbered(NamedTuple):
+    """A Message through the default exchange, straight to its queue."""
+
+    number: int
+    queue: str
+    body: bytes
+
+    @property
+    def exchange(self) -> str:
+        """The default one."""
+        return ""
+
+    @property
+    def routing_key(self) -> str:
+        """The queue."""
+        return self.queue
+
+    @property
+    def properties(self) -> pika.BasicProperties:
+        """Persistent, told by its number."""
+        return pika.BasicProperties(delivery_mode=2, message_id=str(self.number))
+
+
 class Taken(NamedTuple):
     """A message as a consumer got it; number -1 when it has none."""
 
@@ -255,10 +278,15 @@ class Consumer:
         tried.write((number for _, number in done), now_ms())
         for tag, _ in done:
             channel.basic_ack(tag)
+        if self._counts(channel):
+            acked.write((number for _, number in done), now_ms())
+        return held[:keep]
+
+    def _counts(self, channel: Any) -> bool:
+        """Wait until what was settled is; tells whether it counts."""
         # An ack has no reply of its own; this one's shows that the broker has read everything before it.
         channel.basic_qos(prefetch_count=HELD_MAX + 2 * BATCH)
-        acked.write((number for _, number in done), now_ms())
-        return held[:keep]
+        return True
 
 
 class TxConsumer(Consumer):
@@ -278,22 +306,9 @@ class TxConsumer(Consumer):
                 queue, self._on_message, consumer_tag=queue, arguments={CANCEL_ON_FAIL_OVER: True}
             )
 
-    def _settle(
-        self, channel: Any, held: list[tuple[int, int]], tried: Book, acked: Book
-    ) -> list[tuple[int, int]]:
-        self._chance.shuffle(held)
-        keep = len(held) // 4
-        returned = len(held) // 30
-        for tag, _ in held[keep : keep + returned]:
-            channel.basic_nack(tag, requeue=True)
-        done = held[keep + returned :]
-        tried.write((number for _, number in done), now_ms())
-        for tag, _ in done:
-            channel.basic_ack(tag)
+    def _counts(self, channel: Any) -> bool:
         channel.tx_commit()
-        if not self._ending.is_set():
-            acked.write((number for _, number in done), now_ms())
-        return held[:keep]
+        return not self._ending.is_set()
 
 
 def drain(port: int, vhost: str, queue: str, *, keep: bool = False) -> list[Taken]:

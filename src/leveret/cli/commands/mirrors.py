@@ -18,6 +18,7 @@ from leveret.cli.commands.cluster import wait_until
 from leveret.cli.commands.health import passed, single
 from leveret.cli.commands.policies import policy_table
 from leveret.cli.names import queues
+from leveret.cli.progress_bar import ProgressBar
 from leveret.cli.values import Message, Table
 
 Name = Annotated[str, Argument(help="Name of the queue.", autocompletion=queues)]
@@ -37,10 +38,11 @@ def sync_queue(ctl: Session, name: Name) -> None:
     with refused_as(exits.UNAVAILABLE), _found():
         ctl.api.post("cluster", "sync", ctl.vhost, name)
     deadline_s = None if ctl.timeout_s is None else time.monotonic() + ctl.timeout_s
+    shows = sys.stderr.isatty() and not ctl.quiet
     # A queue that is deleted meanwhile has nothing left to wait for.
-    with _Bar(sys.stderr.isatty() and not ctl.quiet) as bar, suppress(NotThere):
+    with ProgressBar(shows, "synchronising", _columns) as bar, suppress(NotThere):
         while (queue := ctl.api.get("queues", ctl.vhost, name))["state"] == _SYNCING:
-            bar.show(queue)
+            _show(bar, queue)
             if deadline_s is not None and time.monotonic() > deadline_s:
                 raise TimedOut(exits.RETRY, f"queue '{name}' is still being synchronised; that goes on")
             time.sleep(_POLL_S)
@@ -162,49 +164,17 @@ def _found() -> Iterator[None]:
         raise CtlError(exits.UNAVAILABLE, "not_found") from None
 
 
-class _Bar:
-    """A progress bar on a terminal, nothing in a pipe: of all mirrors that are being synchronised, in octets."""
+def _columns() -> list[Any]:
+    """Octets."""
+    from rich.progress import DownloadColumn, TransferSpeedColumn
 
-    def __init__(self, shows: bool) -> None:
-        self._progress: Any = None
-        if shows:
-            from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                DownloadColumn,
-                Progress,
-                TextColumn,
-                TimeRemainingColumn,
-                TransferSpeedColumn,
-            )
+    return [DownloadColumn(), TransferSpeedColumn()]
 
-            self._progress = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                DownloadColumn(),
-                TransferSpeedColumn(),
-                TimeRemainingColumn(),
-                TextColumn("left"),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._task = self._progress.add_task("synchronising", total=None)
 
-    def __enter__(self) -> _Bar:
-        if self._progress is not None:
-            self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def show(self, queue: dict[str, Any]) -> None:
-        """Take what the queue's leader says of it."""
-        told = [each["progress"] for each in queue.get("mirror_details", []) if each["progress"] is not None]
-        if self._progress is not None and told:
-            done, total = (sum(each[name] for each in told) for name in ("bytes_done", "bytes_total"))
-            count = f"{len(told)} mirror{'s' if len(told) > 1 else ''}"
-            self._progress.update(
-                self._task, completed=done, total=total, description=f"synchronising {count}"
-            )
+def _show(bar: ProgressBar, queue: dict[str, Any]) -> None:
+    """Take what the queue's leader says of all mirrors that are being synchronised."""
+    told = [each["progress"] for each in queue.get("mirror_details", []) if each["progress"] is not None]
+    if told:
+        done, total = (sum(each[name] for each in told) for name in ("bytes_done", "bytes_total"))
+        count = f"{len(told)} mirror{'s' if len(told) > 1 else ''}"
+        bar.update(completed=done, total=total, description=f"synchronising {count}")

@@ -13,6 +13,7 @@ from typer import Option
 from leveret.cli import exits
 from leveret.cli.api import CtlError
 from leveret.cli.command import Session, command
+from leveret.cli.progress_bar import ProgressBar
 from leveret.cli.secrets import password_of
 from leveret.cli.values import Report, Table
 
@@ -170,73 +171,42 @@ def follow(steps: Iterator[dict[str, Any]], *, shows: bool, left: str) -> Any:
     Raises:
         CtlError: it failed, or the node went away; then `left` says what that means.
     """
-    with Bar(shows) as bar:
+    with ProgressBar(shows, "starting Spark", _columns) as bar:
+        recovery = _Recovery(bar)
         for step in steps:
             if "summary" in step:
                 return step["summary"]
             if "error" in step:
                 raise CtlError(exits.SOFTWARE, step["reason"])
-            bar.advance(step["progress"])
+            recovery.show(step["progress"])
     raise CtlError(exits.UNAVAILABLE, f"the node went away during {left}")
 
 
-class Bar:
-    """A progress bar on a terminal, nothing in a pipe."""
+class _Recovery:
+    """How far a recovery is, in messages."""
 
-    def __init__(self, shows: bool) -> None:
-        self._progress: Any = None
+    def __init__(self, bar: ProgressBar) -> None:
+        self._bar = bar
         self._total = 0
         self._queues = 0
-        if shows:
-            from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                Progress,
-                TextColumn,
-                TimeElapsedColumn,
-                TimeRemainingColumn,
-            )
 
-            self._progress = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("messages,"),
-                TimeElapsedColumn(),
-                TextColumn("gone,"),
-                TimeRemainingColumn(),
-                TextColumn("left"),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._task = self._progress.add_task("starting Spark", total=None)
-
-    def __enter__(self) -> Bar:
-        if self._progress is not None:
-            self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def advance(self, news: dict[str, Any]) -> None:
+    def show(self, news: dict[str, Any]) -> None:
         """Take what the recovery said: `planned` raises the total, `published` and `compared` are done."""
-        if self._progress is None:
-            return
         match news.get("event"):
             case "started":
-                self._progress.update(self._task, description="looking for what was not consumed")
+                self._bar.update(description="looking for what was not consumed")
             case "planned":
                 self._total += sum(news["queues"].values())
                 self._queues += len(news["queues"])
-                what = f"recovering {self._queues} queues"
-                self._progress.update(self._task, total=self._total, description=what)
-            case "published":
-                self._progress.advance(self._task, news["messages"])
+                self._bar.update(total=self._total, description=f"recovering {self._queues} queues")
+            case "published" | "compared":
+                self._bar.advance(news["messages"])
             case "comparing":
-                what = f"comparing {self._queues} queues"
-                self._progress.reset(self._task, total=self._total, description=what)
-            case "compared":
-                self._progress.advance(self._task, news["messages"])
+                self._bar.begin_again(total=self._total, description=f"comparing {self._queues} queues")
+
+
+def _columns() -> list[Any]:
+    """Messages, and the time they took."""
+    from rich.progress import MofNCompleteColumn, TextColumn, TimeElapsedColumn
+
+    return [MofNCompleteColumn(), TextColumn("messages,"), TimeElapsedColumn(), TextColumn("gone,")]

@@ -16,7 +16,6 @@ from leveret.core.remote_queue import RemoteQueue
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.hands import QueueKey
-from leveret.runtime.cluster.placing import log_of
 from leveret.runtime.cluster.queues import ClusterQueues
 from leveret.runtime.cluster.relays import Relays
 from leveret.runtime.commit import GroupCommit
@@ -24,6 +23,7 @@ from leveret.runtime.engine import Engine
 from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.led_log import State
 from leveret.runtime.mirroring.sources import MirrorSources
+from leveret.runtime.stores import queue_log_name
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class Keeping:
         """A queue that is declared now, and is led here: from the first message on its mirrors are waited for."""
         if placement.mirrors:
             key = (definition.vhost, definition.name)
-            name = self._names[key] = log_of(placement)
+            name = self._names[key] = queue_log_name(placement.epoch)
             self._keys[name] = key
             self._begin_leading(key, name, self._policy(definition), placement)
 
@@ -139,7 +139,7 @@ class Keeping:
             return
         self._records[key] = placement
         if queue.definition.durable:
-            self._names[key] = log_of(placement)
+            self._names[key] = queue_log_name(placement.epoch)
             self._keys[self._names[key]] = key
         if placement.leader == self._me:
             await self._lead(key, queue, placement)
@@ -262,7 +262,7 @@ class Keeping:
 
     async def end_of(self, node: str, placement: Placement) -> tuple[int, int]:
         """See placing.Hands."""
-        name = log_of(placement)
+        name = queue_log_name(placement.epoch)
         if node == self._me:
             return await self.end(name)
         found = await self._ask(node, "end", {"log": name})

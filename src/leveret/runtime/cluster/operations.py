@@ -17,8 +17,8 @@ from leveret.core.validation import CLASSIC, QUORUM, STREAM, queue_type
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed
 from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.hands import QueueKey
-from leveret.runtime.cluster.placing import log_of
 from leveret.runtime.mirroring.led_log import State
+from leveret.runtime.stores import queue_log_name
 
 _NOT_MIRRORED: Final = "not_mirrored"
 _KINDS: Final = (CLASSIC, QUORUM, STREAM)
@@ -115,7 +115,7 @@ class Operations:
         placement = self._coordinator.placing.known((key[0], key[1]))
         if placement is None or placement.leader != self.name:
             return []
-        return [_mirror_state(row) for row in self._coordinator.sources.rows(log_of(placement))]
+        return [_mirror_state(row) for row in self._coordinator.sources.rows(queue_log_name(placement.epoch))]
 
     # -- other nodes --------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class Operations:
             raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' is led by {placement.leader}")
         if not self._coordinator.placing.policy(queue.definition).is_mirrored:
             raise PreconditionFailed(_NOT_MIRRORED)
-        return log_of(placement)
+        return queue_log_name(placement.epoch)
 
     async def rebalance(self, kind: str, vhost_pattern: str, queue_pattern: str) -> list[dict[str, Any]]:
         """See ClusterOperations: each node moves what it leads too much of, asked by this one."""

@@ -50,7 +50,6 @@ from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.hands import Hands, QueueKey
 from leveret.runtime.cluster.store import ClusterStore
-from leveret.runtime.log_home import directory_of
 
 logger = logging.getLogger(__name__)
 
@@ -60,11 +59,6 @@ _LOOKED_AT: Final = 500
 """Queues that are looked at before the loop may do something else."""
 _MOVES_AT_ONCE: Final = 32
 _RETRY_S: Final = 0.1
-
-
-def log_of(placement: Placement) -> str:
-    """What the log of a placed queue is called in every node's tree."""
-    return f"queues/{directory_of(placement.epoch)}"
 
 
 class Write(NamedTuple):

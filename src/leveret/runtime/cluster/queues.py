@@ -6,13 +6,11 @@ in which a queue changes sides while the node runs: a mirror is promoted, or a l
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Final
 
 from leveret.core.broker import Broker
 from leveret.core.cluster import Placement
-from leveret.core.priority_backlog import PriorityBacklog
 from leveret.core.queue import Queue, Reader
 from leveret.core.queue_types import make_queue
 from leveret.core.remote_queue import RemoteQueue
@@ -23,8 +21,6 @@ from leveret.runtime.engine import Engine
 from leveret.runtime.replication.identity import STARTS_BITS
 from leveret.runtime.stores import Stores, log_name
 from leveret.storage.tree import Tree
-
-logger = logging.getLogger(__name__)
 
 _TERM_SHIFT: Final = 32
 _STARTS_MASK: Final = (1 << STARTS_BITS) - 1
@@ -107,11 +103,7 @@ class ClusterQueues:
             open_log.close()
         if definition.durable:
             self._stores.recover(led)
-        if (
-            led.damage is None
-            and not isinstance(led, Stream)
-            and not isinstance(led.backlog, PriorityBacklog)
-        ):
+        if led.damage is None and not isinstance(led, Stream):
             led.backlog.give_back_before(delivered)
         self._broker.replace_queue(led)
         self._broker.dirty[led] = None

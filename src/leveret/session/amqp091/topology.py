@@ -66,8 +66,8 @@ def _need_pen(channel: Channel) -> None:
         Postponed: it is; the method is taken again when this node may.
     """
     broker = channel.connection.broker
-    if not broker.is_writable:
-        broker.want_pen()
+    if not broker.pen.is_here:
+        broker.pen.want()
         raise Postponed(Stall.PEN)
 
 

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
-import pika
 from pika.exceptions import AMQPError
 
-from leveret.testing.applications import CANCEL_ON_FAIL_OVER, Publisher
+from leveret.testing.applications import CANCEL_ON_FAIL_OVER, Numbered, Publisher
 from leveret.testing.books import Books, count_entries
 from leveret.testing.mirror_cluster import PATIENCE_S, ClusterNode, MirrorCluster
 from leveret.testing.ports import wait_until
@@ -20,33 +19,6 @@ from leveret.testing.ports import wait_until
 _PREFETCH: Final = 200
 _POLL_S: Final = 0.1
 _WINDOW: Final = 500
-
-
-class Numbered(NamedTuple):
-    """A message whose body is its number (leveret.testing.applications.Message)."""
-
-    number: int
-    queue: str
-
-    @property
-    def exchange(self) -> str:
-        """The default one."""
-        return ""
-
-    @property
-    def routing_key(self) -> str:
-        """The queue."""
-        return self.queue
-
-    @property
-    def body(self) -> bytes:
-        """The number."""
-        return b"%d" % self.number
-
-    @property
-    def properties(self) -> pika.BasicProperties:
-        """Persistent, told by its number."""
-        return pika.BasicProperties(delivery_mode=2, message_id=str(self.number))
 
 
 class Producer:
@@ -64,7 +36,7 @@ class Producer:
     @staticmethod
     def _messages(queue: str, count: int) -> Iterator[Numbered]:
         for number in range(count):
-            yield Numbered(number, queue)
+            yield Numbered(number, queue, b"%d" % number)
 
     @property
     def confirmed(self) -> int:

@@ -1,0 +1,53 @@
+"""How far a command's work is, for whoever looks at a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+
+class ProgressBar:
+    """A progress bar on a terminal, nothing in a pipe."""
+
+    def __init__(self, shows: bool, description: str, columns: Callable[[], Sequence[Any]]) -> None:
+        """A bar of one task; `columns` are what rich draws between the bar and the time that is left."""
+        self._progress: Any = None
+        if shows:
+            # Not before: most commands show none, and rich takes its time to start.
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                *columns(),
+                TimeRemainingColumn(),
+                TextColumn("left"),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._progress.add_task(description, total=None)
+
+    def __enter__(self) -> Self:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def update(self, **fields: Any) -> None:
+        """Set `completed`, `total` or `description`."""
+        if self._progress is not None:
+            self._progress.update(self._task, **fields)
+
+    def advance(self, count: int) -> None:
+        """So much more is done."""
+        if self._progress is not None:
+            self._progress.advance(self._task, count)
+
+    def begin_again(self, *, total: int, description: str) -> None:
+        """The next step of the work begins, with nothing done of it."""
+        if self._progress is not None:
+            self._progress.reset(self._task, total=total, description=description)
