@@ -265,13 +265,15 @@ class Story:
         node = self._someone()
         other = next(each for each in self._awake() if each is not node)
         self._wait_synchronised()
-        placed = self.site.queues(other)[LONELY]
-        if placed.leader == node.node:
+        led = {name for name, placed in self.site.queues(other).items() if placed.leader == node.node}
+        if LONELY in led:
             # Nobody else has what it has.
             return
         node.kill9()
         self.site.wait_members()
         assert self.site.forget(node, at=other), f"{other.node} does not forget {node.node}"
+        # What had no mirror went with its node.
+        self._made -= led
         node.wipe()
         self.site.give_secret(node)
         self._back(node)
@@ -343,11 +345,18 @@ class Story:
     def _judge_agreement(self) -> None:
         """All nodes have the same queues, in the same places."""
 
-        def agree() -> bool:
-            views = [self._places(self.site.queues(each)) for each in self.site.members]
-            return all(view == views[0] for view in views) and set(views[0]) == {*QUEUES, *self._made}
+        known = {*QUEUES, *self._made}
+        views: dict[str, dict[str, Any]] = {}
 
-        self._wait(agree, "the same queues at all nodes")
+        def agree() -> bool:
+            views.update((each.node, self._places(self.site.queues(each))) for each in self.site.members)
+            first = views[self.site.members[0].node]
+            return set(first) == known and all(view == first for view in views.values())
+
+        try:
+            self._wait(agree, "the same queues at all nodes")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; wanted {sorted(known)}, found {views}") from None
 
     @staticmethod
     def _places(view: Mapping[str, Any]) -> dict[str, tuple[str, frozenset[str]]]:
