@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,18 @@ from pathlib import Path
 import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
+from rstream import Consumer, ConsumerOffsetSpecification, MessageContext, Producer
+from rstream import OffsetType as RstreamOffset
 
+from leveret.pipeline.stream_client import StreamClient
+from leveret.pipeline.stream_client import connect as connect_streams
 from leveret.testing import cluster_site
 from leveret.testing.cluster_site import ClusterSite, SiteNode
-from leveret.testing.ports import NotReady, wait_until
+from leveret.testing.ports import LOOPBACK, NotReady, wait_until
+from leveret.wire.stream import commands as wire
+from leveret.wire.stream.codec import Code
+from leveret.wire.stream.commands import MetadataResponse as Found
+from leveret.wire.stream.fields import OffsetSpec, OffsetType
 
 pytestmark = [pytest.mark.xdist_group("cluster")]
 
@@ -31,6 +40,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSite]:
 def connect(node: SiteNode) -> pika.BlockingConnection:
     """A client of that node."""
     return pika.BlockingConnection(pika.URLParameters(node.amqp_uri))
+
+
+def stream_client(node: SiteNode) -> StreamClient:
+    return connect_streams(
+        [f"{LOOPBACK}:{node.process.stream_port}"], vhost="/", username="guest", password="guest"
+    )
 
 
 def test_what_is_declared_on_one_node_is_there_on_the_others_when_that_is_answered(site: ClusterSite) -> None:
@@ -198,6 +213,71 @@ def test_who_does_not_belong_to_the_cluster_is_told_why(tmp_path: Path) -> None:
         alone.wait_ready()
         with connect(alone) as connection:
             connection.channel().queue_declare("own", passive=True)
+
+
+def test_a_stream_is_made_at_any_node_and_found_at_its_leader(site: ClusterSite) -> None:
+    """A client of the stream protocol makes streams where it is, which each node knows when that is answered."""
+    clients = [stream_client(node) for node in site.members]
+    for number in range(9):
+        at = number % 3
+        link = clients[at].connection
+        link.request(wire.Create(link.next_id(), f"stream{number}", {}), wire.CreateResponse)
+        for client in clients:
+            found = client.connection.request(wire.Metadata(client.connection.next_id(), [f"stream{number}"]), Found)
+            [metadata] = found.streams
+            places = {broker.reference: (broker.host, broker.port) for broker in found.brokers}
+            assert places[metadata.leader] == (LOOPBACK, site.members[at].process.stream_port)
+            assert (metadata.code, metadata.replicas) == (Code.OK, [])
+    # Who asks a node that does not lead it is told to look for the one that does, as by RabbitMQ without a replica.
+    link = clients[1].connection
+    first = OffsetSpec(OffsetType.FIRST)
+    for request, answer in (
+        (wire.Subscribe(link.next_id(), 1, "stream0", first, 1, {}), wire.SubscribeResponse),
+        (wire.DeclarePublisher(link.next_id(), 1, "", "stream0"), wire.DeclarePublisherResponse),
+    ):
+        assert link.exchange(request, answer).code == Code.STREAM_NOT_AVAILABLE
+    link.request(wire.Delete(link.next_id(), "stream0"), wire.DeleteResponse)
+    [gone] = clients[0].connection.request(wire.Metadata(link.next_id(), ["stream0"]), Found).streams
+    assert gone.code == Code.STREAM_DOES_NOT_EXIST
+    for client in clients:
+        client.close()
+
+
+def test_a_stock_client_of_streams_goes_to_the_leader_by_itself(site: ClusterSite) -> None:
+    a, b, _ = site.members
+    bodies = [b"%d" % number for number in range(50)]
+
+    async def script() -> list[bytes]:
+        login = {"username": "guest", "password": "guest"}
+        producer = Producer(LOOPBACK, a.process.stream_port, **login)
+        consumer = Consumer(LOOPBACK, b.process.stream_port, **login)
+        got: list[bytes] = []
+        are_there = asyncio.Event()
+
+        def take(message: bytes, context: MessageContext) -> None:
+            got.append(message)
+            if len(got) == len(bodies):
+                are_there.set()
+
+        async with asyncio.timeout(30):
+            await producer.start()
+            await producer.create_stream("stock")
+            away = Producer(LOOPBACK, b.process.stream_port, **login)
+            await away.start()
+            await away.send_batch("stock", bodies)
+            await consumer.start()
+            first = ConsumerOffsetSpecification(RstreamOffset.FIRST, None)
+            await consumer.subscribe("stock", take, decoder=bytes, offset_specification=first)
+            await are_there.wait()
+            await consumer.store_offset("stock", "reader", 7)
+        await consumer.close()
+        await away.close()
+        await producer.close()
+        return got
+
+    assert asyncio.run(script()) == bodies
+    [row] = [row for row in site.api("GET", "queues", at=b) if row["name"] == "stock"]
+    assert (row["node"], row["type"]) == (a.node, "stream")
 
 
 def test_a_node_that_loses_its_lease_serves_nobody_and_comes_back_by_itself(site: ClusterSite) -> None:

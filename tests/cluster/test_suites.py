@@ -17,6 +17,7 @@ from leveret.testing.mirror_scenarios import (
     clustering_management,
     dynamic_ha,
     eager_sync,
+    firehose,
     many_node_ha,
     priority_queue,
     queue_master_location,
@@ -34,6 +35,7 @@ SUITES: Final = (
     priority_queue,
     queue_master_location,
     clustering_management,
+    firehose,
     many_node_ha,
 )
 # Those that can use the same cluster one after the other; in it, as their suites have them.

@@ -6,9 +6,12 @@ import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
+
+from pika.exceptions import ChannelClosedByBroker
 
 from leveret.testing.applications import Consumer, Publisher, Taken
 from leveret.testing.audit import FOREVER, Audit
@@ -20,6 +23,7 @@ from tests.e2e.site import ENDLESS, PATIENCE_S, drain_all
 MIRRORED: Final = ("one", "two")
 LONELY: Final = "lonely"
 """Has no mirror: it is away with its node, and back with it."""
+LONELY_MAX: Final = 10_000
 QUEUES: Final = (*MIRRORED, LONELY)
 LEASE_S: Final = 2.0
 RATE: Final = 300
@@ -291,22 +295,46 @@ class Story:
 
     def rebalance(self) -> None:
         """Leaders are spread."""
-        self.site.api("POST", "rebalance/queues", {}, at=self._someone())
+        self._done(lambda node: self.site.api("POST", "rebalance/queues", {}, at=node), "a rebalance")
 
     def define(self) -> None:
         """Declare queues at any node, delete some at another: what was answered is so, wherever one asks."""
         for _ in range(self._chance.randint(1, MADE_MAX)):
             self._made_so_far += 1
             name = f"{MADE}-{self._made_so_far}"
-            with self.site.channel(self._someone()) as channel:
-                channel.queue_declare(name, durable=True)
+            self._done(partial(self._declare, name), f"a declare of {name}")
             self._made.add(name)
-            with self.site.channel(self._someone()) as channel:
+            self._done(partial(self._see, name), f"a look at {name}")
+            if len(self._made) > MADE_MAX:
+                gone = self._chance.choice(sorted(self._made))
+                self._done(partial(self._delete, gone), f"a delete of {gone}")
+                self._made.remove(gone)
+
+    def _done(self, act: Callable[[SiteNode], object], what: str) -> None:
+        """Have any node do it that runs; what was not answered is asked of another one."""
+
+        def done() -> bool:
+            act(self._someone())
+            return True
+
+        self._wait(done, what)
+
+    def _declare(self, name: str, node: SiteNode) -> None:
+        with self.site.channel(node) as channel:
+            channel.queue_declare(name, durable=True)
+
+    def _see(self, name: str, node: SiteNode) -> None:
+        with self.site.channel(node) as channel:
+            try:
                 channel.queue_declare(name, passive=True)
-                if len(self._made) > MADE_MAX:
-                    gone = self._chance.choice(sorted(self._made))
-                    channel.queue_delete(gone)
-                    self._made.remove(gone)
+            except ChannelClosedByBroker as error:
+                if "no queue" in error.reply_text:
+                    raise AssertionError(f"{node.node}: {error}, and it was declared") from None
+                raise
+
+    def _delete(self, name: str, node: SiteNode) -> None:
+        with self.site.channel(node) as channel:
+            channel.queue_delete(name)
 
     def _mirror(self, mode: str, params: int | list[str] | None) -> None:
         """A policy under which nothing that was confirmed may be lost: who is not synchronised never leads."""
@@ -318,29 +346,44 @@ class Story:
         }
         if params is not None:
             definition["ha-params"] = params
-
-        def taken() -> bool:
-            self.site.set_policy("ha", f"^({'|'.join(MIRRORED)})$", definition, at=self._someone())
-            return True
-
-        self._wait(taken, f"a policy: {definition}")
+        pattern = f"^({'|'.join(MIRRORED)})$"
+        self._done(
+            lambda node: self.site.set_policy("ha", pattern, definition, at=node), f"a policy: {definition}"
+        )
 
     # -- the books ----------------------------------------------------------------------------
 
     def _judge(self) -> Audit:
         """Compare what a node finds in the queues with the books, and what all nodes know with each other."""
         account = self._apps.account()
-        found = drain_all(self._someone(), "/", QUEUES, keep=True)
+        found = self._found()
         result = self._apps.audit(found, dict.fromkeys(QUEUES, FOREVER), account)
         for line in result.lines:
-            line.disordered = _disordered(found[line.queue])
+            line.disordered = disordered(found[line.queue])
         assert result.balances, f"{self.told}: {result}"
         assert not self._apps.strangers(), self.told
         self.counts["confirmed"] += self._apps.confirmed()
         self.counts["settled"] += result.total.acked
+        if len(found[LONELY]) > LONELY_MAX:
+            self._done(self._purge_lonely, "a purge")
+            found[LONELY] = []
         self._apps.turn_page(found)
         self._judge_agreement()
         return result
+
+    def _found(self) -> dict[str, list[Taken]]:
+        """What is in the queues, and stays there; read again if a node that is short of time loses its lease."""
+        found: dict[str, list[Taken]] = {}
+
+        self._done(
+            lambda node: found.update(drain_all(node, "/", QUEUES, keep=True)), "the queues to be read"
+        )
+        return found
+
+    def _purge_lonely(self, node: SiteNode) -> None:
+        """Nobody consumes it, and reading it takes longer each time."""
+        with self.site.channel(node) as channel:
+            channel.queue_purge(LONELY)
 
     def _judge_agreement(self) -> None:
         """All nodes have the same queues, in the same places."""
@@ -363,7 +406,7 @@ class Story:
         return {name: (placed.leader, frozenset(placed.mirrors or ())) for name, placed in view.items()}
 
 
-def _disordered(taken: Sequence[Taken]) -> int:
+def disordered(taken: Sequence[Taken]) -> int:
     """Messages behind a later one of the same publisher."""
     origins: dict[int, list[int]] = defaultdict(list)
     for message in taken:

@@ -54,6 +54,7 @@ def test_queues_are_listed_under_a_banner_and_a_header(broker: Broker, vhost: st
         (["--silent"], "orders\t2\n"),
         (["-q", "--no-table-headers"], "orders\t2\n"),
         (["--formatter", "csv"], '"name","messages"\n"orders","2"\n'),
+        (["-s", "--formatter", "csv"], '"name","messages"\n"orders","2"\n'),
         (["--online", "-q"], "name\tmessages\norders\t2\n"),
         (["--local", "-q"], "name\tmessages\norders\t2\n"),
         (["--offline", "-q"], ""),

@@ -27,8 +27,9 @@ from leveret.model.definitions import (
     Vhost,
 )
 from leveret.testing.ports import LOOPBACK
+from leveret.testing.waiting import until
 from tests.conformance.brokers import Broker
-from tests.e2e.schema_pair import Node, endpoints, on_a_loop, until
+from tests.e2e.schema_pair import Node, endpoints, on_a_loop
 
 OPERATOR_POLICY = {"pattern": "^", "definition": {"max-length": 9}, "priority": 1, "apply-to": "queues"}
 

@@ -39,6 +39,7 @@ from leveret.runtime.schema_downstream import Timing
 from leveret.runtime.schema_sync import SchemaSync
 from leveret.session.amqp10 import Amqp10Session
 from leveret.storage.state_file import StateFile
+from leveret.testing.waiting import until
 
 DEADLINE_S = 20.0
 TIMING = Timing(connect_timeout_s=0.4, reply_timeout_s=10.0, backoff_min_s=0.05, backoff_max_s=0.2)
@@ -182,16 +183,6 @@ async def a_refused_port() -> int:
     """A port on which nobody listens."""
     async with listening(silent) as port:
         return port
-
-
-async def until(holds: Callable[[], object], what: str) -> None:
-    """Wait for something to be so; say what was not, and by what state."""
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            while not holds():  # noqa: ASYNC110 - what is waited for is a status, which has no event
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"{what} did not come about") from None
 
 
 def endpoints(*ports: int, password: str = "secret", username: str = "replicator") -> str:

@@ -95,12 +95,6 @@ async def node(name: str, endpoints: str, prefix: str, ttl_ms: int = LONG_MS) ->
         await one.store.stop()
 
 
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():  # noqa: ASYNC110 # whatever it is, it comes with no event
-            await asyncio.sleep(0.01)
-
-
 def play(scene: Coroutine[Any, Any, None]) -> None:
     asyncio.run(scene)
 

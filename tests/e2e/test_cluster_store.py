@@ -19,7 +19,8 @@ from leveret.testing import etcd
 from leveret.testing.etcd import EtcdCluster, EtcdMember
 from leveret.testing.link_proxy import LinkProxy
 from leveret.testing.ports import LOOPBACK
-from tests.e2e.store_node import HEARTBEAT_MS, SHORT_MS, Node, door, node, play, read, until
+from leveret.testing.waiting import until
+from tests.e2e.store_node import HEARTBEAT_MS, SHORT_MS, Node, door, node, play, read
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
 

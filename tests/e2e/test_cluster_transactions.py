@@ -14,7 +14,8 @@ from leveret.runtime.cluster.store import LeaseLost
 from leveret.runtime.etcd import Etcd, EtcdRefused
 from leveret.testing import etcd
 from leveret.testing.etcd import EtcdCluster
-from tests.e2e.store_node import HEARTBEAT_MS, Node, door, node, play, read, until
+from leveret.testing.waiting import until
+from tests.e2e.store_node import HEARTBEAT_MS, Node, door, node, play, read
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
 

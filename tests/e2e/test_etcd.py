@@ -29,7 +29,8 @@ from leveret.testing.certificates import CertificateAuthority
 from leveret.testing.etcd import EtcdCluster, EtcdMember
 from leveret.testing.ports import LOOPBACK, wait_until
 from leveret.testing.process import ServerProcess
-from tests.e2e.store_node import HEARTBEAT_MS, LONG_MS, PATIENCE_S, door, play, until
+from leveret.testing.waiting import until
+from tests.e2e.store_node import HEARTBEAT_MS, LONG_MS, PATIENCE_S, door, play
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
 

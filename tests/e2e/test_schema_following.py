@@ -30,7 +30,8 @@ from leveret.model.errors import (
 from leveret.runtime.schema_apply import CHANGES_KEPT_MAX, HISTORY_MAX
 from leveret.storage.state_file import StateFile
 from leveret.testing.certificates import CertificateAuthority, available
-from tests.e2e.schema_pair import SOME, Node, endpoints, listening, on_a_loop, pair, until
+from leveret.testing.waiting import until
+from tests.e2e.schema_pair import SOME, Node, endpoints, listening, on_a_loop, pair
 
 NEVER_MS = 3_600_000
 

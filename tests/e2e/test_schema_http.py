@@ -16,7 +16,8 @@ import pytest
 from leveret.config.tls import TlsOptions
 from leveret.model.definitions import Queue, Vhost
 from leveret.testing.certificates import CertificateAuthority, available
-from tests.e2e.schema_pair import Node, endpoints, listening, on_a_loop, until
+from leveret.testing.waiting import until
+from tests.e2e.schema_pair import Node, endpoints, listening, on_a_loop
 
 NEVER_MS = 3_600_000
 

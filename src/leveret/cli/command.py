@@ -147,7 +147,7 @@ class Command:
 def _shown(value: object) -> str:
     """An argument in a banner; a list of words as RabbitMQ writes it."""
     if isinstance(value, list) or value is None:
-        return f"[{', '.join(value or [])}]"
+        return f"[{', '.join(map(str, value or []))}]"
     return str(value)
 
 

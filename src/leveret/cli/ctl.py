@@ -86,7 +86,7 @@ def _options(
         str | None, typer.Option(callback=_known_formatter, help=f"One of {', '.join(FORMATTERS)}.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No informational messages.")] = False,
-    silent: Annotated[bool, typer.Option("--silent", "-s", help="No messages and no table headers.")] = False,
+    silent: Annotated[bool, typer.Option("--silent", "-s", help="No messages; in plain lines no headers.")] = False,
     no_table_headers: Annotated[bool, typer.Option("--no-table-headers", help="No table headers.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
@@ -104,7 +104,8 @@ def _options(
         data_dir=data_dir,
         formatter=formatter or ("pretty_table" if sys.stdout.isatty() else "table"),
         quiet=quiet or silent,
-        headers=not (silent or no_table_headers),
+        # As in rabbitmqctl: `--silent` has no headers in plain lines alone.
+        headers=not no_table_headers and not (silent and formatter in {None, "table"}),
     )
 
 

@@ -17,6 +17,7 @@ from leveret.cli.terms import cell
 from leveret.cli.values import Message, Report, Sections, Table, Text, Value
 
 FOR_PEOPLE: Final = ("table", "pretty_table")
+_WIDTH_MAX: Final = 1 << 20
 
 
 def as_table(value: Value, *, headers: bool) -> str:
@@ -45,11 +46,15 @@ def as_pretty_table(value: Value, *, headers: bool) -> str:
     from rich.table import Table as RichTable
     from rich.text import Text as RichText
 
-    pretty = RichTable(*map(str, value.columns), show_header=headers and not value.headless)
+    pretty = RichTable(show_header=headers and not value.headless)
+    for column in value.columns:
+        pretty.add_column(str(column), overflow="fold")
     for row in value.rows:
         pretty.add_row(*(RichText(cell(each)) for each in row))
     out = io.StringIO()
-    Console(file=out, force_terminal=sys.stdout.isatty()).print(pretty)
+    terminal = sys.stdout.isatty()
+    # Nothing is cut off: on a terminal what is too wide goes on in the next line, elsewhere lines are as long as it takes.
+    Console(file=out, force_terminal=terminal, width=None if terminal else _WIDTH_MAX).print(pretty)
     return out.getvalue()
 
 

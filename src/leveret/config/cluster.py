@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from leveret.config.etcd import EtcdOptions
 from leveret.config.followers import Followers
-from leveret.config.kinds import NONE, Bytes, Choice, Flag, Integer, Ip
+from leveret.config.kinds import NONE, Bytes, Choice, Duration, Flag, Integer, Ip
 from leveret.config.replication import SchemaSync, Standby
 from leveret.config.settings import branch, contradiction, setting
 from leveret.config.syntax import Given
@@ -91,6 +91,13 @@ class Cluster:
         Flag(),
         "true",
         "Whether publishers to a mirrored queue are slowed down to what its mirrors take.",
+    )
+    mirroring_ack_timeout_ms: int = setting(
+        "mirroring_ack_timeout",
+        Duration(1000),
+        "10s",
+        "A mirror that acknowledges nothing of what it was sent for this long is no longer synchronised, and nobody "
+        "waits for it; it comes back by itself.",
     )
     slave_wait_timeout_ms: int = setting(
         "slave_wait_timeout",

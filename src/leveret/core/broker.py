@@ -66,7 +66,7 @@ class Broker:
         dead_lettered: how many messages were, by queue type and reason.
         refuses_durable: whether publishes that must be on disk are refused for now, where somebody is told: too few
             followers are in sync.
-        traced_vhosts: where messages are copied to amq.rabbitmq.trace; not kept over a restart.
+        traced_vhosts: where messages of this node's clients are copied to amq.rabbitmq.trace; not kept over a restart.
         epochs: of queues.
         pen: whether this node may change definitions.
         make_queue: makes what serves a declared queue, or stands for one that another node serves.

@@ -48,6 +48,7 @@ class Presence(msgspec.Struct, frozen=True):
         uri: where other nodes connect, see runtime/cluster/door.
         http_uri: of its management API; empty without one.
         draining: whether it is in maintenance: new queues are not led there.
+        streams, streams_tls: host and port for clients of the stream protocol; None without such a listener.
     """
 
     incarnation: str
@@ -56,6 +57,8 @@ class Presence(msgspec.Struct, frozen=True):
     started_at_ms: int
     version: str
     draining: bool = False
+    streams: tuple[str, int] | None = None
+    streams_tls: tuple[str, int] | None = None
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -408,6 +411,16 @@ def change_write(keys: Keys, change: Change) -> Put | Delete:
             return Put(keys.definition(entity.kind, entity.key), definitions.encode_change(change))
         case definitions.Delete(kind, key):
             return Delete(keys.definition(kind, key))
+
+
+def definition_writes(keys: Keys, change: Change, placed: Placement | None = None) -> list[Put | Delete]:
+    """The same with where the queue is, if it is of one; `placed` of one that is put."""
+    match change:
+        case definitions.Put(definitions.Queue(vhost=vhost, name=name)) if placed is not None:
+            return [change_write(keys, change), placement_write(keys, (vhost, name), placed)]
+        case definitions.Delete("queues", key):
+            return [change_write(keys, change), placement_write(keys, (key[0], key[1]), None)]
+    return [change_write(keys, change)]
 
 
 def placement_write(keys: Keys, queue: tuple[str, str], placement: Placement | None) -> Put | Delete:

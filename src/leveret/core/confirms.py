@@ -16,15 +16,17 @@ class Batch:
     Attributes:
         places: of queues that another node leads, which of the messages gathered there is the last one of this batch;
             by default all that were gathered in this flush are waited for.
+        doubt: why it is not known what became of some of it; empty if it is.
     """
 
-    __slots__ = ("last", "outcome", "places", "queues", "refused")
+    __slots__ = ("doubt", "last", "outcome", "places", "queues", "refused")
 
     def __init__(self) -> None:
         """An open batch."""
         self.last = 0
         self.outcome: bool | None = None
         self.refused = False
+        self.doubt = ""
         self.queues: dict[object, bool] = {}
         """Queues that took something from it, and whether anything needs the disk."""
         self.places: dict[object, int] = {}

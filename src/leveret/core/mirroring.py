@@ -172,6 +172,26 @@ def stopped_successor(stopped: Sequence[str], leader: str, alive: Collection[str
     return next((node for node in reversed(stopped) if node not in alive and node != leader), None)
 
 
+def by_last_stop(
+    stopped: Sequence[str], mirrors: Sequence[str], synchronised: Collection[str]
+) -> tuple[str, ...]:
+    """All that have a copy of a queue whose leader is gone for good, in the order in which they went, the latest last.
+
+    Those that the record still names as mirrors went with the leader, or after it: of them those that lacked nothing
+    are behind the others, and the oldest are last.
+
+    Args:
+        stopped: those that went before, the latest last.
+        mirrors: as the record has them, oldest first.
+        synchronised: those of them that have all that was confirmed.
+    """
+    mirrors = [
+        *(node for node in mirrors if node in synchronised),
+        *(n for n in mirrors if n not in synchronised),
+    ]
+    return (*(node for node in stopped if node not in mirrors), *reversed(mirrors))
+
+
 def _may_lose(policy: MirrorPolicy, *, is_graceful: bool) -> bool:
     """Whether a mirror that lacks messages may lead; what is said of failures holds for a stop as well."""
     if policy.promote_on_failure == WHEN_SYNCED:

@@ -206,12 +206,29 @@ def promotion(placement: Placement, policy: MirrorPolicy, alive: Collection[str]
 
 
 def taken_over(placement: Placement, promoted: Promotion, around: Surroundings) -> Placement:
-    """Of a queue that this node leads from now on, as its leader is gone.
+    """Of a queue that another node leads from now on, as its leader is gone, or cannot read what it has.
 
     Who is recorded as synchronised stays so: it has all that was confirmed, and promises wait for it from the first.
     """
+    leader = promoted.leader or ""
     synchronised = placement.synchronised if promoted.is_complete else ()
-    return _led_by(placement, around.me, around.incarnation, promoted.mirrors, synchronised)
+    return _led_by(placement, leader, around.alive[leader].incarnation, promoted.mirrors, synchronised)
+
+
+def stood_aside(placement: Placement, node: str) -> Placement:
+    """Of a queue whose leader is gone, by a mirror that cannot read its copy: so that others lead, if they have all.
+
+    Of a record that says *all*, each of the others has everything. Of one that says *majority*, everything is with so
+    many of those recorded that this one may be left out: it stays in, for it counts, but is the last that would lead.
+    Where too few are left for that, nobody is known to have everything but the leader.
+    """
+    recorded = [each for each in placement.synchronised if each != node]
+    others = [each for each in placement.mirrors if each != node]
+    if placement.majority and node in placement.synchronised:
+        count = len(placement.synchronised)
+        may_ask = len(recorded) > count - confirms_needed(_BY_MAJORITY, count)
+        recorded = [*recorded, node] if may_ask else []
+    return msgspec.structs.replace(placement, mirrors=(*others, node), synchronised=tuple(recorded))
 
 
 def must_be_gone(placement: Placement, promoted: Promotion) -> tuple[str, ...]:
@@ -230,7 +247,7 @@ def led_after_asking(
 
     Args:
         placement: as it is recorded.
-        promoted: who asked, and whom.
+        promoted: who was to lead, and whom to ask.
         ends: of those that answered, and of this node: the epoch of the last chunk that is on the disk, and the offset
             behind it. Others come to be synchronised again as any mirror does.
         around: the cluster, after all that.
@@ -243,7 +260,7 @@ def led_after_asking(
         return None
     leader = max(running, key=lambda node: running[node])
     equal = [node for node in running if running[node] == running[leader]]
-    mirrors = tuple(node for node in (around.me, *promoted.mirrors) if node != leader)
+    mirrors = tuple(node for node in (promoted.leader or "", *promoted.mirrors) if node != leader)
     return _led_by(placement, leader, around.alive[leader].incarnation, mirrors, equal)
 
 

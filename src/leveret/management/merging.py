@@ -5,7 +5,7 @@ A page needs of each node no more than the rows up to its end, in the same order
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from starlette.responses import Response
@@ -21,30 +21,70 @@ T = TypeVar("T")
 
 async def whole_list(call: Call, listing: Listing[T], *, in_pages: bool = False) -> Response:
     """The list as the query asks, with what other nodes have; `listing` is what there is here."""
-    return await whole_list_of(call, lambda missing: listing, in_pages=in_pages)
+    return await whole_list_of(call, lambda told: listing, in_pages=in_pages)
+
+
+class Told:
+    """Of which things other nodes told what they have of a list.
+
+    Attributes:
+        unreachable: the nodes that did not answer.
+    """
+
+    def __init__(
+        self,
+        documents: Iterable[Any] = (),
+        unreachable: Collection[str] = (),
+        key: Sequence[str] = (),
+        *,
+        by_key: bool,
+    ) -> None:
+        """What they answered; `by_key` if the rows of each page are in the order of their keys."""
+        self.unreachable = unreachable
+        self._keys: set[tuple[Any, ...]] = set()
+        self._ends: list[tuple[Any, ...]] = []
+        self._by_key = by_key
+        self._are_all = True
+        for document in documents:
+            is_page = isinstance(document, dict)
+            rows = document["items"] if is_page else document
+            keys = [tuple(value_of(row, name) for name in key) for row in rows]
+            self._keys.update(keys)
+            if is_page:
+                self._are_all &= document["filtered_count"] == document["total_count"]
+                if len(rows) < document["filtered_count"]:
+                    self._ends.append(keys[-1])
+
+    def has(self, key: tuple[Any, ...]) -> bool | None:
+        """Whether a node has told of it; None where others were not asked for all of their lists."""
+        if key in self._keys:
+            return True
+        are_before_ends = not self._ends or (self._by_key and all(key < end for end in self._ends))
+        return False if self._are_all and are_before_ends else None
 
 
 async def whole_list_of(
     call: Call,
-    listing_of: Callable[[Collection[str]], Listing[Any]],
+    listing_of: Callable[[Told], Listing[Any]],
     *,
     in_pages: bool = False,
     key: Sequence[str] = (),
 ) -> Response:
-    """The same of what is known here of the part of nodes that are missing, too.
+    """The same of what is known here of what nobody else told, too.
 
     Args:
         call: the request.
-        listing_of: what is listed here, given the nodes that did not answer.
+        listing_of: what is listed here, given what others told.
         in_pages: whether the list has pages.
         key: the columns by which a row is the same as another one; of those the first is shown.
     """
     if call.is_part or not call.cluster.is_member:
-        return await call.list(listing_of(()), in_pages=in_pages)
+        return await call.list(listing_of(Told(by_key=True)), in_pages=in_pages)
     wish = wish_of(call.query, in_pages=in_pages)
-    first = listing_of(())
+    first = listing_of(Told(by_key=True))
     found = rows_of(await parts(call, query=_query_of_part(call, wish, [*first.row_order, *key])))
-    listing = listing_of(call.unreachable)
+    by_key = not wish.sort and not wish.is_reversed and tuple(first.row_order) == tuple(key)
+    listing = listing_of(Told(found, call.unreachable, key, by_key=by_key))
     until = None if wish.page is None else wish.page.number * wish.page.size
     own, total, named = await chosen_rows(listing, wish, until)
     for document in found:

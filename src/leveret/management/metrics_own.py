@@ -83,9 +83,9 @@ class OwnMetrics:
                 (("vhost", row["virtual_host"]), ("downstream", row["downstream"])),
                 (row["lag_records"], row["missing_records"]),
             )
-            for row in self._node.downstream_rows()
+            for row in self._node.upstream.downstreams()
         ]
 
     def _upstream(self, vhosts: object) -> Iterable[Row]:
-        rows = self._node.upstream_metrics()
+        rows = self._node.upstream.metrics()
         return [Row((("vhost", row["vhost"]), ("queue", row["queue"])), (row["messages"],)) for row in rows]

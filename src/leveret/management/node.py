@@ -118,6 +118,22 @@ class StandbyOperations(Protocol):
         """What was transferred."""
 
 
+class UpstreamOperations(Protocol):
+    """Message replication on the upstream's side."""
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """One row a replicated queue."""
+
+    def downstreams(self) -> list[dict[str, Any]]:
+        """One row a vhost and downstream that transfers it."""
+
+    def forget_downstream(self, name: str) -> bool:
+        """Keep nothing for a downstream any more; whether it was known."""
+
+    def delete_logs(self) -> list[dict[str, Any]]:
+        """Remove what is collected for downstreams; one row a vhost: vhost, bytes."""
+
+
 class RejoinOperations(Protocol):
     """The way back of an upstream that lost its place."""
 
@@ -386,6 +402,10 @@ class ManagedNode(Protocol):
         """Schema replication."""
 
     @property
+    def upstream(self) -> UpstreamOperations:
+        """Message replication, upstream."""
+
+    @property
     def standby(self) -> StandbyOperations:
         """Message replication, downstream."""
 
@@ -420,15 +440,3 @@ class ManagedNode(Protocol):
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
         """Check credentials; return the user's name."""
-
-    def upstream_metrics(self) -> list[dict[str, Any]]:
-        """One row a replicated queue."""
-
-    def downstream_rows(self) -> list[dict[str, Any]]:
-        """One row a vhost and downstream that transfers it."""
-
-    def forget_downstream(self, name: str) -> bool:
-        """Keep nothing for a downstream any more; whether it was known."""
-
-    def delete_outgoing_logs(self) -> list[dict[str, Any]]:
-        """Remove what is collected for downstreams; one row a vhost: vhost, bytes."""

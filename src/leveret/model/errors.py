@@ -51,6 +51,10 @@ class InvalidCommand(Refusal):
     """The request is well-formed but its content is not valid."""
 
 
+class LedElsewhere(Refusal):
+    """Another node of the cluster leads the queue, or none does now."""
+
+
 class StorageError(LeveretError):
     """A log cannot be served; what is on disk is left as it is."""
 

@@ -1,17 +1,18 @@
-"""Where a standby's archive may be: on this machine, or in an object store."""
+"""Where a standby's archive may be: on this machine, in an object store, or in an HDFS."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
-SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss")
-"""Object stores that can create an object only if there is none of its name; the manifest rests on that."""
+HDFS: Final = "hdfs"
+SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss", HDFS)
+"""Stores that can create an object only if there is none of its name; the manifest rests on that."""
 
 
 def local_path(place: str) -> Path | None:
-    """The path that `place` names, as itself or as a `file:` URI; None for one in an object store.
+    """The path that `place` names, as itself or as a `file:` URI; None for one in a store.
 
     Raises:
         ValueError: it is neither an absolute path nor such a URI; the text says what is wrong.
@@ -35,9 +36,28 @@ def local_path(place: str) -> Path | None:
         )
     if has_credentials(place):
         raise ValueError("a URI with credentials is refused, they belong in the environment")
-    if not parts.netloc:
+    if parts.scheme == HDFS:
+        _check_hdfs(place, parts)
+    elif not parts.netloc:
         raise ValueError(f"'{place}' names no bucket or container")
     return None
+
+
+def is_hdfs(place: str) -> bool:
+    """Whether it is the URI of a place in an HDFS."""
+    return place.startswith(f"{HDFS}://")
+
+
+def _check_hdfs(place: str, parts: SplitResult) -> None:
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0 or not parts.path.strip("/"):
+        raise ValueError(
+            f"'{place}' is no place in an HDFS: write hdfs://NAMENODE:PORT/PATH, hdfs://NAMESERVICE/PATH, or "
+            "hdfs:///PATH for the default file system of HADOOP_CONF_DIR"
+        )
 
 
 def has_credentials(place: str) -> bool:

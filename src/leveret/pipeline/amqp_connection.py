@@ -7,6 +7,7 @@ two calls is read by the next one.
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import ssl
 import struct
@@ -61,10 +62,11 @@ _REFUSALS: Final[dict[int, type[Refusal]]] = {
     530: AccessRefused,
 }
 _EXCHANGE_DECLARE, _EXCHANGE_DELETE = (40, 10), (40, 20)
-_QUEUE_DECLARE, _QUEUE_BIND = (50, 10), (50, 20)
+_QUEUE_DECLARE, _QUEUE_BIND, _QUEUE_DELETE = (50, 10), (50, 20), (50, 40)
 _BASIC_CONSUME: Final = (60, 20)
 _PASSIVE, _DURABLE, _EXCLUSIVE = 1, 2, 4
 _EXCHANGE_AUTO_DELETE: Final = 4
+_IF_UNUSED, _IF_EMPTY = 1, 2
 PREFETCH: Final = 1000
 """Deliveries of a queue that are held here at most."""
 
@@ -194,11 +196,17 @@ class AmqpConnection:
             + body_frames(channel.number, body, self._frame_max_bytes)
         )
 
-    def consume(self, channel: Channel, queue: str) -> None:
+    def delete_queue(self, channel: Channel, name: str) -> None:
+        """Delete a queue that nobody uses and that is empty."""
+        body = b"\0\0" + shortstr(name.encode()) + bytes((_IF_UNUSED | _IF_EMPTY,))
+        self._ask(channel, _QUEUE_DELETE, body, commands.Queue.DeleteOk)
+
+    def consume(self, channel: Channel, queue: str, arguments: dict[str, Any] | None = None) -> None:
         """Have the queue's messages come, a bounded number at a time."""
         qos = commands.Basic.Qos(0, PREFETCH, False)
         self.request(channel.number, marshal(qos, channel.number), commands.Basic.QosOk)
-        body = b"\0\0" + shortstr(queue.encode()) + shortstr(b"") + b"\0" + encode.field_table({})
+        names = shortstr(queue.encode()) + shortstr(b"")
+        body = b"\0\0" + names + b"\0" + encode.field_table(arguments or {})
         self._ask(channel, _BASIC_CONSUME, body, commands.Basic.ConsumeOk)
 
     def next_delivery(self, channel: Channel) -> Delivery:
@@ -259,6 +267,11 @@ class AmqpConnection:
         self._buffer += octets
         while (found := self._next_frame()) is not None:
             self._take(*found)
+
+    def receive_within(self, timeout_s: float) -> None:
+        """As `receive`, but that nothing comes for so long is nothing wrong."""
+        if _is_pending(self._socket) or select.select([self._socket], [], [], timeout_s)[0]:
+            self.receive()
 
     def _next_frame(self) -> tuple[int, int, bytes] | None:
         if self._buffer[:4] == b"AMQP":
@@ -384,6 +397,11 @@ def _connected(target: AmqpTarget, timeout_s: float) -> socket.socket:
     except BaseException:
         plain.close()
         raise
+
+
+def _is_pending(connected: socket.socket) -> bool:
+    """Whether octets that came are held back by TLS."""
+    return isinstance(connected, ssl.SSLSocket) and connected.pending() > 0
 
 
 def _route_of(payload: bytes) -> tuple[bytes, bytes]:

@@ -9,6 +9,11 @@ a channel's messages arrive in their order. If that cannot be - something is con
 meanwhile, or a broker that crashed lost what was not persistent - it goes on behind what was confirmed. Then
 the messages that were under way, WINDOW at most, may be there twice, and are counted as in doubt.
 
+A stream is read for that, and the messages of ours in it are counted, whatever else is there. They are told by
+their exchange: that is another one after every SPAN messages, once all before are confirmed, so that never more of
+the stream has to be read than that. An entry of a stream may be many messages; those of one are taken up in the
+middle.
+
 A queue that exclusively belongs to the publisher's connection is the lock: of two publishers of one queue, one
 thought dead, the second waits for the end of the first one's connection.
 
@@ -19,24 +24,34 @@ only its queue is bound to, and that is gone afterwards. The exchange's name is 
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
 
-from leveret.model.errors import LeveretError, NotFound, ResourceLocked, StorageError
+from leveret.model.errors import AccessRefused, LeveretError, NotFound, ResourceLocked, StorageError
 from leveret.pipeline.amqp_connection import AmqpConnection, AmqpConnectionLost, Channel
+from leveret.pipeline.amqp_streams import (
+    Declined,
+    EntryReader,
+    count_from,
+    declare_stream,
+    end_of,
+    is_stream,
+)
 from leveret.pipeline.files import Place, make_directory, write_durably
 from leveret.pipeline.job import AmqpTarget
-from leveret.wire.record import RECOVERY_STREAM_PREFIX, decode_message
+from leveret.wire.record import RECOVERY_STREAM_PREFIX, StoredMessage
 from leveret.wire.stream.publish import MessageRun
-from leveret.wire.stream_entry import unpack_entry
 
 WINDOW: Final = 1000
 """Messages of a queue whose confirms are not waited for; also how often progress is made durable."""
+SPAN: Final = 50_000
+"""Messages to a stream through one exchange; so many are read by who begins again."""
 SETTLED_S: Final = 1.0
 """A queue whose count stays the same for so long has taken all that was sent before its publisher ended."""
 _LOOKS: Final = 5
@@ -44,22 +59,28 @@ _RETRY_S: Final = 0.25
 _NAME_CHARS_MAX: Final = 120
 
 
-class Declined(LeveretError):
-    """The broker confirms that it did not take a message, or it is none for such a broker."""
-
-
 class Progress(msgspec.Struct, kw_only=True):
     """How far a queue is.
 
     Attributes:
-        held: messages in it before the first of ours.
+        held: messages in it before the first of ours; of a stream: no offset before this one is ours.
         confirmed: so many of ours are durable there.
-        in_doubt: so many may be there twice.
+        in_doubt: so many messages may be there twice.
+        messages: so many messages are those that are confirmed: more, if some are batches of a stream's.
+        span: number of the exchange that messages go through.
+        since: so many messages went through those before it.
     """
 
     held: int
     confirmed: int = 0
     in_doubt: int = 0
+    messages: int = 0
+    span: int = 0
+    since: int = 0
+
+    def __post_init__(self) -> None:
+        """What an earlier version wrote does not count messages."""
+        self.messages = max(self.messages, self.confirmed)
 
 
 class AmqpClient:
@@ -89,11 +110,20 @@ class AmqpClient:
         queue = stream.removeprefix(RECOVERY_STREAM_PREFIX)
         name = f"leveret.{reference}.{hashlib.sha256(queue.encode()).hexdigest()[:12]}"
         self._lock(f"{name}.lock")
-        ready, consumers = self._find(queue)
-        progress = ProgressFile(progress_path(self._progress, queue), ready)
-        if progress.is_under_way(self._totals[queue]):
-            progress.resume(*self._settled(queue, ready, consumers), self._totals[queue])
-        publisher = AmqpPublisher(self._connection, queue, name, progress)
+        ready, consumers, is_new = self._find(queue)
+        to_stream = self._is_stream(queue)
+        path, total = progress_path(self._progress, queue), self._totals[queue]
+        if to_stream:
+            progress = ProgressFile(path, lambda: 0 if is_new else end_of(self._connection, queue))
+            if progress.is_under_way(total):
+                self._resume_stream(queue, name, progress)
+        else:
+            progress = ProgressFile(path, lambda: ready)
+            if progress.is_under_way(total):
+                # A batch of a stream is many messages, and nobody knows how many.
+                left = WINDOW if self._was_stream(queue) else total - progress.now.confirmed
+                progress.resume(*self._settled(queue, ready, consumers), min(WINDOW, left))
+        publisher = AmqpPublisher(self._connection, queue, name, progress, to_stream)
         self._publishers.append(publisher)
         return publisher
 
@@ -129,24 +159,66 @@ class AmqpClient:
         deadline = same_since + self._timeout_s
         while time.monotonic() - same_since < SETTLED_S and time.monotonic() < deadline:
             time.sleep(SETTLED_S / _LOOKS)
-            now, consumers = self._find(queue)
+            now, consumers, _ = self._find(queue)
             if now != ready:
                 ready, same_since = now, time.monotonic()
         return ready, consumers
 
-    def _find(self, queue: str) -> tuple[int, int]:
-        """(messages, consumers) of the queue; it is made as this node has it if it is not there."""
+    def _find(self, queue: str) -> tuple[int, int, bool]:
+        """(messages, consumers, whether it was made now) of the queue; it is made as this node has it."""
         channel = self._connection.open_channel()
         try:
             found = self._connection.declare_queue(channel, queue)
         except NotFound:
-            arguments = self._target.queues.get(self._vhost, {}).get(queue)
+            arguments = self._arguments(queue)
             if arguments is None:
                 raise
+            if self._was_stream(queue):
+                declare_stream(self._connection, queue, arguments)
+                return 0, 0, True
             channel = self._connection.open_channel()
             found = self._connection.declare_queue(channel, queue, arguments)
+            self._connection.close_channel(channel)
+            return *found, True
         self._connection.close_channel(channel)
-        return found
+        return *found, False
+
+    def _arguments(self, queue: str) -> dict[str, Any] | None:
+        return self._target.queues.get(self._vhost, {}).get(queue)
+
+    def _was_stream(self, queue: str) -> bool:
+        """Whether it is one at this node."""
+        return (self._arguments(queue) or {}).get("x-queue-type") == "stream"
+
+    def _is_stream(self, queue: str) -> bool:
+        """Whether it is one at the target. Who may not declare a queue is not told, and needs not for any other."""
+        try:
+            return is_stream(self._connection, queue)
+        except AccessRefused:
+            if self._was_stream(queue):
+                raise
+            return False
+
+    def _resume_stream(self, stream: str, name: str, progress: ProgressFile) -> None:
+        """See how many messages of ours are in a stream."""
+        now, span = progress.now, progress.now.span
+        exchange, least = span_name(name, span), now.messages - now.since
+        found = count_from(self._connection, stream, now.held + now.since, exchange, least, self._timeout_s)
+        progress.resume_stream(now.since + found)
+        if now.span != span:
+            self._connection.delete_exchange(self._connection.open_channel(), exchange)
+
+
+class _Sent(NamedTuple):
+    """A message whose confirm is to come.
+
+    Attributes:
+        before: so many messages precede those of its id.
+    """
+
+    tag: int
+    publishing_id: int
+    before: int
 
 
 class AmqpPublisher:
@@ -156,19 +228,25 @@ class AmqpPublisher:
         last_sequence: so many of the plan's messages are there already.
     """
 
-    def __init__(self, connection: AmqpConnection, queue: str, exchange: str, progress: ProgressFile) -> None:
+    def __init__(
+        self, connection: AmqpConnection, queue: str, name: str, progress: ProgressFile, to_stream: bool
+    ) -> None:
         self.last_sequence = progress.now.confirmed
         self._connection = connection
-        self._exchange = exchange
+        self._name = name
         self._progress = progress
-        self._sent: deque[tuple[int, int]] = deque()
+        self._messages = progress.now.messages
+        self._there = progress.arrived
+        self._span_end = progress.now.since + SPAN if to_stream else sys.maxsize
+        self._sent: deque[_Sent] = deque()
         self._early: set[int] = set()
         self._tag = 0
         self._declined = ""
         self._queue = queue
+        self._entries = EntryReader(queue)
         self._channel: Channel = connection.open_channel(self._on_settled)
-        connection.declare_fanout(self._channel, exchange)
-        connection.bind(self._channel, queue, exchange)
+        self._exchange = b""
+        self._bind()
 
     def publish(self, run: MessageRun) -> None:
         """Send stored messages, in ascending order of ids; waits while too many are unconfirmed.
@@ -177,32 +255,50 @@ class AmqpPublisher:
             Declined: the broker did not take one.
             AmqpConnectionLost: what is not confirmed may or may not be there; ask a new publisher.
         """
-        exchange = self._exchange.encode()
-        for publishing_id, entry in run.messages():
-            if len(self._sent) >= WINDOW:
-                self._wait(lambda: len(self._sent) > WINDOW // 2)
-                self._progress.confirmed(self._up_to())
-            if unpack_entry(entry) is not None:
-                raise Declined(
-                    f"queue '{self._queue}' is a stream, whose entries AMQP 0-9-1 does not carry as they are: leave it "
-                    "out, by naming the others with --queues"
-                )
-            message = decode_message(entry)
-            self._tag += 1
-            self._sent.append((self._tag, publishing_id))
-            self._connection.publish(
-                self._channel, exchange, message.routing_key, message.header, message.body
-            )
+        for publishing_id, stored in run.messages():
+            before = self._messages
+            for message in self._entries.messages(stored):
+                self._messages += 1
+                if self._messages > self._there:
+                    self._send(message, publishing_id, before)
             self.last_sequence = publishing_id
+
+    def _send(self, message: StoredMessage, publishing_id: int, before: int) -> None:
+        if self._messages > self._span_end:
+            self._begin_span(before)
+        if len(self._sent) >= WINDOW:
+            self._wait(lambda: len(self._sent) > WINDOW // 2)
+            self._note_confirmed(before)
+        self._tag += 1
+        self._sent.append(_Sent(self._tag, publishing_id, before))
+        self._connection.publish(
+            self._channel, self._exchange, message.routing_key, message.header, message.body
+        )
+
+    def _bind(self) -> None:
+        """Have an exchange for what goes to the queue from now on."""
+        name = span_name(self._name, self._progress.now.span)
+        self._connection.declare_fanout(self._channel, name)
+        self._connection.bind(self._channel, self._queue, name)
+        self._exchange = name.encode()
+
+    def _begin_span(self, before: int) -> None:
+        """Go on through another exchange; what went through this one is there."""
+        self._wait(lambda: bool(self._sent))
+        self._note_confirmed(before)
+        self._connection.delete_exchange(self._channel, self._exchange.decode())
+        self._progress.begin_span(self._messages - 1)
+        self._span_end += SPAN
+        self._bind()
 
     def wait_confirmed(self, up_to: int, timeout_s: float) -> None:
         """Return when every id sent that is not above `up_to` is durable at the broker."""
-        self._wait(lambda: bool(self._sent) and self._sent[0][1] <= up_to)
-        self._progress.confirmed(self._up_to())
+        self._wait(lambda: bool(self._sent) and self._sent[0].publishing_id <= up_to)
+        self._note_confirmed(self._messages)
 
     def close(self) -> None:
         """Take the exchange away."""
-        self._connection.delete_exchange(self._channel, self._exchange)
+        self._connection.delete_exchange(self._channel, self._exchange.decode())
 
     def _wait(self, too_many: Callable[[], bool]) -> None:
         while too_many():
@@ -210,8 +306,12 @@ class AmqpPublisher:
             if self._declined:
                 raise Declined(self._declined)
 
-    def _up_to(self) -> int:
-        return self._sent[0][1] - 1 if self._sent else self.last_sequence
+    def _note_confirmed(self, messages: int) -> None:
+        """Keep how far it is; `messages`: so many are those up to `last_sequence`."""
+        if self._sent:
+            self._progress.confirmed(self._sent[0].publishing_id - 1, self._sent[0].before)
+        else:
+            self._progress.confirmed(self.last_sequence, messages)
 
     def _on_settled(self, tag: int, multiple: bool, taken: bool) -> None:
         if not taken:
@@ -221,25 +321,30 @@ class AmqpPublisher:
             )
             return
         if multiple:
-            while self._sent and self._sent[0][0] <= tag:
-                self._early.discard(self._sent.popleft()[0])
+            while self._sent and self._sent[0].tag <= tag:
+                self._early.discard(self._sent.popleft().tag)
             return
         self._early.add(tag)
-        while self._sent and self._sent[0][0] in self._early:
-            self._early.remove(self._sent.popleft()[0])
+        while self._sent and self._sent[0].tag in self._early:
+            self._early.remove(self._sent.popleft().tag)
 
 
 class ProgressFile:
     """The durable progress of one queue.
 
+    Attributes:
+        arrived: so many messages of ours are there, confirmed or not.
+
     Raises:
         StorageError: it cannot be read.
     """
 
-    def __init__(self, path: Place, ready: int) -> None:
+    def __init__(self, path: Place, held: Callable[[], int]) -> None:
+        """`held` tells what the queue holds, if nothing of ours was sent yet."""
         self._path = path
         self._is_new = not path.exists()
-        self.now = Progress(held=ready) if self._is_new else read_progress(path)
+        self.now = Progress(held=held()) if self._is_new else read_progress(path)
+        self.arrived = self.now.messages
         if self._is_new:
             self._save()
 
@@ -247,24 +352,46 @@ class ProgressFile:
         """Whether messages may have been sent that are not known to be confirmed."""
         return not self._is_new and self.now.confirmed < total
 
-    def resume(self, ready: int, consumers: int, total: int) -> None:
-        """Take up what arrived after the last that is known to be confirmed; see the module."""
-        under_way = min(WINDOW, total - self.now.confirmed)
-        arrived = ready - self.now.held
-        if not consumers and 0 <= arrived - self.now.confirmed <= under_way:
-            self.now.confirmed = arrived
+    def resume(self, ready: int, consumers: int, under_way: int) -> None:
+        """Take up what arrived, at most `under_way`, after the last that is known to be confirmed; see the module."""
+        now = self.now
+        arrived = ready - now.held
+        if not consumers and 0 <= arrived - now.messages <= under_way:
+            self.arrived = arrived
         else:
-            self.now.in_doubt += under_way
+            # Counted from what is there now: what is there twice must not be taken for what is to come.
+            now.in_doubt += under_way
+            now.held = ready - now.messages
+            self._save()
+
+    def resume_stream(self, arrived: int) -> None:
+        """As above, of a stream in which so many of our messages were found."""
+        now = self.now
+        if arrived >= now.messages:
+            self.arrived = arrived
+        else:
+            # Its retention took some already, or it is another stream.
+            now.in_doubt += WINDOW
+            self.begin_span(now.messages)
+
+    def begin_span(self, since: int) -> None:
+        """From now on, after so many messages, another exchange is used."""
+        self.now.span, self.now.since = self.now.span + 1, since
         self._save()
 
-    def confirmed(self, up_to: int) -> None:
-        """So many of ours are durable there."""
+    def confirmed(self, up_to: int, messages: int) -> None:
+        """So many of ours are durable there, which are so many messages."""
         if up_to > self.now.confirmed:
-            self.now.confirmed = up_to
+            self.now.confirmed, self.now.messages = up_to, messages
             self._save()
 
     def _save(self) -> None:
         write_durably(self._path, msgspec.json.encode(self.now))
+
+
+def span_name(name: str, span: int) -> str:
+    """The exchange of a span."""
+    return f"{name}.{span}" if span else name
 
 
 def read_progress(path: Place) -> Progress:

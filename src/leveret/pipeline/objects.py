@@ -1,12 +1,12 @@
-"""Names in an object store, with as much of `pathlib.Path` as the archive needs.
+"""Names in an object store or an HDFS, with as much of `pathlib.Path` as the archive needs.
 
 Objects appear whole or not at all, and are durable when a call that wrote them returns. There are no directories: one
-"exists" while there is an object below it. What S3, Google Cloud Storage and Azure have in common beyond that, and
-what the manifest rests on, is `create`: of all who put an object at a name where there is none, one succeeds.
+"exists" while there is an object below it. What all stores have in common beyond that, and what the manifest rests
+on, is `create`: of all who put an object at a name where there is none, one succeeds.
 
 Credentials come from the environment and the machine's identity, as the stores' own tools take them
-(`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_KEY`, ...); they are
-neither in a URI nor in a job.
+(`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_KEY`,
+`HADOOP_USER_NAME`, ...); they are neither in a URI nor in a job.
 """
 
 from __future__ import annotations
@@ -15,26 +15,18 @@ import io
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
-from obstore.store import from_url
-
-if TYPE_CHECKING:
-    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+from leveret.model.store_uri import is_hdfs
+from leveret.pipeline.hdfs import HdfsStore
+from leveret.pipeline.stores import RemoteStore, Store
 
 WHOLE_BYTES_MAX: Final = 8_000_000
 """An object up to this size is read at once; of a larger one, what is asked for."""
-# Without TLS only if whoever names the endpoint says http.
-_CLIENT: Final[ClientConfig] = {"timeout": "60s", "connect_timeout": "5s", "allow_http": True}
-# Spark does a task again, and the transfer its query.
-_RETRIES: Final[RetryConfig] = {"max_retries": 2}
-
 
 class StoreFailed(OSError):
     """The object store is not to be reached, or declines; in its own words, without the rest of its reply."""
@@ -82,10 +74,8 @@ class ObjectPath:
         """Whether there is an object of this name, or any below it."""
         with _failing(self):
             # The archive itself is never an object, but a store may take its name for the bucket's.
-            with suppress(FileNotFoundError):
-                if self.key:
-                    obstore.head(_store(self.root), self.key)
-                    return True
+            if self.key and _store(self.root).has(self.key):
+                return True
             return any(True for _ in self._below())
 
     def read_bytes(self) -> bytes:
@@ -95,21 +85,20 @@ class ObjectPath:
             FileNotFoundError: there is none.
         """
         with _failing(self):
-            return bytes(obstore.get(_store(self.root), self.key).bytes())
+            octets = _store(self.root).read(self.key, None)
+        assert isinstance(octets, bytes)
+        return octets
 
     def open(self) -> io.RawIOBase | io.BytesIO:
         """To read here and there."""
         with _failing(self):
-            found = obstore.get(_store(self.root), self.key)
-            size = found.meta["size"]
-            if size <= WHOLE_BYTES_MAX:
-                return io.BytesIO(bytes(found.bytes()))
-        return _RangeReader(self, size)
+            found = _store(self.root).read(self.key, WHOLE_BYTES_MAX)
+        return io.BytesIO(found) if isinstance(found, bytes) else _RangeReader(self, found)
 
     def read_range(self, first: int, end: int) -> bytes:
         """The octets from `first` up to before `end`."""
         with _failing(self):
-            return bytes(obstore.get_range(_store(self.root), self.key, start=first, end=end))
+            return _store(self.root).read_range(self.key, first, end)
 
     def glob(self, pattern: str) -> Iterator[ObjectPath]:
         """Names below that match, in order: of objects, and of what stands for directories. `*` is all of a part."""
@@ -143,13 +132,7 @@ class ObjectPath:
         """Every object below, seen from here, in order, with the time it was written (s since 1970)."""
         prefix = f"{self.key}/" if self.key else ""
         with _failing(self):
-            found = [
-                (meta["path"], meta["last_modified"].timestamp())
-                for metas in obstore.list(
-                    _store(self.root), prefix or None, offset=prefix + after if after else None
-                )
-                for meta in metas
-            ]
+            found = _store(self.root).below(self.key, prefix + after if after else "")
         for path, written_s in sorted(found):
             yield PurePosixPath(path.removeprefix(prefix)), written_s
 
@@ -158,7 +141,7 @@ class ObjectPath:
     def write_bytes(self, octets: bytes) -> None:
         """Put `octets` there, in place of what was."""
         with _failing(self):
-            obstore.put(_store(self.root), self.key, octets)
+            _store(self.root).put(self.key, octets)
 
     def create(self, octets: bytes) -> bool:
         """Put `octets` there if nothing is; whether that is how it was.
@@ -166,31 +149,23 @@ class ObjectPath:
         False may also be the answer to what succeeded and was tried again because its first answer was lost.
         """
         with _failing(self):
-            try:
-                obstore.put(_store(self.root), self.key, octets, mode="create")
-            except AlreadyExistsError:
-                return False
-        return True
+            return _store(self.root).create(self.key, octets)
 
     def upload(self, file: Path) -> None:
         """Put the content of `file` there, in place of what was."""
         with _failing(self):
-            obstore.put(_store(self.root), self.key, file)
+            _store(self.root).put(self.key, file)
 
-    def copy_tree(self, other: ObjectPath) -> None:
-        """Put the same below another name of the same archive; also an object of this name itself."""
-        store = _store(self.root)
+    def move(self, other: ObjectPath) -> None:
+        """Move it, or all below, to another name of the same archive, where nothing is; it need not be there."""
         with _failing(self):
-            for found, _ in self._below():
-                obstore.copy(store, (self / found).key, (other / found).key)
-            with suppress(FileNotFoundError):
-                obstore.copy(store, self.key, other.key)
+            _store(self.root).move(self.key, other.key)
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Delete it; a store does not say whether it was there."""
         with _failing(self):
             try:
-                obstore.delete(_store(self.root), self.key)
+                _store(self.root).delete(self.key)
             except FileNotFoundError:
                 if not missing_ok:
                     raise
@@ -199,6 +174,13 @@ class ObjectPath:
         """Delete all below, the last in order first: what is numbered stays a beginning while that goes on."""
         for found in reversed(list(self._below())):
             (self / found[0]).unlink(missing_ok=True)
+        with _failing(self):
+            _store(self.root).tidy(self.key)
+
+    def sweep(self, age_s: float) -> None:
+        """Remove what writers anywhere in this archive left unfinished at least so long ago."""
+        with _failing(self):
+            _store(self.root).sweep(age_s)
 
 
 class _RangeReader(io.RawIOBase):
@@ -239,11 +221,11 @@ def _failing(path: ObjectPath) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: there is no such object") from None
-    except (BaseError, OSError, ValueError) as error:
+    except OSError as error:
         # After a blank line follow the reply's headers and the library's own state.
         raise StoreFailed(f"{path}: {str(error).partition(chr(10))[0]}") from error
 
 
 @cache
-def _store(root: str) -> ObjectStore:
-    return from_url(root, client_options=_CLIENT, retry_config=_RETRIES)
+def _store(root: str) -> Store:
+    return HdfsStore(root) if is_hdfs(root) else RemoteStore(root)

@@ -19,8 +19,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from leveret.core.broker import Broker
 from leveret.model.definitions import Change, Definitions, Delete, Put, Queue, decode_change, encode_change
-from leveret.model.errors import Corrupt, StorageError
+from leveret.model.errors import Corrupt, Refusal, StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.storage.log import Log
 from leveret.wire.chunk import ENTRIES_MAX, Chunk, ChunkType, encode_entry, split_entries
@@ -90,6 +91,13 @@ class DefinitionsStore:
                     str(self._log.directory), "", offset, -1, f"not a change of a definition: {error}"
                 ) from None
         return changes
+
+    def restore(self, broker: Broker) -> None:
+        """Give a broker that has nothing yet all that the log says."""
+        broker.epochs.last = self.last_epoch
+        for entity in self.definitions.entities():
+            take_over(broker, Put(entity))
+        broker.changes.clear()
 
     def _apply(self, change: Change) -> None:
         match change:
@@ -238,6 +246,14 @@ class DefinitionsStore:
         """Sync and close."""
         self._sync()
         self._log.close()
+
+
+def take_over(broker: Broker, change: Change) -> None:
+    """Have a broker know of a change that stands in the log; without what it refuses the rest is still of use."""
+    try:
+        broker.apply(change)
+    except Refusal as error:
+        logger.error("definition_not_restored change=%s error=%s", change, error)
 
 
 def _parts(items: Iterable[T]) -> Iterator[list[T]]:

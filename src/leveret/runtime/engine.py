@@ -90,6 +90,9 @@ class Beyond(Protocol):
     def flushed(self, queue: Queue) -> None:
         """What is due for the queue in this flush was done."""
 
+    def taken_down(self, queue: Queue) -> None:
+        """The queue's log cannot be read here: it is served no more."""
+
     def share(self, changes: list[Change], known: Callable[[], None]) -> None:
         """Tell all nodes of changes of definitions; `known` when all that live have them."""
 
@@ -256,6 +259,8 @@ class Engine:
         for consumer in list(queue.consumers):
             consumer.queue_deleted()
             queue.remove_consumer(consumer)
+        if self.beyond is not None:
+            self.beyond.taken_down(queue)
 
     def _due(self, queues: list[Queue]) -> None:
         """Messages or queues expire."""
@@ -349,14 +354,14 @@ class Engine:
             self._sharing = _Sharing()
             self.beyond.share(shared, self._sharing.known)
         broker.changes_in_flight += 1
-        self._when_known(self._definitions_known)
+        self.when_known(self._definitions_known)
         deleted, broker.deleted = broker.deleted, []
         if deleted:
             for queue in deleted:
                 self._collector.unfollow(queue, deleted=True)
-            self._when_known(lambda: self._remove_logs(deleted))
+            self.when_known(lambda: self._remove_logs(deleted))
 
-    def _when_known(self, promise: Callable[[], None]) -> None:
+    def when_known(self, promise: Callable[[], None]) -> None:
         """Keep a promise once all definitions so far are durable here, and with every other node there is."""
         sharing = self._sharing
         if sharing is None or sharing.is_known:
@@ -422,7 +427,7 @@ class Engine:
                 self._holding.append((session, self._flush_number))
         if self._holding and not unlogged:
             held, self._holding = self._holding, []
-            self._when_known(lambda: self._release(held))
+            self.when_known(lambda: self._release(held))
 
     def _await_all(self, channel: Channel, batch: Batch) -> None:
         """Confirm once the local disk and every other node that has to keep something of it do."""

@@ -15,7 +15,7 @@ import resource
 import ssl
 import sys
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 import leveret
 from leveret.config import Config
 from leveret.core.access import SALT_BYTES, hash_password
-from leveret.core.broker import STANDBY_TAG, Broker
-from leveret.core.queue import Queue
+from leveret.core.broker import Broker
 from leveret.model import definitions as d
-from leveret.model.errors import Refusal, StorageError
+from leveret.model.errors import StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime.alarms import AlarmWatch
 from leveret.runtime.amqp_listener import AmqpListener
@@ -40,15 +39,15 @@ from leveret.runtime.outgoing import Collector
 from leveret.runtime.rejoin import STATE_FILE as REJOIN_FILE
 from leveret.runtime.rejoin import Rejoin
 from leveret.runtime.schema_sync import SchemaSync
+from leveret.runtime.showing import Showing
 from leveret.runtime.standby import StandbyDownstream
 from leveret.runtime.stores import Stores, log_name
 from leveret.runtime.stream_door import StreamDoor
 from leveret.runtime.stream_listener import StreamListener
 from leveret.runtime.tls import server_context
+from leveret.runtime.upstream import Upstream
 from leveret.session.ingest import Outsider
-from leveret.storage.log import Log
 from leveret.storage.tree import Tree
-from leveret.wire.chunk import Chunk
 
 if TYPE_CHECKING:
     from leveret.runtime.cluster.coordinator import Coordinator
@@ -69,11 +68,13 @@ class Node:
     Attributes:
         broker: what exists; change it with `broker.apply`, then `await commit()`.
         schema_sync: schema replication, both sides.
-        standby: the downstream side of message replication.
+        upstream: the upstream side of message replication.
+        standby: the downstream side.
         replication: who follows it, or whom it follows; set by the one who builds it.
         cluster: the cluster it is a member of, None for none; set by the one who builds it.
         coordinator: brings it together with that cluster.
         stores: the logs of its queues.
+        showing: what it shows while another node leads its data.
         maintenance: takes the node out of service for clients.
         failed: set when the disk failed for good; the process must end.
     """
@@ -96,8 +97,6 @@ class Node:
         self.cluster: Any = None
         self.coordinator: Coordinator | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._shown: dict[str, Queue] = {}
-        self._not_collected: set[str] = set()
         self._tls: ssl.SSLContext | None = None
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.tree = tree or Tree(data_dir)
@@ -114,17 +113,8 @@ class Node:
             default_queue_type=config.objects.default_queue_type,
             queue_max=config.objects.queue_max,
         )
-        self.collector = Collector(
-            self.tree,
-            clock_ms,
-            self.stores.log,
-            self.commits.settle,
-            segment_bytes_max=storage.segment_bytes_max,
-            retain_bytes_max=config.standby.retention_bytes_max,
-            retain_ms=config.standby.retention_ms_max,
-            truncates=config.standby.truncates_transferred,
-        )
-        self._queues.keep_from = self.collector.keep_from
+        self._build_upstream()
+        self.showing = Showing(self.tree, self.broker, self.stores, self._definitions)
         self.engine = Engine(
             self.broker,
             self.commits,
@@ -139,6 +129,23 @@ class Node:
         state = self.tree.file(data_dir / "boot_definitions.json")
         self._boot_definitions = BootDefinitions(config.definitions, state)
         self._build_doors()
+
+    def _build_upstream(self) -> None:
+        storage, standby = self.config.storage, self.config.standby
+        self.collector = Collector(
+            self.tree,
+            clock_ms,
+            self.stores.log,
+            self.commits.settle,
+            segment_bytes_max=storage.segment_bytes_max,
+            retain_bytes_max=standby.retention_bytes_max,
+            retain_ms=standby.retention_ms_max,
+            truncates=standby.truncates_transferred,
+        )
+        self._queues.keep_from = self.collector.keep_from
+        self.upstream = Upstream(
+            self.broker, self.collector, self.stores, clock_ms, lambda: self.coordinator is not None
+        )
 
     def _build_doors(self) -> None:
         config = self.config
@@ -275,7 +282,7 @@ class Node:
             )
         epochs = [queue.epoch for queue in stored.by_kind["queues"].values() if isinstance(queue, d.Queue)]
         if self.coordinator is None or self.coordinator.is_founder:
-            self._restore_definitions()
+            self._definitions.restore(broker)
         if self.coordinator is not None:
             self.coordinator.take_definitions(stored)
             epochs = [queue.epoch for queue in broker.queues.values()]
@@ -286,7 +293,7 @@ class Node:
             if count % _RECOVERED_AT_ONCE == 0:
                 # A lease that was won is kept alive meanwhile: of thousands of queues it would end before this does.
                 await asyncio.sleep(0)
-        await self._restore_outgoing(queues)
+        await self.upstream.restore(queues)
         # Times to live, and of queues, go on.
         broker.dirty |= {queue: None for queue in queues if queue.damage is None}
         if self.coordinator is not None and not self.coordinator.is_founder:
@@ -296,18 +303,6 @@ class Node:
             self._boot_definitions.into(broker)
         elif not stored.by_kind["users"] and not stored.by_kind["vhosts"]:
             self._seed()
-
-    def _restore_definitions(self) -> None:
-        self.broker.epochs.last = self._definitions.last_epoch
-        for entity in self._definitions.definitions.entities():
-            self._take_over(d.Put(entity))
-        self.broker.changes.clear()
-
-    def _take_over(self, change: d.Change) -> None:
-        try:
-            self.broker.apply(change)
-        except Refusal as error:
-            logger.error("definition_not_restored change=%s error=%s", change, error)
 
     def _seed(self) -> None:
         """The first start: one vhost, and one user in it."""
@@ -331,71 +326,13 @@ class Node:
             )
         )
 
-    async def _restore_outgoing(self, queues: list[Queue]) -> None:
-        self.broker.replication_changes.clear()
-        for (name,), vhost in self.broker.definitions.by_kind["vhosts"].items():
-            if STANDBY_TAG in getattr(vhost, "tags", ()):
-                own = [queue for queue in queues if queue.key[0] == name]
-                self.collector.open_tagged(name, own)
-                for queue in own:
-                    if queue.replicated and queue.damage is None:
-                        await self.collector.complete(queue)
-
-    # -- a node whose data another one leads --------------------------------------------------
-
     def show(self) -> None:
-        """Recover everything to be looked at, instead of `start`: nobody is served, and nothing changes by itself.
+        """Recover everything to be looked at, instead of `start`: another node leads these data.
 
-        What is appended to the tree's logs from now on is to be told by `replayed`.
+        What is appended to the tree's logs from now on is to be told to `showing`.
         """
-        self.stores.show()
-        self._restore_definitions()
-        for queue in self.broker.queues.values():
-            self.stores.recover(queue)
-            self._shown[log_name(queue)] = queue
-        self._quieten()
+        self.showing.begin()
         self.alarms.probe()
-
-    def replayed(self, name: str, log: Log, chunk: Chunk) -> None:
-        """A chunk was appended to the log of that name in the tree."""
-        if name == "definitions":
-            self._replay_definitions(chunk)
-        elif name in self._shown:
-            self.stores.replayed(self._shown[name], log, chunk)
-
-    def _replay_definitions(self, chunk: Chunk) -> None:
-        for change in self._definitions.replayed(chunk):
-            self._take_over(change)
-            match change:
-                case d.Put(d.Queue() as definition):
-                    self._show_new(self.broker.queues.get(definition.key))
-        for queue in self.broker.deleted:
-            self.stores.forget(queue)
-            self._shown.pop(log_name(queue), None)
-        self._quieten()
-
-    def _show_new(self, queue: Queue | None) -> None:
-        """Its first messages may have been appended before it was told of: a flush appends definitions last."""
-        if queue is None or log_name(queue) in self._shown:
-            return
-        self._shown[log_name(queue)] = queue
-        log = self.tree.logs.get(log_name(queue))
-        if log is not None:
-            for chunk in log.read(0, sys.maxsize):
-                self.stores.replayed(queue, log, chunk)
-
-    def queue_of(self, name: str) -> tuple[str, str] | None:
-        """The vhost and name of the queue whose log has that name in the tree."""
-        queue = self._shown.get(name) or next(
-            (queue for queue in self.broker.queues.values() if log_name(queue) == name), None
-        )
-        return None if queue is None else (queue.key[0], queue.key[1])
-
-    def _quieten(self) -> None:
-        """Forget what is to be done about changes: their leader does it."""
-        broker = self.broker
-        for due in (broker.changes, broker.deleted, broker.dirty, broker.replication_changes):
-            due.clear()
 
     async def stop(self) -> None:
         """Close the doors, keep what was promised, close the files.
@@ -466,7 +403,7 @@ class Node:
 
     async def commit(self) -> None:
         """Return once every change applied so far is durable, and outgoing logs exist where they should."""
-        self._follow_tags()
+        self.upstream.follow_tags()
         self._follow_cluster_name()
         self.engine.flush()
         await self.commits.settle()
@@ -477,22 +414,6 @@ class Node:
         held = self.broker.definitions.by_kind["global_parameters"].get(("cluster_name",))
         given = held.value if isinstance(held, d.GlobalParameter) else None
         self._amqp_host.cluster_name = given if isinstance(given, str) else self.config.cluster_name
-
-    def _follow_tags(self) -> None:
-        """Vhosts gain and lose their outgoing log with their tag."""
-        vhosts = self.broker.definitions.by_kind["vhosts"]
-        tagged = {name for (name,), vhost in vhosts.items() if STANDBY_TAG in getattr(vhost, "tags", ())}
-        if self.coordinator is not None:
-            # Each node would collect what it leads, and a downstream that asks one of them would miss the rest.
-            for name in tagged - self._not_collected:
-                logger.error("standby_not_collected vhost=%s reason=node_of_a_cluster", name)
-            self._not_collected, tagged = tagged, set()
-        for name in tagged:
-            self.collector.open_tagged(
-                name, [queue for queue in self.broker.led_queues() if queue.key[0] == name]
-            )
-        for name in set(self.collector.logs) - tagged:
-            self.collector.close_vhost(name, delete=(name,) not in vhosts)
 
     def purge(self, vhost: str, name: str) -> int:
         """Settle all ready messages of a queue; return how many.
@@ -518,40 +439,12 @@ class Node:
         """See Authority."""
         return self.authority.internal_user(purpose)
 
-    def downstream_rows(self) -> list[dict[str, Any]]:
-        """A row a vhost and known downstream; see Collector."""
-        return self.collector.downstream_rows()
-
-    def forget_downstream(self, name: str) -> bool:
-        """See Collector."""
-        return self.collector.forget_downstream(name)
-
-    def delete_outgoing_logs(self) -> list[dict[str, Any]]:
-        """Delete what is collected for downstreams; see Collector."""
-        rows = self.collector.delete_all(self.broker.led_queues())
-        self._follow_tags()
-        return rows
-
-    def upstream_metrics(self) -> list[dict[str, Any]]:
-        """One row a replicated queue: when its oldest message arrived, and how much is collected."""
-        return list(self._upstream_rows())
-
-    def _upstream_rows(self) -> Iterator[dict[str, Any]]:
-        now = clock_ms()
-        for (vhost, name), queue in sorted(self.broker.queues.items()):
-            log = self.collector.logs.get(vhost)
-            if queue.replicated and not queue.is_remote and log is not None and queue.damage is None:
-                oldest = None
-                with suppress(StopIteration):
-                    oldest = self.stores.oldest_timestamp_ms(queue)
-                collected = log.position_of(queue)
-                yield {
-                    "queue": name,
-                    "timestamp": now if oldest is None else oldest,
-                    "vhost": vhost,
-                    "messages": queue.message_count,
-                    "collected_offset": collected,
-                }
+    def queue_of(self, name: str) -> tuple[str, str] | None:
+        """The vhost and name of the queue whose log has that name in the tree."""
+        queue = self.showing.queue_of(name) or next(
+            (queue for queue in self.broker.queues.values() if log_name(queue) == name), None
+        )
+        return None if queue is None else (queue.key[0], queue.key[1])
 
 
 def clock_ms() -> int:

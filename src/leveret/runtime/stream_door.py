@@ -11,10 +11,19 @@ from leveret.config.streams import Streams
 from leveret.core.access import is_allowed, permission_of
 from leveret.core.alarms import Alarms
 from leveret.core.broker import Broker
+from leveret.core.queue import Queue
+from leveret.core.remote_queue import RemoteQueue
 from leveret.core.stream import Batch, Stream
 from leveret.core.stream_groups import ConsumerGroups
+from leveret.core.validation import STREAM, queue_type
 from leveret.model import definitions as d
-from leveret.model.errors import AccessRefused, AuthenticationFailed, NotFound, PreconditionFailed
+from leveret.model.errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    LedElsewhere,
+    NotFound,
+    PreconditionFailed,
+)
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.committed_log import CommittedLog
 from leveret.runtime.engine import Engine
@@ -44,6 +53,9 @@ class StreamDoor:
         advertised_host, advertised_port: where clients are told to find this node.
         advertised_tls_host, advertised_tls_port: the same for clients that use TLS.
         groups: subscriptions of which one is active.
+        find_node: host and port of another node of the cluster for clients of streams, with TLS or not; None if it
+            has not told, or does not run.
+        on_listening: told that there is one more listener.
     """
 
     def __init__(
@@ -67,6 +79,8 @@ class StreamDoor:
         self.mechanisms = mechanisms
         self.advertised_host, self.advertised_port = "127.0.0.1", 0
         self.advertised_tls_host, self.advertised_tls_port = "127.0.0.1", 0
+        self.find_node: Callable[[str, bool], tuple[str, int] | None] = _no_other_node
+        self.on_listening: Callable[[], None] = lambda: None
         self._config = config
         self._alarms = alarms
         self._certificate_login = certificate_login
@@ -96,12 +110,14 @@ class StreamDoor:
         config = self._config
         self.advertised_host = config.advertised_host or address.ip
         self.advertised_port = config.advertised_port or address.port
+        self.on_listening()
 
     def listening_tls(self, address: Address) -> None:
         """There is one for TLS clients."""
         config = self._config
         self.advertised_tls_host = config.advertised_tls_host or config.advertised_host or address.ip
         self.advertised_tls_port = config.advertised_tls_port or address.port
+        self.on_listening()
 
     def external_user(self, tls: TlsPeer, from_loopback: bool) -> str:
         """See StreamAuthority."""
@@ -124,11 +140,43 @@ class StreamDoor:
                 f"{operation} access to queue '{name}' in vhost '{vhost}' refused for user '{user}'"
             )
 
-    def _find(self, vhost: str, name: str) -> Stream:
+    def _find_any(self, vhost: str, name: str) -> Queue:
+        """The stream, whoever leads it."""
         found = self._broker.queue(vhost, name)
-        if not isinstance(found, Stream):
+        if not _is_stream(found):
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not a stream")
         return found
+
+    def _find(self, vhost: str, name: str) -> Stream:
+        found = self._find_any(vhost, name)
+        if not isinstance(found, Stream):
+            raise LedElsewhere(
+                f"stream '{name}' in vhost '{vhost}' is led by node '{_leader(found)}': connect to that node"
+            )
+        return found
+
+    def leader_of(self, vhost: str, name: str, *, tls: bool) -> tuple[str, int] | None:
+        """See StreamAuthority."""
+        found = self._find_any(vhost, name)
+        if isinstance(found, Stream):
+            self._streams.log(found)
+            return None
+        place = self.find_node(_leader(found), tls)
+        if place is None:
+            raise LedElsewhere(
+                f"stream '{name}' in vhost '{vhost}' is led by node '{_leader(found)}', which serves no clients of "
+                f"streams{' over TLS' if tls else ''} now"
+            )
+        return place
+
+    @property
+    def may_change(self) -> bool:
+        """See StreamAuthority: in a cluster one node may at a time."""
+        return self._broker.pen.is_here
+
+    def when_may_change(self, change: Callable[[], None]) -> None:
+        """See StreamHost."""
+        self._broker.pen.when_here(change)
 
     def stream(self, vhost: str, name: str) -> OpenStream:
         """See StreamHost."""
@@ -149,7 +197,7 @@ class StreamDoor:
 
     def delete_stream(self, vhost: str, name: str) -> None:
         """See StreamAuthority."""
-        self._broker.delete_queue(self._find(vhost, name))
+        self._broker.delete_queue(self._find_any(vhost, name))
 
     def when_durable(self, done: Callable[[], None]) -> None:
         """See StreamHost."""
@@ -158,7 +206,7 @@ class StreamDoor:
             # The definitions log refused them; the engine tries again, and so the answer waits.
             asyncio.get_running_loop().call_later(1.0, self.when_durable, done)
             return
-        self._commit.when_durable(done)
+        self._engine.when_known(done)
         self._commit.begin()
 
     # -- super streams ------------------------------------------------------------------------
@@ -196,7 +244,7 @@ class StreamDoor:
     def delete_super_stream(self, vhost: str, name: str) -> None:
         """See StreamAuthority."""
         for stream in self.partitions(vhost, name):
-            self._broker.delete_queue(self._find(vhost, stream))
+            self._broker.delete_queue(self._find_any(vhost, stream))
         self._broker.delete_exchange(vhost, name)
 
     def partitions(self, vhost: str, super_stream: str) -> list[str]:
@@ -212,12 +260,13 @@ class StreamDoor:
         return [binding.destination for binding in found]
 
     def _is_stream(self, vhost: str, name: str) -> bool:
-        return isinstance(self._broker.queues.get((vhost, name)), Stream)
+        queue = self._broker.queues.get((vhost, name))
+        return queue is not None and _is_stream(queue)
 
     def route(self, vhost: str, super_stream: str, routing_key: str) -> list[str]:
         """See StreamAuthority."""
         queues = self._broker.route(vhost, super_stream, routing_key, dict)
-        return [queue.definition.name for queue in queues if isinstance(queue, Stream)]
+        return [queue.definition.name for queue in queues if _is_stream(queue)]
 
     # -- standby ------------------------------------------------------------------------------
 
@@ -238,7 +287,14 @@ class StreamDoor:
         held = broker.definitions.by_kind["users"].get((user,))
         if user not in self._authority.internal and "administrator" not in getattr(held, "tags", ()):
             raise AccessRefused(f"recovery into queue '{queue}' in vhost '{vhost}' refused for user '{user}'")
-        return RecoveryIngest(broker, (vhost, queue), self._engine, self._commit)
+        key = (vhost, queue)
+        if key not in broker.queues and not broker.pen.is_here:
+            raise LedElsewhere(
+                f"there is no queue '{queue}' in vhost '{vhost}': declare it before it is recovered"
+            )
+        if key in broker.queues and broker.queues[key].is_remote:
+            raise LedElsewhere(f"queue '{queue}' in vhost '{vhost}' is led by another node: recover it there")
+        return RecoveryIngest(broker, key, self._engine, self._commit)
 
     def store_offset(self, vhost: str, reference: str, offset: int) -> None:
         """See StreamHost."""
@@ -254,6 +310,20 @@ class StreamDoor:
         log = self._collector.logs.get(vhost)
         known = log.downstreams.get(reference) if log is not None else None
         return known.offset if known is not None else None
+
+
+def _no_other_node(name: str, tls: bool) -> tuple[str, int] | None:
+    """Of a node that is alone."""
+    return None
+
+
+def _is_stream(queue: Queue) -> bool:
+    """Be it led here or elsewhere."""
+    return queue_type(queue.definition.arguments) == STREAM
+
+
+def _leader(queue: Queue) -> str:
+    return queue.leader if isinstance(queue, RemoteQueue) else ""
 
 
 def _nothing_transferred(vhost: str, log_id: int) -> int | None:

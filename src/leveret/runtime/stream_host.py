@@ -114,8 +114,11 @@ class StreamHost(StreamAuthority, Protocol):
     def is_blocked(self) -> bool:
         """Whether memory or disk is low: who publishes to streams is not read from."""
 
+    def when_may_change(self, change: Callable[[], None]) -> None:
+        """Call once streams may be made and deleted here: now, or soon."""
+
     def when_durable(self, done: Callable[[], None]) -> None:
-        """Call back once every stream that was made or deleted so far is durably so."""
+        """Call back once every stream that was made or deleted so far is durably so, and all nodes know it."""
 
     def store_offset(self, vhost: str, reference: str, offset: int) -> None:
         """Keep how far a reader of the outgoing log has come."""

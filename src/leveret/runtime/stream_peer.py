@@ -31,6 +31,7 @@ from leveret.session.stream import StreamSession
 from leveret.session.stream_types import (
     Answer,
     Append,
+    Change,
     Declared,
     Effect,
     KeepOffset,
@@ -260,9 +261,18 @@ class StreamPeer(asyncio.Protocol):
                 self._watch(effect.stream)
             case SteppedDown() if member := self._members.get(effect.number):
                 self._host.groups.stepped_down(member.key, member)
+            case Change():
+                self._host.when_may_change(partial(self._guarded, partial(self._change, effect)))
             case Answer():
                 answer = partial(self._session.answer, effect.response)
                 self._host.when_durable(partial(self._guarded, partial(self._then_settle, answer)))
+
+    def _change(self, change: Change) -> None:
+        effects = self._session.change(change)
+        self._flush()
+        for effect in effects:
+            self._perform(effect)
+        self._settle()
 
     def _then_settle(self, step: Callable[[], None]) -> None:
         """Do something to the session; what follows from it waits for the end of this turn of the loop."""

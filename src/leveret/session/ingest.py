@@ -94,17 +94,19 @@ class Outsider:
         return found
 
     def give_back(self) -> None:
-        """What was got returns to its place."""
+        """What was got returns to its place; of a queue that another node leads meanwhile it is there already."""
         for queue, offset in self._take_held():
             queue.requeue(offset, 1)
 
     def reject(self) -> None:
-        """What was got is dead-lettered, or dropped."""
+        """What was got is dead-lettered, or dropped; of a queue that another node leads meanwhile nothing is."""
         for queue, offset in self._take_held():
             queue.reject(offset, 1)
 
     def _take_held(self) -> list[tuple[Queue, int]]:
-        held, self._held = self._held, []
+        queues = self._channel.connection.broker.queues
+        held = [each for each in self._held if queues.get(each[0].key) is each[0]]
+        self._held = []
         for queue, _ in held:
             self._channel.mark(queue)
         return held

@@ -29,6 +29,7 @@ from leveret.session import stream_writing as writing
 from leveret.session.certificate import TlsPeer
 from leveret.session.stream_types import (
     Append,
+    Change,
     Effect,
     Operation,
     Publisher,
@@ -171,6 +172,13 @@ class StreamSession:
         """What the answer to a request waited for is durable."""
         if self.state is State.OPEN:
             self.send(response)
+
+    def change(self, change: Change) -> list[Effect]:
+        """What the peer asked to make or delete may be so now; return what must then be done."""
+        if self.state is State.OPEN:
+            change.apply()
+        effects, self.effects = self.effects, []
+        return effects
 
     def stream_gone(self, stream: str, error: LeveretError) -> None:
         """A stream cannot be used (any more): tell the peer and drop what it has on it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
@@ -14,18 +13,16 @@ from leveret.wire.chunk import ChunkError
 from leveret.wire.message10 import (
     OFFSET_HEADER,
     Message091,
-    content_header_of,
-    decode_message10,
+    Shape10,
+    content_header_within,
     encode_before_body,
 )
 from leveret.wire.properties import shortstr
 from leveret.wire.record import content_header
+from leveret.wire.stream_entry import messages_of
 
-BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A compressed batch that is larger is not unpacked (RabbitMQ's limit on an uncompressed one)."""
 _LENGTH: Final = struct.Struct(">I")
 _SUB_BATCH: Final = struct.Struct(">BHII")
-_GZIP: Final = 1
 _OFFSET: Final = struct.Struct(">q")
 _OFFSET_PLACE: Final = b"\x7foffset?"
 """Stands for the offset in a header until it is known."""
@@ -75,33 +72,22 @@ def runs_of(data: bytes, first: int, from_offset: int, queue: bytes) -> list[Run
     return runs
 
 
-class _Shape:
-    """What neighbouring messages have in common: all before their bodies, and the content header that it makes."""
+class _Shape(Shape10):
+    """What neighbouring messages have in common, and the content header that it makes."""
 
     def __init__(self, octets: bytes, queue: bytes) -> None:
         """Of a message of AMQP 1.0 in a queue of this name."""
-        message = decode_message10(octets)
-        self._size = len(octets)
-        self._body_bytes = len(message.body)
-        self._before = octets[: len(octets) - len(message.body)]
-        self._own_body = None if octets.endswith(message.body) else message.body
+        super().__init__(octets)
+        message = self.message
         self._header = _header_with_offset(message)
         key = queue if message.routing_key is None else message.routing_key.encode()
         self._route = shortstr((message.exchange or "").encode()) + shortstr(key)
         self._is_persistent = message.properties.delivery_mode == 2
 
-    def fits(self, octets: bytes) -> bool:
-        """Whether another message differs in its body alone."""
-        return len(octets) == self._size and self._own_body is None and octets.startswith(self._before)
-
-    def body_of(self, octets: bytes) -> bytes:
-        """The body of a message of this shape."""
-        return octets[len(self._before) :] if self._own_body is None else self._own_body
-
     def head(self, offset: int) -> Head:
         """Its head, at an offset."""
         header = self._header.replace(_OFFSET_PLACE, _OFFSET.pack(offset), 1)
-        return Head(b"", self._route, header, self._body_bytes, self._is_persistent)
+        return Head(b"", self._route, header, self.body_bytes, self._is_persistent)
 
 
 def _header_with_offset(message: Message091) -> bytes:
@@ -109,12 +95,7 @@ def _header_with_offset(message: Message091) -> bytes:
     properties = message.properties
     place = {OFFSET_HEADER: _OFFSET.unpack(_OFFSET_PLACE)[0]}
     properties.headers = {**(properties.headers or {}), **place}
-    try:
-        return content_header_of(properties, len(message.body))
-    except (TypeError, ValueError, struct.error):
-        # Names or numbers that AMQP 1.0 can have and 0-9-1 cannot.
-        properties.headers = place
-        return content_header_of(properties, len(message.body))
+    return content_header_within(properties, len(message.body), place)
 
 
 def _messages(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:
@@ -123,10 +104,9 @@ def _messages(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:
     while position < len(data):
         try:
             if data[position] & 0x80:
-                kind, records, unpacked_bytes, size = _SUB_BATCH.unpack_from(data, position)
-                position += _SUB_BATCH.size
-                batch = _unpacked(data[position : position + size], kind >> 4 & 7, unpacked_bytes)
-                yield from enumerate(_split(batch), offset)
+                _, records, _, size = _SUB_BATCH.unpack_from(data, position)
+                size += _SUB_BATCH.size
+                yield from enumerate(messages_of(data[position : position + size]), offset)
                 offset += records
             else:
                 (size,) = _LENGTH.unpack_from(data, position)
@@ -135,24 +115,4 @@ def _messages(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:
                 offset += 1
         except struct.error:
             raise ChunkError(f"entry at byte {position} of a stream's chunk is cut short") from None
-        position += size
-
-
-def _unpacked(batch: bytes, compression: int, unpacked_bytes: int) -> bytes:
-    if compression == 0:
-        return batch
-    if compression != _GZIP or not 0 < unpacked_bytes <= BATCH_BYTES_MAX:
-        return b""
-    try:
-        return zlib.decompressobj(wbits=31).decompress(batch, unpacked_bytes)
-    except zlib.error:
-        return b""
-
-
-def _split(batch: bytes) -> Iterator[bytes]:
-    position = 0
-    while position + _LENGTH.size <= len(batch):
-        (size,) = _LENGTH.unpack_from(batch, position)
-        position += _LENGTH.size
-        yield batch[position : position + size]
         position += size

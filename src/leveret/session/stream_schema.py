@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from leveret.model.errors import LeveretError, NotFound
 from leveret.session.stream_login import place
-from leveret.session.stream_types import Answer, code_of
+from leveret.session.stream_types import Answer, Change, code_of
 from leveret.wire.record import OUTGOING_STREAM, RECOVERY_STREAM_PREFIX
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code, Request, Response
@@ -20,7 +21,16 @@ if TYPE_CHECKING:
 def _change(
     session: StreamSession, command: Request, answer: type[Response], apply: Callable[[], Code]
 ) -> None:
-    """Change what there is; the answer waits for the disk, a refusal does not."""
+    """Change what there is; the answer waits for the disk, and for other nodes, a refusal does not."""
+    if session.authority.may_change:
+        _change_now(session, command, answer, apply)
+    else:
+        session.effects.append(Change(partial(_change_now, session, command, answer, apply)))
+
+
+def _change_now(
+    session: StreamSession, command: Request, answer: type[Response], apply: Callable[[], Code]
+) -> None:
     try:
         code = apply()
     except LeveretError as error:
@@ -100,21 +110,25 @@ def delete_super_stream(session: StreamSession, command: wire.DeleteSuperStream)
 
 
 def metadata(session: StreamSession, command: wire.Metadata) -> None:
-    """Tell where streams are: here, or nowhere."""
-    here = Broker(0, *place(session))
-    streams = [_metadata_of(session, stream) for stream in command.streams]
-    session.send(wire.MetadataResponse(command.correlation, [here], streams))
+    """Tell where streams are: here, at another node, or nowhere. They have no replicas."""
+    places = {place(session): 0}
+    streams = [_metadata_of(session, stream, places) for stream in command.streams]
+    brokers = [Broker(reference, *where) for where, reference in places.items()]
+    session.send(wire.MetadataResponse(command.correlation, brokers, streams))
 
 
-def _metadata_of(session: StreamSession, stream: str) -> StreamMetadata:
+def _metadata_of(session: StreamSession, stream: str, places: dict[tuple[str, int], int]) -> StreamMetadata:
+    """`places` are those of the nodes so far, by which streams refer to them; one more may be added."""
+    leader = None
     try:
         if stream == OUTGOING_STREAM:
             session.log(stream)
         else:
-            session.authority.stream(session.vhost, stream)
+            leader = session.authority.leader_of(session.vhost, stream, tls=session.tls is not None)
     except LeveretError as error:
         return StreamMetadata(stream, code_of(error), NO_LEADER, [])
-    return StreamMetadata(stream, Code.OK, 0, [])
+    reference = 0 if leader is None else places.setdefault(leader, len(places))
+    return StreamMetadata(stream, Code.OK, reference, [])
 
 
 def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal, Protocol, TypeAlias
@@ -12,6 +12,7 @@ from leveret.model.errors import (
     AccessRefused,
     AuthenticationFailed,
     InvalidCommand,
+    LedElsewhere,
     LeveretError,
     NotAllowed,
     NotFound,
@@ -29,6 +30,7 @@ CODES: Final[dict[type[LeveretError], Code]] = {
     AccessRefused: Code.ACCESS_REFUSED,
     AuthenticationFailed: Code.AUTHENTICATION_FAILURE,
     InvalidCommand: Code.PRECONDITION_FAILED,
+    LedElsewhere: Code.STREAM_NOT_AVAILABLE,
     NotAllowed: Code.PRECONDITION_FAILED,
     NotFound: Code.STREAM_DOES_NOT_EXIST,
     PreconditionFailed: Code.PRECONDITION_FAILED,
@@ -112,7 +114,17 @@ class StreamAuthority(Protocol):
         """AccessRefused: the user may not do that to the stream or exchange `name`."""
 
     def stream(self, vhost: str, name: str) -> StreamBook:
-        """NotFound: no such stream. StorageError: its log is damaged."""
+        """NotFound: no such stream. StorageError: its log is damaged. LedElsewhere: another node has it."""
+
+    def leader_of(self, vhost: str, name: str, *, tls: bool) -> tuple[str, int] | None:
+        """Host and port where clients find the node that leads a stream; None: it is this one.
+
+        NotFound: no such stream. StorageError: its log is damaged. LedElsewhere: nobody knows where.
+        """
+
+    @property
+    def may_change(self) -> bool:
+        """Whether streams may be made and deleted at once; else it has to be waited for."""
 
     def create_stream(self, vhost: str, name: str, arguments: Mapping[str, str]) -> bool:
         """Make it; False if there is one like it. PreconditionFailed: another, or no such arguments."""
@@ -256,10 +268,17 @@ class SteppedDown:
 
 
 @dataclass(slots=True)
+class Change:
+    """Call `StreamSession.change` with it once this node may make and delete streams."""
+
+    apply: Callable[[], None]
+
+
+@dataclass(slots=True)
 class Answer:
     """Give this to `StreamSession.answer` once everything that was changed is durable."""
 
     response: Response
 
 
-Effect: TypeAlias = Append | Write | KeepOffset | Subscribed | Declared | SteppedDown | Answer
+Effect: TypeAlias = Append | Write | KeepOffset | Subscribed | Declared | SteppedDown | Change | Answer

@@ -34,6 +34,7 @@ from typing import NamedTuple
 import msgspec
 
 from leveret.model.errors import StorageError
+from leveret.storage.directory import sync_directory
 from leveret.storage.divergent_count import count
 from leveret.storage.divergent_report import DIRECTORY, DivergentLog, Report, directory_of, reports
 from leveret.storage.segment import State
@@ -208,7 +209,7 @@ class SetAside:
             with closing(self._open(directory, piece)) as file:
                 if piece is first or not _link(file, target / piece.name):
                     _copy(file, piece, target / piece.name)
-        _sync_directory(target)
+        sync_directory(target)
 
     def _open(self, directory: Path, piece: _Piece) -> SegmentFile:
         return SegmentFile(directory, piece.segment, self._on_read or _unheard)
@@ -218,7 +219,7 @@ class SetAside:
         for part in directory.relative_to(self._data_dir).parts:
             (made / part).mkdir(mode=0o700, exist_ok=True)
             # Also of one that is there: whoever made it may have died before this.
-            _sync_directory(made)
+            sync_directory(made)
             made /= part
 
 
@@ -254,14 +255,6 @@ def _link(file: SegmentFile, target: Path) -> bool:
             return False
         return True
     return False
-
-
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _unheard(octets: int) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sys
 from contextlib import suppress
 from itertools import pairwise
@@ -27,14 +26,15 @@ from typing import Final, Protocol
 
 from isal.isal_zlib import crc32
 
-from leveret.model.errors import Corrupt, StorageError
+from leveret.model.errors import StorageError
+from leveret.storage.directory import sync_directory
 from leveret.storage.log_reader import LogReader
-from leveret.storage.segment import OnChunk, Segment, State
-from leveret.storage.summary import Notable, Summary, is_summary, summary_path
+from leveret.storage.log_recovery import Recovery
+from leveret.storage.segment import OnChunk, Segment, State, segment_of
+from leveret.storage.summary import is_summary, summary_path
 from leveret.wire.chunk import Chunk, Header, encode_header
 
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
-_NAME: Final = re.compile(rf"(\d{{20}})({'|'.join(map(re.escape, State))})")
 
 
 class Owner(Protocol):
@@ -121,22 +121,29 @@ class Log(LogReader):
             return self
         try:
             names = list(self.directory.iterdir()) if self.directory.exists() else []
-            found = sorted(match for path in names if (match := _segment_of(path)))
+            found = sorted(match for path in names if (match := segment_of(path.name)))
             if must_exist and not found:
                 raise StorageError(
                     f"log {self.directory} is missing, with all that was in it; stop the node and restore the "
                     "directory from a copy, or accept the loss with leveretctl delete_queue"
                 )
             self._make_directory()
+            recovery = Recovery(
+                self.directory,
+                self._segments,
+                on_chunk or _ignore,
+                with_messages=with_messages,
+                durable=self._durable,
+            )
             if found:
-                self._recover(found, on_chunk or _ignore, cut_at)
+                self._recover(recovery, found, cut_at)
                 if sync:
                     self.sync()
                 # Many logs are opened at start that are not used for long: no descriptor is held for them.
                 self.close()
             else:
                 self._segments.append(Segment(self.directory, first_offset))
-            self._remove_summaries(names)
+            recovery.remove_summaries(names)
         except OSError as error:
             raise StorageError(f"log {self.directory}: cannot be opened: {error}") from error
         if self._owner is not None:
@@ -153,80 +160,13 @@ class Log(LogReader):
         for each in reversed(missing):
             each.mkdir(mode=0o700)
             if self._durable:
-                _fsync_directory(each.parent)
+                sync_directory(each.parent)
 
-    def _recover(self, every: list[tuple[int, State]], on_chunk: OnChunk, cut_at: int | None = None) -> None:
-        found = every if cut_at is None else [each for each in every if each[0] < cut_at] or every[:1]
-        for index, (start, state) in enumerate(found):
-            end = self.next_offset if self._segments else start
-            if start != end and _all_provisional(found[index:]):
-                break
-            segment = Segment(self.directory, start, state)
-            if start != end:
-                raise Corrupt(
-                    str(self.directory), segment.path.name, end, 0,
-                    f"segment starts at offset {start}, the one before it ends at {end}",
-                )  # fmt: skip
-            self._segments.append(segment)
-            if cut_at is not None and index == len(found) - 1:
-                self._cut(segment, on_chunk, cut_at)
-            elif state is State.SEALED:
-                self._recover_sealed(segment, on_chunk)
-                segment.close()
-            else:
-                last = _all_provisional(found[index + 1 :])
-                self.torn_bytes += segment.scan(on_chunk, last=last)
-                if not last:
-                    segment.close()
-        if self._segments[-1].state is State.SEALED:
-            raise Corrupt(
-                str(self.directory), f"{self.next_offset:020d}{State.NEWEST}", self.next_offset, 0,
-                "the segment is missing: the one before it was sealed when this one was there",
-            )  # fmt: skip
-        self._settle_tail(every[len(self._segments) :])
-
-    def _cut(self, segment: Segment, on_chunk: OnChunk, at: int) -> None:
-        if segment.state is State.SEALED:
-            # Should the segment grow to the very same size again, its summary must not be of what was cut.
-            summary_path(segment.path).unlink(missing_ok=True)
-            segment.enter(State.NEWEST)
-        self.torn_bytes += segment.scan(on_chunk, last=True, until=at)
-
-    def _recover_sealed(self, segment: Segment, on_chunk: OnChunk) -> None:
-        summary = None if self._with_messages else Summary.load(segment)
-        if summary is not None:
-            summary.give(segment, on_chunk)
-            return
-        notable = Notable()
-
-        def noted(chunk: Chunk) -> None:
-            notable.add(chunk)
-            on_chunk(chunk)
-
-        segment.scan(on_chunk if self._with_messages else noted, last=False)
-        if not self._with_messages:
-            notable.save(segment)
-
-    def _remove_summaries(self, names: list[Path]) -> None:
-        """Of segments that were deleted while their summary was being written."""
-        held = {summary_path(segment.path) for segment in self._segments}
-        for path in names:
-            if is_summary(path) and path not in held:
-                path.unlink(missing_ok=True)
-
-    def _settle_tail(self, gone: list[tuple[int, State]]) -> None:
-        """Cut what is torn, remove what never counted; what a killed process may not have synced is due."""
-        for start, state in gone:
-            segment = Segment(self.directory, start, state)
-            self.torn_bytes += segment.path.stat().st_size
-            segment.path.unlink()
-        if gone and self._durable:
-            _fsync_directory(self.directory)
-        finals = [segment for segment in self._segments if segment.state is not State.PROVISIONAL]
-        tail = self._segments[max(0, len(finals) - 1) :]
-        for segment in tail:
-            if os.fstat(segment.fd()).st_size != segment.size:
-                os.ftruncate(segment.fd(), segment.size)
+    def _recover(self, recovery: Recovery, found: list[tuple[int, State]], cut_at: int | None) -> None:
+        try:
+            tail = recovery.find(found, cut_at)
+        finally:
+            self.torn_bytes += recovery.torn_bytes
         self._unsynced = tail if self._durable else []
         self.synced_offset = tail[0].first_offset
         self._seal()
@@ -319,7 +259,7 @@ class Log(LogReader):
         if segment.size == 0:
             segment.fd()
             if self._durable:
-                _fsync_directory(self.directory)
+                sync_directory(self.directory)
         if self._has_overhang:
             os.ftruncate(segment.fd(), segment.size)
             self._has_overhang = False
@@ -351,9 +291,9 @@ class Log(LogReader):
         try:
             # That the first one is sealed says that another one follows: so that one must be there, also if empty.
             first.fd()
-            _fsync_directory(self.directory)
+            sync_directory(self.directory)
             segment.path.rename(target.path)
-            _fsync_directory(self.directory)
+            sync_directory(self.directory)
         except OSError as error:
             raise StorageError(
                 f"log {self.directory}: segment {segment.path.name} cannot be taken in: {error}"
@@ -444,7 +384,7 @@ class Log(LogReader):
                 segment = Segment(self.directory, self.next_offset)
                 segment.fd()
                 if self._durable:
-                    _fsync_directory(self.directory)
+                    sync_directory(self.directory)
                 self._segments.append(segment)
         except OSError as error:
             raise StorageError(f"log {self.directory}: cannot be emptied: {error}") from error
@@ -495,7 +435,7 @@ class Log(LogReader):
         try:
             while self.directory.exists():
                 for path in self.directory.iterdir():
-                    if _segment_of(path) or is_summary(path):
+                    if segment_of(path.name) or is_summary(path):
                         path.unlink(missing_ok=True)
                 # A summary may come from its thread between the two: then once more.
                 if not any(map(is_summary, self.directory.iterdir())):
@@ -516,28 +456,9 @@ def sync_descriptors(descriptors: list[int]) -> None:
             os.close(fd)
 
 
-def _fsync_directory(path: Path) -> None:
-    """Make names in a directory durable."""
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
 def has_segments(directory: Path) -> bool:
     """Whether there is a log in the directory."""
-    return any(_segment_of(path) for path in directory.iterdir())
-
-
-def _segment_of(path: Path) -> tuple[int, State] | None:
-    """First offset of a segment file and its state; None for any other file."""
-    match = _NAME.fullmatch(path.name)
-    return (int(match[1]), State(match[2])) if match else None
-
-
-def _all_provisional(found: list[tuple[int, State]]) -> bool:
-    return all(state is State.PROVISIONAL for _, state in found)
+    return any(map(segment_of, os.listdir(directory)))
 
 
 def _ignore(chunk: Chunk) -> None:

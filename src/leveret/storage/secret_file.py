@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from leveret.model.errors import StorageError
+from leveret.storage.directory import sync_directory
 
 SECRET_FILE: Final = ".replication_secret"
 SECRET_BYTES_MIN: Final = 32
@@ -130,14 +131,6 @@ def _make(path: Path) -> None:
         with suppress(FileExistsError):
             os.link(beside, path)
         beside.unlink()
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except OSError as error:
         raise SecretError(f"{path}: cannot be written: {error.strerror}") from error
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

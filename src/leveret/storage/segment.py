@@ -14,6 +14,7 @@ and nothing is changed.
 from __future__ import annotations
 
 import os
+import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
@@ -42,6 +43,15 @@ class State(StrEnum):
     """All before it is on disk."""
     SEALED = ".sealed.segment"
     """It is whole, on disk, and another one follows it."""
+
+
+_NAME: Final = re.compile(rf"(\d{{20}})({'|'.join(map(re.escape, State))})")
+
+
+def segment_of(name: str) -> tuple[int, State] | None:
+    """First offset of the segment in a file of that name, and its state; None for any other file."""
+    match = _NAME.fullmatch(name)
+    return (int(match[1]), State(match[2])) if match else None
 
 
 class Segment:

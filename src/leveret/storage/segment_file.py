@@ -14,12 +14,11 @@ from typing import Final, TypeAlias
 from isal.isal_zlib import crc32
 
 from leveret.model.errors import StorageError
-from leveret.storage.segment import State
+from leveret.storage.segment import State, segment_of
 from leveret.wire.chunk import HEADER_BYTES, ChunkError, Header, decode_header
 
 STEP_BYTES: Final = 1024 * 1024
 _PAGE_BYTES: Final = 4096
-_NAME: Final = re.compile(rf"(\d{{20}})(?:{'|'.join(map(re.escape, State))})")
 
 OnRead: TypeAlias = Callable[[int], None]
 """Told how many octets were just read."""
@@ -174,7 +173,7 @@ def starts(directory: Path) -> list[int]:
     try:
         # A name that changes while names are read can be missed: not twice.
         for _ in range(2):
-            found.update(int(match[1]) for name in os.listdir(directory) if (match := _NAME.fullmatch(name)))
+            found.update(each[0] for each in map(segment_of, os.listdir(directory)) if each)
     except (FileNotFoundError, NotADirectoryError):
         pass
     except OSError as error:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from leveret.model.errors import StorageError
+from leveret.storage.directory import sync_directory
 
 OnReplaced: TypeAlias = Callable[[Path, bytes | None], None]
 """Told of a file's new content, None when it was removed."""
@@ -76,11 +77,7 @@ class StateFile:
                 file.flush()
                 os.fsync(file.fileno())
             beside.rename(self.path)
-            directory = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            sync_directory(self.path.parent)
         except OSError as error:
             raise StorageError(f"{self.path}: cannot be written: {error}") from error
         if self._on_replaced is not None:

@@ -19,6 +19,7 @@ import pika
 from pika.exceptions import AMQPError
 
 from leveret.testing.books import Book, Books
+from leveret.testing.ports import LOOPBACK
 
 WINDOW: Final = 2000
 BATCH: Final = 100
@@ -78,9 +79,9 @@ class Taken(NamedTuple):
     properties: pika.BasicProperties
 
 
-def parameters(port: int, vhost: str) -> pika.ConnectionParameters:
-    """Where to connect, as guest from this machine."""
-    return pika.ConnectionParameters("127.0.0.1", port, vhost, heartbeat=30, blocked_connection_timeout=30)
+def parameters(port: int, vhost: str, host: str = LOOPBACK) -> pika.ConnectionParameters:
+    """Where to connect, as guest."""
+    return pika.ConnectionParameters(host, port, vhost, heartbeat=30, blocked_connection_timeout=30)
 
 
 class Publisher:
@@ -99,6 +100,7 @@ class Publisher:
         *,
         window: int = WINDOW,
         rate: float = math.inf,
+        host: str = LOOPBACK,
     ) -> None:
         """Connect; `run` does the rest, at no more than `rate` messages a second."""
         self.refused = 0
@@ -112,7 +114,7 @@ class Publisher:
         self._channel: Any = None
         self._done = False
         self._connection = pika.SelectConnection(
-            parameters(port, vhost),
+            parameters(port, vhost, host),
             on_open_callback=lambda connection: connection.channel(on_open_callback=self._opened),
             on_open_error_callback=lambda connection, error: connection.ioloop.stop(),
             on_close_callback=lambda connection, error: connection.ioloop.stop(),
@@ -200,10 +202,11 @@ class Consumer:
         seed: int,
         *,
         rate: float = math.inf,
+        host: str = LOOPBACK,
     ) -> None:
         """Prepare; `run` connects, and takes on no more than `rate` messages a second."""
         self.disordered = 0
-        self._parameters = parameters(port, vhost)
+        self._parameters = parameters(port, vhost, host)
         self._queues = queues
         self._books = books
         self._rate = rate

@@ -189,6 +189,7 @@ class ClusterSite(MirrorCluster):
         config: Mapping[str, str] | None = None,
         *,
         etcd_members: int = 1,
+        etcd_hosts: Sequence[str] = (),
         links: bool = False,
     ) -> None:
         """Prepare nodes `n1`, `n2`, ... in `folder`, all with the same configuration; nothing runs yet.
@@ -198,9 +199,10 @@ class ClusterSite(MirrorCluster):
             nodes: how many.
             config: more lines for each node's configuration.
             etcd_members: how many members the etcd has.
+            etcd_hosts: their addresses, if they are not on loopback.
             links: whether to put proxies between the nodes, and between them and etcd.
         """
-        self.etcd = EtcdCluster(etcd_members)
+        self.etcd = EtcdCluster(etcd_members, hosts=etcd_hosts)
         self._folder = folder
         self._config = {
             BACKEND: "etcd",
@@ -243,8 +245,12 @@ class ClusterSite(MirrorCluster):
         """
         if reason := available():
             raise NotReady(reason)
-        self.etcd.start()
+        self.start_etcd()
         self.start(*self.members)
+
+    def start_etcd(self) -> None:
+        """Start all members of etcd, and wait until they answer."""
+        self.etcd.start()
 
     def close(self) -> None:
         """End all processes and links."""
@@ -259,10 +265,11 @@ class ClusterSite(MirrorCluster):
         return {row["name"]: _placed(row) for row in rows}
 
     def revive_without(self, node: ClusterNode, *lost: ClusterNode) -> None:
-        """See MirrorCluster."""
-        self.start(node)
+        """See MirrorCluster: as RabbitMQ, it forgets before it starts, though it need not."""
+        settings = str(next(each for each in self.members if each is node).process.config_file)
         for each in lost:
-            node.ctl("forget_cluster_node", each.node)
+            node.ctl("forget_cluster_node", "--offline", "--config", settings, each.node)
+        self.start(node)
 
     def start_alone(self, node: ClusterNode) -> None:
         """See MirrorCluster."""

@@ -16,6 +16,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -45,12 +46,12 @@ def _program() -> str | None:
 class EtcdMember:
     """One process of an etcd."""
 
-    def __init__(self, name: str, home: Path, tls: Issued | None) -> None:
+    def __init__(self, name: str, home: Path, tls: Issued | None, host: str = LOOPBACK) -> None:
         """Nothing runs yet; its folder is made in `home`."""
         self.name = name
         self.port, self.peer_port = free_ports(2)
-        self.url = f"{'https' if tls else 'http'}://{LOOPBACK}:{self.port}"
-        self.peer_url = f"http://{LOOPBACK}:{self.peer_port}"
+        self.url = f"{'https' if tls else 'http'}://{host}:{self.port}"
+        self.peer_url = f"http://{host}:{self.peer_port}"
         self.arguments: list[str] = []
         self.data_dir = home / name
         self.process = ServerProcess(home / f"{name}.log")
@@ -125,16 +126,27 @@ class EtcdMember:
 class EtcdCluster:
     """Members of one etcd; a context manager that leaves neither process nor file."""
 
-    def __init__(self, size: int = 1, *, tls: Issued | None = None, heartbeat_ms: int = 100) -> None:
+    def __init__(
+        self,
+        size: int = 1,
+        *,
+        tls: Issued | None = None,
+        heartbeat_ms: int = 100,
+        hosts: Sequence[str] = (),
+    ) -> None:
         """Prepare the members; nothing runs yet.
 
         Args:
             size: how many members.
             tls: what they show their clients; they then take TLS only.
             heartbeat_ms: 100 is etcd's own default; an election among members takes ten to twenty of it.
+            hosts: the members' addresses; all on loopback by default.
         """
         self.home = Path(tempfile.mkdtemp(prefix="etcd-")).resolve()
-        self.members = [EtcdMember(f"m{number}", self.home, tls) for number in range(size)]
+        self.members = [
+            EtcdMember(f"m{number}", self.home, tls, host)
+            for number, host in enumerate(hosts or [LOOPBACK] * size)
+        ]
         everyone = ",".join(f"{one.name}={one.peer_url}" for one in self.members)
         for one in self.members:
             one.arguments = [

@@ -258,6 +258,9 @@ class FakeStreamHost:
     mechanisms: tuple[str, ...] = ("PLAIN",)
     is_blocked: bool = False
     refuses_publishes: bool = False
+    may_change: bool = True
+    changes: list[Callable[[], None]] = field(default_factory=list)
+    elsewhere: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
         """The name, if the password is right; guest only from loopback."""
@@ -289,6 +292,17 @@ class FakeStreamHost:
         if (vhost, name) not in self.streams:
             raise NotFound(f"no stream '{name}'")
         return self.streams[vhost, name]
+
+    def leader_of(self, vhost: str, name: str, *, tls: bool) -> tuple[str, int] | None:
+        """Elsewhere, if it is in `elsewhere`."""
+        if (vhost, name) in self.elsewhere:
+            return self.elsewhere[vhost, name]
+        self.stream(vhost, name)
+        return None
+
+    def when_may_change(self, change: Callable[[], None]) -> None:
+        """When `may_change` is set, and a test calls them."""
+        self.changes.append(change)
 
     def create_stream(self, vhost: str, name: str, arguments: Mapping[str, str]) -> bool:
         """Make it, unless an argument is no number that must be."""

@@ -142,6 +142,31 @@ def decode_message10(octets: bytes) -> Message091:
         return Message091(None, None, commands.Basic.Properties(), octets)
 
 
+class Shape10:
+    """What neighbouring messages of AMQP 1.0 have in common: all before their bodies.
+
+    Attributes:
+        message: the first of them.
+        body_bytes: the size of every body.
+    """
+
+    def __init__(self, octets: bytes) -> None:
+        """Of one message."""
+        self.message = message = decode_message10(octets)
+        self.body_bytes = len(message.body)
+        self._size = len(octets)
+        self._before = octets[: len(octets) - len(message.body)]
+        self._own_body = None if octets.endswith(message.body) else message.body
+
+    def fits(self, octets: bytes) -> bool:
+        """Whether another message differs in its body alone."""
+        return len(octets) == self._size and self._own_body is None and octets.startswith(self._before)
+
+    def body_of(self, octets: bytes) -> bytes:
+        """The body of a message of this shape."""
+        return octets[len(self._before) :] if self._own_body is None else self._own_body
+
+
 def _decode(octets: bytes) -> Message091:
     sections: dict[int, Any] = {}
     body: list[bytes] = []
@@ -252,3 +277,15 @@ def content_header_of(properties: commands.Basic.Properties, body_bytes: int) ->
     for key, value in doubles.items():
         table[key.encode()] = b"d" + _DOUBLE.pack(value)
     return props.join({**found, props.HEADERS: tables.join(table)}, body_bytes)
+
+
+def content_header_within(
+    properties: commands.Basic.Properties, body_bytes: int, least: dict[str, Any]
+) -> bytes:
+    """As `content_header_of`, with the headers `least` alone where there are some that 0-9-1 cannot have."""
+    try:
+        return content_header_of(properties, body_bytes)
+    except (TypeError, ValueError, struct.error):
+        # Names or numbers that AMQP 1.0 can have and 0-9-1 cannot.
+        properties.headers = least
+        return content_header_of(properties, body_bytes)

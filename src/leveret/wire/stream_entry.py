@@ -8,6 +8,7 @@ key, a content type that says so, and as its body the entry as it stands in the 
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
@@ -18,6 +19,11 @@ from leveret.wire.record import content_header, message_head
 CONTENT_TYPE: Final = b"application/x-leveret-stream-entry"
 PROPERTIES: Final = b"\x80\x00" + bytes((len(CONTENT_TYPE),)) + CONTENT_TYPE
 """Property flags and list of a packed entry."""
+BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A compressed batch that is larger is not unpacked (RabbitMQ's limit on an uncompressed one)."""
+COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+"""Of batches, by their number; the first two are unpacked here."""
+_GZIP: Final = 1
 _LENGTH: Final = struct.Struct(">I")
 _SUB_BATCH: Final = struct.Struct(">BHII")
 
@@ -58,6 +64,43 @@ def entries_of(data: bytes) -> Iterator[bytes]:
         if position + size > end:
             raise ChunkError(f"entry at byte {position} of a stream's chunk is cut short")
         yield data[position : position + size]
+        position += size
+
+
+def messages_of(entry: bytes) -> list[bytes]:
+    """The messages of AMQP 1.0 in an entry as it stands in a chunk: one, or those of a batch.
+
+    None of a batch that is compressed in a way not known here, or that cannot be unpacked.
+    """
+    if not entry[0] & 0x80:
+        return [entry[_LENGTH.size :]]
+    kind, _, unpacked_bytes, _ = _SUB_BATCH.unpack_from(entry)
+    return list(_split(_unpacked(entry[_SUB_BATCH.size :], kind >> 4 & 7, unpacked_bytes)))
+
+
+def compression_of(entry: bytes) -> str:
+    """What a batch is compressed with."""
+    kind = entry[0] >> 4 & 7
+    return COMPRESSIONS[kind] if kind < len(COMPRESSIONS) else f"compression {kind}"
+
+
+def _unpacked(batch: bytes, compression: int, unpacked_bytes: int) -> bytes:
+    if compression == 0:
+        return batch
+    if compression != _GZIP or not 0 < unpacked_bytes <= BATCH_BYTES_MAX:
+        return b""
+    try:
+        return zlib.decompressobj(wbits=31).decompress(batch, unpacked_bytes)
+    except zlib.error:
+        return b""
+
+
+def _split(batch: bytes) -> Iterator[bytes]:
+    position = 0
+    while position + _LENGTH.size <= len(batch):
+        (size,) = _LENGTH.unpack_from(batch, position)
+        position += _LENGTH.size
+        yield batch[position : position + size]
         position += size
 
 

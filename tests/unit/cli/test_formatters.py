@@ -58,6 +58,11 @@ def test_a_pretty_table_shows_every_value_as_it_is() -> None:
     assert "pattern" not in as_pretty_table(Table(("name", "pattern"), [["a", "b"]]), headers=False)
 
 
+def test_a_pretty_table_cuts_nothing_off() -> None:
+    long = json.dumps({f"key-{index}": "value" for index in range(50)})
+    assert long in as_pretty_table(Table(("vhost", "definition"), [["/", long]]), headers=True)
+
+
 def test_a_message_is_a_line_or_its_fields() -> None:
     message = Message("done with 3", {"messages": 3})
     assert as_table(message, headers=True) == "done with 3\n"

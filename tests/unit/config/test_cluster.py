@@ -29,6 +29,7 @@ def test_without_settings_they_are_rabbitmqs() -> None:
         sync_batch_size=SYNC_BATCH_MESSAGES,
         sync_bytes_s_max=0,
         mirroring_flow_control=True,
+        mirroring_ack_timeout_ms=10_000,
         slave_wait_timeout_ms=15_000,
     )
 
@@ -40,6 +41,7 @@ def test_a_file_of_rabbitmq_is_read() -> None:
         mirroring_sync_batch_size="50000",
         mirroring_sync_max_throughput="100MiB",
         mirroring_flow_control="false",
+        mirroring_ack_timeout="1m",
         slave_wait_timeout="1000",
     )
     assert read == Cluster(
@@ -48,6 +50,7 @@ def test_a_file_of_rabbitmq_is_read() -> None:
         sync_batch_size=50_000,
         sync_bytes_s_max=100 * 2**20,
         mirroring_flow_control=False,
+        mirroring_ack_timeout_ms=60_000,
         slave_wait_timeout_ms=1_000,
     )
 
@@ -74,6 +77,7 @@ def test_default_max_sync_throughput(text: str | None, bytes_s: int) -> None:
         ("mirroring_sync_batch_size", "1000001", "a whole number from 1 to 1000000"),
         ("mirroring_sync_max_throughput", "fast", "a size of at least 0 bytes"),
         ("mirroring_flow_control", "yes", "true or false"),
+        ("mirroring_ack_timeout", "999ms", "a duration of at least 1000 ms"),
         ("slave_wait_timeout", "15s", "a whole number from 0 to 3600000"),
     ],
 )

@@ -19,6 +19,7 @@ from leveret.core.mirroring import (
     STOPPING,
     Promotion,
     Wanted,
+    by_last_stop,
     confirms_needed,
     stopped_successor,
     successor,
@@ -409,6 +410,13 @@ def test_promote_follower_after_standalone_restart() -> None:
     # All were stopped, c first, a last. b is told to forget c, then a; later c is told to forget b.
     assert stopped_successor(["b"], "a", set()) == "b"
     assert stopped_successor(["c"], "b", set()) == "c"
+
+
+def test_who_went_with_the_leader_went_last_and_of_those_who_lacked_nothing_the_oldest() -> None:
+    assert by_last_stop("ab", "cde", "ed") == ("a", "b", "c", "e", "d")
+    assert by_last_stop("ab", "", "") == ("a", "b")
+    # A mirror that was stopped before and is one again counts once.
+    assert by_last_stop("ab", "a", "") == ("b", "a")
 
 
 def test_without_a_stopped_mirror_the_queue_is_deleted() -> None:

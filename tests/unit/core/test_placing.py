@@ -25,6 +25,7 @@ from leveret.core.placing import (
     must_be_gone,
     promotion,
     step,
+    stood_aside,
     taken_over,
 )
 
@@ -224,6 +225,38 @@ def test_where_messages_are_lost_nobody_is_recorded_and_nobody_who_has_them_may_
     by_majority = placed("bcd", "bcd", majority=True)
     few = promotion(by_majority, MAJORITY, around("b").alive)
     assert must_be_gone(by_majority, few) == ("c", "d")
+
+
+def test_a_mirror_that_cannot_read_its_copy_is_recorded_no_more_and_is_the_last_to_lead() -> None:
+    found = stood_aside(placed("bcd", "bd"), "b")
+    assert shown(found) == ("a", "cdb", "d", "")
+    assert promotion(found, ALL, "bcd").leader == "d"
+    assert stood_aside(found, "b") == found
+    assert stood_aside(placed("bcd", "cd"), "b") == placed("cdb", "cd")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "left"),
+    [
+        # One of two may have alone, beside the leader, what was confirmed.
+        ("b", ""),
+        ("bc", ""),
+        # Two of three have all of it, whoever they are.
+        ("bcd", "cdb"),
+    ],
+)
+def test_a_majority_without_one_that_cannot_read_its_copy_has_everything_if_it_is_large(
+    recorded: str, left: str
+) -> None:
+    found = stood_aside(placed("bcd", recorded, majority=True), "b")
+    assert shown(found) == ("a", "cdb", left, "")
+    assert promotion(found, MAJORITY, "cd").is_complete == bool(left)
+    assert stood_aside(found, "b") == found
+
+
+def test_a_leader_that_cannot_read_what_it_has_is_followed_by_a_mirror_that_has_all() -> None:
+    promoted = promotion(placed("bcd", "cd"), ALL, "bcd")
+    assert shown(taken_over(placed("bcd", "cd"), promoted, around())) == ("c", "bd", "d", "a")
 
 
 def test_after_a_majority_was_asked_who_has_most_leads_and_only_its_equals_stay_recorded() -> None:

@@ -101,6 +101,25 @@ class FakeArchive:
         return [{"vhost": "v", "exchange": "e", "routing_key": "k", "messages": 3}]
 
 
+class FakeUpstream:
+    """Has one queue, and one downstream."""
+
+    downstream = "eu.2"
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return [{"queue": "q", "timestamp": 5, "vhost": "/", "messages": 4}]
+
+    def downstreams(self) -> list[dict[str, Any]]:
+        names = {"virtual_host": "v", "downstream": self.downstream}
+        return [{**names, "transferred": 5, "lag_records": 2, "missing_records": 1, "last_seen": 1}]
+
+    def forget_downstream(self, name: str) -> bool:
+        return name == self.downstream
+
+    def delete_logs(self) -> list[dict[str, Any]]:
+        return [{"vhost": "v", "bytes": 7}]
+
+
 class FakeStandby:
     """A downstream whose promotion goes as the test says."""
 
@@ -234,7 +253,7 @@ class FakeNode:
         self.schema_sync = FakeSchemaSync()
         self.standby = FakeStandby()
         self.rejoin = FakeRejoin()
-        self.downstream = "eu.2"
+        self.upstream = FakeUpstream()
         self.replication = FakeReplication()
         self.cluster: ClusterOperations | None = None
         self.streams = FakeStreams()
@@ -260,19 +279,6 @@ class FakeNode:
         if username == "guest" and not from_loopback:
             raise AuthenticationFailed("user 'guest' can only connect via localhost")
         return username
-
-    def upstream_metrics(self) -> list[dict[str, Any]]:
-        return [{"queue": "q", "timestamp": 5, "vhost": "/", "messages": 4}]
-
-    def downstream_rows(self) -> list[dict[str, Any]]:
-        names = {"virtual_host": "v", "downstream": self.downstream}
-        return [{**names, "transferred": 5, "lag_records": 2, "missing_records": 1, "last_seen": 1}]
-
-    def forget_downstream(self, name: str) -> bool:
-        return name == self.downstream
-
-    def delete_outgoing_logs(self) -> list[dict[str, Any]]:
-        return [{"vhost": "v", "bytes": 7}]
 
     def add_user(self, name: str, *tags: str, vhost: str | None = None) -> None:
         """A user whose password is `secret`, with all permissions in `vhost`."""

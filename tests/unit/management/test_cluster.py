@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from leveret.core.queue_types import make_queue
 from leveret.core.remote_queue import RemoteQueue
 from leveret.management import asking, call
 from leveret.management.app import public_door
+from leveret.management.resources import messages
 from leveret.model.definitions import Policy, Put, Queue
 from leveret.runtime.node import clock_ms
 from leveret.session.amqp091.connection import State
@@ -125,6 +127,43 @@ def test_a_node_that_does_not_answer_in_time_is_named_and_its_queues_shown_as_kn
     assert (one.status_code, one.headers["leveret-unreachable"]) == (200, B)
 
 
+def test_a_queue_that_gets_another_leader_while_nodes_are_asked_is_not_left_out(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trio.declare("q1", B)
+    trio.declare("q2", B)
+    trio.room.silent.add(B)
+    ask = trio.clusters[A].ask
+
+    async def asked(node: str, what: str, about: Any) -> Any:
+        answer = await ask(node, what, about)
+        # It had not yet taken over when it said what it leads.
+        trio.room.placements["/", "q2"] = QueuePlacement(C)
+        return answer
+
+    monkeypatch.setattr(trio.clusters[A], "ask", asked)
+    assert [(row["name"], row["node"]) for row in trio.get(A, "/api/queues")] == [("q1", B), ("q2", C)]
+
+
+def test_a_queue_that_nobody_serves_for_a_moment_is_shown_as_known(trio: Trio) -> None:
+    for index in range(6):
+        trio.declare(f"q{index}", (A, B)[index % 2], messages=1)
+    # By the record these are led by C by now, which has not begun; B serves them no more.
+    for name in ("q1", "q5"):
+        stands = RemoteQueue(trio.nodes[B].broker.queues["/", name].definition, C)
+        trio.nodes[B].broker.replace_queue(stands)
+        trio.room.placements["/", name] = QueuePlacement(C)
+    for asked in (A, B, C):
+        rows = trio.get(asked, "/api/queues")
+        assert names(rows) == [f"q{index}" for index in range(6)]
+        assert [(row["node"], row["state"]) for row in rows if row["name"] in ("q1", "q5")] == [
+            (C, "running")
+        ] * 2
+    assert names(trio.get(A, "/api/queues?page=1&page_size=2")["items"]) == ["q0", "q1"]
+    last = trio.get(A, "/api/queues?page=3&page_size=2")
+    assert (names(last["items"]), last["total_count"]) == (["q4", "q5"], 6)
+
+
 def test_pages_of_all_nodes_are_in_one_order(trio: Trio) -> None:
     for index in range(9):
         trio.declare(f"q{index}", (A, B, C)[index % 3], messages=index)
@@ -213,6 +252,47 @@ def test_who_led_when_it_was_asked_and_does_no_more_says_so(trio: Trio) -> None:
     trio.clusters[B].placement = lambda key: QueuePlacement(C)  # type: ignore[method-assign]
     reply = trio.at(A).delete("/api/queues/%2F/q/contents")
     assert (reply.status_code, reason(reply)) == (503, f"queue 'q' in vhost '/' is led by {C} now: ask again")
+
+
+def test_of_a_queue_that_moves_while_it_is_got_from_what_was_got_is_shown(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trio.declare("q", B)
+    message = {"routing_key": "q", "properties": {}, "payload": "x", "payload_encoding": "string"}
+    for _ in range(3):
+        assert trio.at(B).post("/api/exchanges/%2F/amq.default/publish", **message).json() == {"routed": True}
+    node = trio.nodes[B]
+    queue = node.broker.queues["/", "q"]
+
+    async def moving(items: Iterable[int]) -> AsyncIterator[int]:
+        for number in items:
+            if number == 2:
+                node.broker.replace_queue(RemoteQueue(queue.definition, C))
+            yield number
+
+    monkeypatch.setattr(messages, "in_turns", moving)
+    body = {"count": 5, "ackmode": "reject_requeue_false", "encoding": "auto"}
+    got = trio.at(A).request("POST", "/api/queues/%2F/q/get", json=body)
+    assert (got.status_code, len(got.json())) == (200, 2)
+    # They are the next leader's: nothing is settled where the queue was.
+    assert (queue.unacked_count, queue.settled.floor) == (2, 0)
+
+
+def test_the_test_of_aliveness_goes_where_its_queue_was_put(trio: Trio) -> None:
+    node = trio.nodes[A]
+    commit = node.commit
+
+    async def known_to_all() -> None:
+        trio.everywhere(Put(Queue(name="aliveness-test", vhost="/", durable=False)))
+        await commit()
+
+    # As with queue_master_locator = random.
+    trio.room.placements["/", "aliveness-test"] = QueuePlacement(B)
+    node.commit = known_to_all  # type: ignore[method-assign]
+    reply = trio.at(A).get("/api/aliveness-test/%2F")
+    assert (reply.status_code, reply.json()) == (200, {"status": "ok"})
+    assert trio.asked(A)[-1] == (B, "/api/aliveness-test/%2F")
+    assert trio.nodes[B].broker.queues["/", "aliveness-test"].counters.get_no_ack == 1
 
 
 def test_synchronising_is_the_leaders_and_tells_nobody_of_a_queue_without_mirrors(trio: Trio) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from leveret.config import load
 from leveret.core.head import Head, make_head
@@ -151,11 +149,3 @@ def origin(trailer: bytes | memoryview) -> tuple[tuple[bytes, int], int]:
     """((queue, life), offset in the queue's log) that an outgoing chunk was copied from."""
     attributes = {kind: (name, value) for kind, name, value in decode_trailer(trailer)}
     return attributes[Attribute.QUEUE_EPOCH], attributes[Attribute.QUEUE_OFFSET][1]
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait for something that timers of the node bring about."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        await asyncio.sleep(0.002)

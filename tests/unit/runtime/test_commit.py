@@ -16,7 +16,8 @@ from leveret.model.errors import StorageError
 from leveret.runtime import commit as commit_module
 from leveret.runtime.commit import GroupCommit
 from leveret.storage.log import Log, sync_descriptors
-from tests.unit.runtime.site import scratch, until
+from leveret.testing.waiting import until
+from tests.unit.runtime.site import scratch
 
 
 class Disk:

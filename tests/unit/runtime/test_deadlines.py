@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from leveret.core.queue import Queue
 from leveret.runtime.deadlines import Deadlines
-from tests.unit.runtime.site import until
+from leveret.testing.waiting import until
 
 FAR_MS = 10**400
 """No policy's time to live has an upper bound."""

@@ -16,9 +16,10 @@ from leveret.core.queue import Queue
 from leveret.model import definitions as d
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime import engine as engine_module
+from leveret.testing.waiting import until
 from leveret.wire import properties as props
 from leveret.wire import tables
-from tests.unit.runtime.site import TAGGED, Site, scratch, until
+from tests.unit.runtime.site import TAGGED, Site, scratch
 
 Play = Callable[[Site], Awaitable[None]]
 

@@ -18,8 +18,9 @@ from leveret.runtime.outgoing import directory_name
 from leveret.runtime.outgoing_log import OutgoingLog
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
+from leveret.testing.waiting import until
 from leveret.wire.chunk import ChunkType, decode_chunk
-from tests.unit.runtime.site import HEAD, POLICY, TAGGED, Site, origin, scratch, until
+from tests.unit.runtime.site import HEAD, POLICY, TAGGED, Site, origin, scratch
 
 QUEUES = ["q1", "q2", "other"]
 OFF = d.Delete("policies", ("v", "p"))
@@ -145,7 +146,7 @@ def test_a_queue_that_is_published_to_without_a_pause_is_caught_up_with() -> Non
         await site.apply(d.Put(TAGGED), d.Put(queue("q")))
         await site.publish(500)
         site.node.broker.apply(d.Put(POLICY))
-        site.node._follow_tags()
+        site.node.upstream.follow_tags()
         collector, held = site.node.collector, site.queue()
         for number in range(3000):
             held.gather(HEAD, [b"%08d" % number])
@@ -249,7 +250,7 @@ def test_a_damaged_outgoing_log_costs_the_standby_and_not_the_broker() -> None:
         await site.publish(2)
         await site.ack(40)
         assert len(site.contents()) == 10
-        assert site.node.upstream_metrics() == []
+        assert site.node.upstream.metrics() == []
         assert first.read_bytes() == octets
         await site.kill()
 

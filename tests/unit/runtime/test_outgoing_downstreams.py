@@ -13,7 +13,8 @@ import pytest
 from leveret.model import definitions as d
 from leveret.runtime.outgoing_log import DOWNSTREAMS_MAX, OutgoingLog
 from leveret.storage.log_reader import Extent, uncache
-from tests.unit.runtime.site import POLICY, TAGGED, Site, scratch, until
+from leveret.testing.waiting import until
+from tests.unit.runtime.site import POLICY, TAGGED, Site, scratch
 
 
 async def collecting(directory: Path, messages: int) -> tuple[Site, OutgoingLog]:
@@ -46,16 +47,16 @@ def test_how_far_downstreams_are_survives_a_restart() -> None:
         site.node.collector.retain()
         told(site, "eu.2", 16)
         await site.restart()
-        rows = {row["downstream"]: row for row in site.node.downstream_rows()}
+        rows = {row["downstream"]: row for row in site.node.upstream.downstreams()}
         # What was told since the last time they were kept is told again by the downstream.
         assert {name: row["transferred"] for name, row in rows.items()} == {"eu.2": 12, "eu.3": 40}
         assert (rows["eu.2"]["lag_records"], rows["eu.2"]["missing_records"]) == (28, 0)
         assert site.node.stream_door.query_offset("v", "eu.2") == 12
         assert site.node.stream_door.query_offset("v", "eu.4") is None, "more than there is"
-        assert site.node.forget_downstream("eu.2")
-        assert not site.node.forget_downstream("eu.2")
+        assert site.node.upstream.forget_downstream("eu.2")
+        assert not site.node.upstream.forget_downstream("eu.2")
         await site.restart()
-        assert [row["downstream"] for row in site.node.downstream_rows()] == ["eu.3"]
+        assert [row["downstream"] for row in site.node.upstream.downstreams()] == ["eu.3"]
         await site.kill()
 
     play(scenario)
@@ -76,10 +77,10 @@ def test_what_all_known_downstreams_have_is_dropped_where_the_operator_chose_tha
         told(site, "eu.3", 70)
         collector.retain()
         assert 30 < log.first_offset <= 60
-        site.node.forget_downstream("eu.2")
+        site.node.upstream.forget_downstream("eu.2")
         collector.retain()
         assert 60 < log.first_offset <= 70
-        site.node.forget_downstream("eu.3")
+        site.node.upstream.forget_downstream("eu.3")
         first = log.first_offset
         collector.retain()
         assert log.first_offset == first, "whoever comes next may still want it"
@@ -124,7 +125,7 @@ def test_a_downstream_that_retention_overtook_is_told_of_once(caplog: pytest.Log
                 site.node.collector.retain()
         missing = log.first_offset - 4
         assert missing > 0
-        assert site.node.downstream_rows()[0]["missing_records"] == missing
+        assert site.node.upstream.downstreams()[0]["missing_records"] == missing
         [line] = [each.getMessage() for each in caplog.records if "overtook" in each.getMessage()]
         assert "vhost=v downstream=eu.2 first_missing=4" in line
         await site.kill()
@@ -152,7 +153,7 @@ def test_internal_streams_that_are_deleted_begin_anew_with_what_the_queues_hold(
         old.mkdir()
         (old / "00000000000000000000.segment").write_bytes(b"damaged")
         end, log_id = log.log.next_offset, log.log_id
-        rows = site.node.delete_outgoing_logs()
+        rows = site.node.upstream.delete_logs()
         assert [row["vhost"] for row in rows] == ["v", "untagged-since"]
         assert all(row["bytes"] for row in rows)
         assert not old.exists()
@@ -200,7 +201,7 @@ def test_a_damaged_log_can_be_deleted_and_is_collected_anew() -> None:
             path.unlink()
         await site.start()
         assert "v" not in site.node.collector.logs, "it stays down until an operator removes it"
-        site.node.delete_outgoing_logs()
+        site.node.upstream.delete_logs()
         await site.settle()
         assert site.replicated() == {"q": site.contents()}
         await site.kill()

@@ -88,7 +88,7 @@ def test_a_stream_is_collected_as_its_publishers_sent_it() -> None:
         await publish(site, BATCH, RAW)
         assert collected(site) == retained(site)
         assert len(collected(site)) == 7
-        [row] = site.node.upstream_metrics()
+        [row] = site.node.upstream.metrics()
         assert (row["queue"], row["messages"]) == ("qs", 16), "a stored offset has one, too"
         await site.apply(OFF)
         assert collected(site) == []

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.session.stream_types import Answer
+from leveret.session.stream_types import Answer, Change
 from leveret.testing.stream_host import FakeStream, FakeStreamHost
 from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code, Request, Response
-from leveret.wire.stream.fields import NO_LEADER, StreamMetadata
+from leveret.wire.stream.fields import NO_LEADER, Broker, StreamMetadata
 from tests.unit.session.stream_peer import Peer
 
 
@@ -29,6 +29,43 @@ def test_streams_are_made_and_deleted(peer: Peer) -> None:
     assert ("/", "new") in peer.host.streams
     change(peer, wire.Delete(2, "new"), wire.DeleteResponse)
     assert ("/", "new") not in peer.host.streams
+
+
+def test_where_another_node_may_change_things_they_wait_and_are_asked_for_then(peer: Peer) -> None:
+    peer.host.may_change = False
+    assert peer.send(wire.Create(1, "new", {}), wire.Create(2, "s", {})) == []
+    first, second = peer.effects
+    assert isinstance(first, Change)
+    assert isinstance(second, Change)
+    assert ("/", "new") not in peer.host.streams
+    assert peer.session.change(first) == [Answer(wire.CreateResponse(1, Code.OK))]
+    assert ("/", "new") in peer.host.streams
+    # What is refused need not wait for the disk.
+    assert peer.session.change(second) == []
+    assert peer.output() == [wire.CreateResponse(2, Code.STREAM_EXISTS)]
+    peer.send(wire.Delete(3, "new"))
+    [late] = peer.effects
+    assert isinstance(late, Change)
+    peer.send(wire.Close(4, Code.OK, ""))
+    assert peer.session.change(late) == []
+    assert ("/", "new") in peer.host.streams
+
+
+def test_streams_that_other_nodes_lead_are_found_there(peer: Peer) -> None:
+    peer.host.elsewhere = {("/", "b"): ("b.example", 5552), ("/", "b2"): ("b.example", 5552), ("/", "c"): ("c", 1)}
+    asked = wire.Metadata(1, ["b", "s", "c", "b2", "missing"])
+    [found] = peer.send(asked)
+    assert found == wire.MetadataResponse(
+        1,
+        [Broker(0, "127.0.0.1", 0), Broker(1, "b.example", 5552), Broker(2, "c", 1)],
+        [
+            StreamMetadata("b", Code.OK, 1, []),
+            StreamMetadata("s", Code.OK, 0, []),
+            StreamMetadata("c", Code.OK, 2, []),
+            StreamMetadata("b2", Code.OK, 1, []),
+            StreamMetadata("missing", Code.STREAM_DOES_NOT_EXIST, NO_LEADER, []),
+        ],
+    )
 
 
 def test_what_is_refused_is_answered_at_once(peer: Peer) -> None:

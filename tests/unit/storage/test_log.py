@@ -189,7 +189,7 @@ def test_a_segment_that_cannot_be_made_refuses_the_append_until_it_can(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(log_module, "_fsync_directory", refuse)
+        patch.setattr(log_module, "sync_directory", refuse)
         for _ in range(2):
             with pytest.raises(StorageError, match="append at offset 1"):
                 append(log, 5)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from typer import Argument, Option
@@ -154,24 +155,36 @@ def forget_cluster_node(
     ctl: Session,
     member: Annotated[str, Argument(help="The node that does not come back.")],
     offline: Annotated[
-        bool, Option("--offline", help="Not needed: any node of the cluster that runs can do it.")
+        bool, Option("--offline", help="Also if no node of the cluster runs; then its settings are needed.")
     ] = False,
+    config: Annotated[
+        list[Path] | None,
+        Option(
+            envvar="LEVERET_CONFIG_FILE",
+            metavar="<path>",
+            help="With --offline: settings of this node, as `leveret serve` is given them.",
+        ),
+    ] = None,
 ) -> Table:
-    """Take a node that does not run out of the cluster; queues that only it led get another leader."""
+    """Take a node that does not run out of the cluster; queues that it led get another leader, or go with it."""
     try:
         running = {each["name"]: each["running"] for each in ctl.api.get("nodes")}
-    except Unreachable as error:
-        if offline:
-            hint = "etcd knows the cluster, not the stopped nodes: start any node of it, and do it there"
-            raise Unreachable(f"{error}; {hint}") from None
-        raise
+    except Unreachable:
+        if not offline:
+            raise
+        from leveret.cli.offline import forget_stopped
+
+        return _became(forget_stopped(config or [], member, ctl.data_dir))
     if member not in running:
         raise CtlError(exits.UNAVAILABLE, "The node selected is not in the cluster.")
     if running[member]:
         text = f"Leveret on node {member} must be stopped with 'leveretctl stop' before it can be removed"
         raise CtlError(exits.UNAVAILABLE, text)
     with refused_as(exits.UNAVAILABLE):
-        rows = ctl.api.delete_with_answer("cluster", "members", member)
+        return _became(ctl.api.delete_with_answer("cluster", "members", member))
+
+
+def _became(rows: Sequence[Json]) -> Table:
     return Table.of(("vhost", "name", "leader"), rows, unknown="(deleted)")
 
 

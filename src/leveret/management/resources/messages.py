@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 from starlette.responses import Response
 
+from leveret.management.asking import pass_on
 from leveret.management.call import NAME_BYTES_MAX, Call, resource, with_pen
 from leveret.management.leadership import need_leader
 from leveret.management.message_view import Properties, header_of, message_json
@@ -84,9 +85,6 @@ async def get(call: Call) -> Response:
     """Get messages, in their order, and acknowledge, return or reject them."""
     vhost, name = call.vhost(), call.path("name")
     wish = await call.body(Wish)
-    held = call.broker.queues.get((vhost, name))
-    if held is not None:
-        need_led_here(call, held)
     outsider = _outsider(call, vhost)
     count = COUNT_MAX if wish.count < 0 else min(wish.count, COUNT_MAX)
     no_ack = wish.ackmode == "ack_requeue_false"
@@ -94,6 +92,12 @@ async def get(call: Call) -> Response:
     size = 0
     try:
         async for _ in in_turns(range(count)):
+            held = call.broker.queues.get((vhost, name))
+            if held is not None and held.is_remote and shown:
+                # Another node leads it since the last turn; what was got before that is told.
+                break
+            if held is not None:
+                need_led_here(call, held)
             found = outsider.get(name, 1, no_ack=no_ack)
             if not found:
                 break
@@ -101,7 +105,7 @@ async def get(call: Call) -> Response:
             size += len(shown[-1]["payload"])
             if size >= BYTES_MAX:
                 break
-    except (NotFound, AccessRefused):
+    except (NotFound, AccessRefused, Declined):
         raise
     except LeveretError as error:
         raise InvalidCommand(_amqp_text(error)) from None
@@ -122,6 +126,10 @@ async def check_alive(call: Call) -> Response:
     async with with_pen(call.cluster):
         call.broker.declare_queue(Queue(name=_ALIVE, vhost=vhost, durable=False))
         await call.node.commit()
+    leader = leader_elsewhere(call, (vhost, _ALIVE))
+    if leader is not None:
+        # It was declared just now, where the locator of leaders says.
+        return await pass_on(call, leader)
     outsider = _outsider(call, vhost)
     outsider.publish("", _ALIVE, header_of(Properties(), len(_ALIVE)), _ALIVE.encode())
     await call.node.commit()

@@ -14,7 +14,7 @@ from leveret.core.queue import Queue
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.listing import Listing
-from leveret.management.merging import whole_list_of
+from leveret.management.merging import Told, whole_list_of
 from leveret.management.peer_view import consumer_json
 from leveret.management.peers import consumers_of_queue
 from leveret.management.places import at_leader, need_led_here
@@ -178,20 +178,26 @@ def _check_unlocked(queue: Queue) -> None:
 
 async def _list(call: Call, queues: Collection[Queue]) -> Response:
     return await whole_list_of(
-        call, lambda missing: _listing(call, queues, missing), in_pages=True, key=("vhost", "name")
+        call, lambda told: _listing(call, queues, told), in_pages=True, key=("vhost", "name")
     )
 
 
-def _listing(call: Call, queues: Collection[Queue], missing: Collection[str]) -> Listing[Queue]:
-    """The queues that this node leads and, unless it is its part that is asked for, those that nobody tells of."""
+def _listing(call: Call, queues: Collection[Queue], told: Told) -> Listing[Queue]:
+    """The queues that this node leads and, unless it is its part that is asked for, those that nobody tells of.
+
+    A queue that is about to have another leader may be nobody's for a moment.
+    """
     cluster = call.cluster
     if cluster.is_member:
-        told = set(cluster.alive()).difference(missing) - {cluster.name}
-        queues = [
-            queue
-            for queue in queues
-            if not queue.is_remote or not (call.is_part or cluster.placement(queue.key).leader in told)
-        ]
+        answer = set(cluster.alive()).difference(told.unreachable) - {cluster.name}
+
+        def is_shown(queue: Queue) -> bool:
+            if call.is_part or not queue.is_remote:
+                return not queue.is_remote
+            has = told.has(queue.key)
+            return cluster.placement(queue.key).leader not in answer if has is None else not has
+
+        queues = list(filter(is_shown, queues))
     return Listing(
         list(queues),
         lambda queue: queue_json(call, queue),

@@ -12,20 +12,20 @@ from leveret.model.errors import NotFound
 
 async def list_downstreams(call: Call) -> Response:
     """A row a vhost and downstream that is known to transfer it."""
-    return json_reply(call.node.downstream_rows())
+    return json_reply(call.node.upstream.downstreams())
 
 
 async def forget_downstream(call: Call) -> Response:
     """Keep nothing for it any more."""
     name = call.path("name")
-    if not call.node.forget_downstream(name):
+    if not call.node.upstream.forget_downstream(name):
         raise NotFound(f"no downstream '{name}' has transferred anything from here")
     return done()
 
 
 async def delete_outgoing(call: Call) -> Response:
     """Remove the outgoing logs; those of tagged vhosts begin anew."""
-    return json_reply(call.node.delete_outgoing_logs())
+    return json_reply(call.node.upstream.delete_logs())
 
 
 async def delete_orphaned(call: Call) -> Response:

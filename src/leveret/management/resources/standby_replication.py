@@ -83,7 +83,7 @@ async def delete_data(call: Call) -> Response:
 
 async def show_upstream_metrics(call: Call) -> Response:
     """What is collected here, a row a queue."""
-    return json_reply(call.node.upstream_metrics())
+    return json_reply(call.node.upstream.metrics())
 
 
 async def show_downstream_metrics(call: Call) -> Response:

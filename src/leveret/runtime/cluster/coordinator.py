@@ -97,6 +97,7 @@ class Coordinator:
             node.engine.clock_ms,
             self._mirror_changed,
             sync_bytes_s_max=settings.sync_bytes_s_max,
+            ack_timeout_ms=settings.mirroring_ack_timeout_ms,
         )
         self.copies = MirrorCopies(
             node.tree,
@@ -134,6 +135,8 @@ class Coordinator:
         node.engine.beyond = self
         node.commits.fence = Fence(member.store.holds_lease_now, self.sources.cut)
         node.maintenance.on_change = self._drained
+        node.stream_door.find_node = self._streams_of
+        node.stream_door.on_listening = self._streams_open
         member.pen.serve(broker.pen, self._has_changes, self._go_on)
 
     def _why_not(self, caller: Caller) -> str:
@@ -316,6 +319,27 @@ class Coordinator:
         except LeveretError as error:
             logger.error("maintenance_not_announced error=%s", error)
 
+    def _streams_of(self, name: str, tls: bool) -> tuple[str, int] | None:
+        """Where clients of streams find another node."""
+        presence = self.member.state.alive.get(name)
+        if presence is None:
+            return None
+        return presence.streams_tls if tls else presence.streams
+
+    def _streams_open(self) -> None:
+        """Clients of streams may come here: all nodes are told where."""
+        self._tasks.append(self._spawn(self._announce_streams()))
+
+    async def _announce_streams(self) -> None:
+        door = self._node.stream_door
+        place = (door.advertised_host, door.advertised_port) if door.advertised_port else None
+        tls_place = (door.advertised_tls_host, door.advertised_tls_port) if door.advertised_tls_port else None
+        try:
+            await self.member.set_streams(place, tls_place)
+        except LeveretError as error:
+            # Without etcd the lease ends, and the node begins anew.
+            logger.warning("streams_not_announced error=%s", error)
+
     def _tell(self, key: QueueKey, text: str) -> None:
         logger.info("Mirrored queue '%s' in vhost '%s': %s", key[1], key[0], text)
 
@@ -408,6 +432,10 @@ class Coordinator:
             self._slowed.append(callback)
         else:
             self.relays.when_relieved(callback)
+
+    def taken_down(self, queue: Queue) -> None:
+        """See engine.Beyond: a mirror that has all of it leads instead."""
+        self.placing.due([(queue.key[0], queue.key[1])])
 
     def flushed(self, queue: Queue) -> None:
         """See engine.Beyond: mirrors are told what consumers may have, and need not have what is settled."""

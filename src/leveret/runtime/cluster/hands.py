@@ -19,6 +19,9 @@ class Hands(Protocol):
     def ready(self, key: QueueKey) -> frozenset[str]:
         """Mirrors of a queue that is led here which have all of it, and are told of each change."""
 
+    def is_damaged(self, key: QueueKey) -> bool:
+        """Whether this node leads or mirrors the queue by its record, and cannot read what it has of it."""
+
     async def follow(self, key: QueueKey, placement: Placement | None) -> None:
         """Lead, mirror or stand in for the queue, as the record says; None: it is gone."""
 

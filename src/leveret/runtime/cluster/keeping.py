@@ -105,6 +105,13 @@ class Keeping:
         hoped, until_s = self._hopes.get(key, (set(), 0.0))
         return live | hoped if hoped and asyncio.get_running_loop().time() < until_s else live
 
+    def is_damaged(self, key: QueueKey) -> bool:
+        """See placing.Hands."""
+        queue = self._broker.queues.get(key)
+        return (queue is not None and queue.damage is not None) or self._names.get(
+            key
+        ) in self._copies.damaged
+
     def _hope(self, key: QueueKey, nodes: Iterable[str]) -> None:
         """Mirrors that are recorded as synchronised have a moment to connect before that is taken back."""
         loop = asyncio.get_running_loop()
@@ -171,6 +178,9 @@ class Keeping:
             led = self._queues.lead(queue, placement.term, delivered)
             self._relays.led_here(queue, led)
             logger.info("queue_led vhost=%s queue=%s term=%d from=%s", *key, placement.term, queue.leader)
+        if self.is_damaged(key):
+            # Mirrors are told nothing of what is here: they would take themselves for divergent.
+            return
         if name is not None:
             policy = self._policy(queue.definition)
             # All of them, until placing has looked at it; not while the queue is given away (give_to).
@@ -192,13 +202,15 @@ class Keeping:
             if name is not None:
                 self._sources.cease(name)
             self._queues.cede(led)
+            if name is not None and led.damage is not None:
+                self._copies.put_away(name, led.damage)
             logger.info("queue_ceded vhost=%s queue=%s term=%d to=%s", *key, placement.term, placement.leader)
         if led is not None or queue.leader != placement.leader:
             self._relays.led_by(queue, placement.leader)
         if name is None:
             return
         if self._me in placement.mirrors:
-            self._copies.mirror(name, placement.leader)
+            self._copies.mirror(name, placement.leader, is_counted_on=self._me in placement.synchronised)
         elif self._me in placement.stopped:
             await self._copies.release(name)
         elif self._copies.ends(name) is not None:

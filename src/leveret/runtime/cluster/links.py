@@ -72,7 +72,8 @@ class MemberLinks:
         me = self._credentials.name
         self._alive = {name: presence for name, presence in alive.items() if name != me and presence.uri}
         for name, link in list(self._asking.items()):
-            if self._alive.get(name) != link.presence:
+            held = self._alive.get(name)
+            if held is None or (held.incarnation, held.uri) != (link.presence.incarnation, link.presence.uri):
                 self._asking.pop(name).stop()
         for name, presence in self._alive.items():
             if name not in self._asking:

@@ -92,6 +92,8 @@ class ClusterMember:
         self._told = asyncio.Event()
         self._uri = ""
         self._draining = False
+        self._streams: tuple[str, int] | None = None
+        self._streams_tls: tuple[str, int] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.store = ClusterStore(config, self._take_events, self.lost)
         self.pen = PenKeeper(self.store, self.state, self.name)
@@ -191,6 +193,15 @@ class ClusterMember:
         self._draining = draining
         await self.store.announce(self._presence(self._uri))
 
+    async def set_streams(self, place: tuple[str, int] | None, tls_place: tuple[str, int] | None) -> None:
+        """Clients of the stream protocol find this node here, without TLS and with it.
+
+        Raises:
+            LeveretError: etcd does not answer.
+        """
+        self._streams, self._streams_tls = place, tls_place
+        await self.store.announce(self._presence(self._uri))
+
     async def leave(self) -> None:
         """End: whoever waits for this node need not any more."""
         for task in self._tasks:
@@ -213,6 +224,8 @@ class ClusterMember:
             started_at_ms=self._started_at_ms,
             version=leveret.__version__,
             draining=self._draining,
+            streams=self._streams,
+            streams_tls=self._streams_tls,
         )
 
     def _spawn(self, work: Any) -> None:

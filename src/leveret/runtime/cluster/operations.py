@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from leveret.core.cluster import Placement, placement_write
 from leveret.core.election import Delete, Transaction
-from leveret.core.mirroring import stopped_successor
 from leveret.core.placing import QueuePlacement, led_when_started
 from leveret.core.remote_queue import RemoteQueue
 from leveret.core.validation import CLASSIC, QUORUM, STREAM, queue_type
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed
 from leveret.runtime.cluster.coordinator import Coordinator
+from leveret.runtime.cluster.forgetting import leader_without, row
 from leveret.runtime.cluster.hands import QueueKey
 from leveret.runtime.mirroring.led_log import State
 from leveret.runtime.stores import queue_log_name
@@ -237,10 +237,7 @@ class Operations:
     async def _lead_without(self, name: str, key: QueueKey, placement: Placement) -> dict[str, Any]:
         """A mirror leads the queue, or one that was stopped does once it starts; without any the queue is gone."""
         state = self._member.state
-        copies = [node for node in (*placement.mirrors, *placement.stopped) if node in state.members]
-        # What a mirror has it keeps when it is started, so one that runs may lead; the last to go has most.
-        running = [node for node in reversed(copies) if node in state.alive]
-        leader = running[0] if running else stopped_successor(copies, name, state.alive)
+        leader = leader_without(name, placement, state.members, state.alive)
         queue = self._coordinator.queue(key)
         if leader is not None:
             after = led_when_started(placement, leader)
@@ -253,7 +250,7 @@ class Operations:
                 raise LeveretError(f"queue '{key[1]}' in vhost '{key[0]}' is being placed anew: try again")
         elif isinstance(queue, RemoteQueue):
             self._coordinator.delete_queue(queue)
-        return {"vhost": key[0], "name": key[1], "leader": leader}
+        return row(key, leader)
 
     async def join(self, node: str) -> bool:
         """See ClusterOperations: this node is a member already."""

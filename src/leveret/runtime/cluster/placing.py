@@ -10,6 +10,9 @@ behind, or a record was written. What it does for a queue depends on who leads i
   back, fails.
 - another node: this one copies the log if the record names it, and keeps its copy as long as it is named at all.
 
+Who cannot read what it has does not lead. It says so in the record before its copy is put away: until then others
+take it for one that has everything (`core.placing.stood_aside`; a leader has a mirror follow that has all).
+
 A write that fails, or of which nothing is known, is followed by another look: the record itself says what became of
 it.
 """
@@ -43,6 +46,7 @@ from leveret.core.placing import (
     must_be_gone,
     promotion,
     step,
+    stood_aside,
     taken_over,
 )
 from leveret.core.validation import CLASSIC, queue_type
@@ -68,6 +72,16 @@ class Write(NamedTuple):
     before: Placement
     after: Placement
     absent: tuple[str, ...] = ()
+
+
+class _Found:
+    """What comes of looking at queues: what is to be written, moved, deleted, and who is to be asked first."""
+
+    def __init__(self) -> None:
+        self.writes: list[Write] = []
+        self.moves: list[tuple[QueueKey, str]] = []
+        self.lost: list[QueueKey] = []
+        self.asks: list[tuple[QueueKey, Placement, Promotion]] = []
 
 
 class Placing:
@@ -245,33 +259,30 @@ class Placing:
 
     async def _write_records(self) -> None:
         due, self._due = self._due, {}
-        writes: list[Write] = []
-        moves: list[tuple[QueueKey, str]] = []
-        lost: list[QueueKey] = []
-        asks: list[tuple[QueueKey, Placement, Promotion]] = []
+        found = _Found()
         self._in_flight.update(due)
         try:
             for count, key in enumerate(due):
                 placed = self._state.placements.get(key)
                 queue = self._broker.queues.get(key)
                 if placed is not None and queue is not None:
-                    self._look_at(key, queue.definition, placed.placement, writes, moves, lost, asks)
+                    self._look_at(key, queue.definition, placed.placement, found)
                 if count % _LOOKED_AT == _LOOKED_AT - 1:
                     await asyncio.sleep(0)
-            await self._write(writes)
-            for key, placement, promoted in asks:
+            await self._write(found.writes)
+            for key, placement, promoted in found.asks:
                 await self._take_over(key, placement, promoted)
         except BaseException:
             self._due = due | self._due
             raise
         finally:
             self._in_flight.clear()
-        for key, node in moves:
+        for key, node in found.moves:
             try:
                 await self.move(key, node)
             except LeveretError as error:
                 self._retry(key, error)
-        self._delete(lost)
+        self._delete(found.lost)
 
     async def _take_over(self, key: QueueKey, placement: Placement, promoted: Promotion) -> None:
         try:
@@ -286,52 +297,62 @@ class Placing:
         logger.warning("queue_not_placed vhost=%s queue=%s error=%s action=retry", *key, error)
         asyncio.get_running_loop().call_later(_RETRY_S, self.changed, key)
 
-    def _look_at(
-        self,
-        key: QueueKey,
-        definition: d.Queue,
-        placement: Placement,
-        writes: list[Write],
-        moves: list[tuple[QueueKey, str]],
-        lost: list[QueueKey],
-        asks: list[tuple[QueueKey, Placement, Promotion]],
-    ) -> None:
+    def _look_at(self, key: QueueKey, definition: d.Queue, placement: Placement, found: _Found) -> None:
         if key in self._moving or key in self._unseen:
             # It is looked at again when that is over: nothing is decided by a record that does not stand any more.
             return
         around = self._around()
         policy = self.policy(definition)
+        lost = is_lost(placement, around.alive, durable=definition.durable)
         if placement.leader == around.me:
-            if is_lost(placement, around.alive, durable=definition.durable):
-                lost.append(key)
+            if lost:
+                found.lost.append(key)
             elif not self.is_held:
-                wanted, move_to = following(placement, policy, self._hands.ready(key), around)
-                after = self._prepared(key, placement, wanted, policy)
-                if after != placement:
-                    writes.append(Write(key, placement, after))
-                elif move_to:
-                    moves.append((key, move_to))
+                self._look_at_led(key, placement, policy, found)
         elif placement.leader not in around.alive:
             promoted = promotion(placement, policy, around.alive)
-            if promoted.leader == around.me:
-                self._log(key, promoted.log)
-                if promoted.asks:
-                    asks.append((key, placement, promoted))
-                else:
-                    after = taken_over(placement, promoted, around)
-                    writes.append(Write(key, placement, after, must_be_gone(placement, promoted)))
-            elif promoted.leader is None:
+            if self._hands.is_damaged(key):
+                after = stood_aside(placement, around.me)
+                if after != placement:
+                    found.writes.append(Write(key, placement, after))
+            elif promoted.leader == around.me:
+                self._follow_on(key, placement, promoted, found)
+            if promoted.leader is None:
                 self._hands.leader_is(key, alive=False)
-                if self._is_first(around) and is_lost(placement, around.alive, durable=definition.durable):
-                    lost.append(key)
+                if self._is_first(around) and lost:
+                    found.lost.append(key)
         else:
             self._hands.leader_is(key, alive=True)
-            if self._is_first(around) and is_lost(placement, around.alive, durable=definition.durable):
-                lost.append(key)
+            if self._is_first(around) and lost:
+                found.lost.append(key)
+
+    def _look_at_led(self, key: QueueKey, placement: Placement, policy: MirrorPolicy, found: _Found) -> None:
+        around = self._around()
+        if self._hands.is_damaged(key):
+            # As good as gone; but that no mirror has all is no reason to lead it with less than may yet be mended.
+            others = {name: presence for name, presence in around.alive.items() if name != around.me}
+            promoted = promotion(placement, policy, others)
+            if promoted.leader is not None and promoted.is_complete:
+                self._follow_on(key, placement, promoted, found)
+            return
+        wanted, move_to = following(placement, policy, self._hands.ready(key), around)
+        after = self._prepared(key, placement, wanted, policy)
+        if after != placement:
+            found.writes.append(Write(key, placement, after))
+        elif move_to:
+            found.moves.append((key, move_to))
+
+    def _follow_on(self, key: QueueKey, placement: Placement, promoted: Promotion, found: _Found) -> None:
+        self._log(key, promoted.log)
+        if promoted.asks:
+            found.asks.append((key, placement, promoted))
+        else:
+            after = taken_over(placement, promoted, self._around())
+            found.writes.append(Write(key, placement, after, must_be_gone(placement, promoted)))
 
     async def _most_advanced(self, placement: Placement, promoted: Promotion) -> Placement:
         """See core.placing.led_after_asking. Raises LeveretError: too few say what they have."""
-        asked = (self._around().me, *promoted.asks)
+        asked = (promoted.leader or "", *promoted.asks)
         found = await asyncio.gather(
             *(self._hands.end_of(node, placement) for node in asked), return_exceptions=True
         )

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from leveret.core.cluster import ClusterState, Placement, change_write, encode, placement_write
+from leveret.core.cluster import ClusterState, Placement, definition_writes, encode
 from leveret.core.election import Delete, Put, Transaction, Unchanged
 from leveret.core.epochs import Epochs
 from leveret.core.transactions import parts
@@ -102,12 +102,11 @@ class Sharing:
         keys = self._state.keys
         writes: list[Put | Delete] = []
         for change in changes:
-            writes.append(change_write(keys, change))
             match change:
                 case d.Put(d.Queue() as queue):
-                    writes.append(placement_write(keys, (queue.vhost, queue.name), self._placed(queue)))
-                case d.Delete("queues", key):
-                    writes.append(placement_write(keys, (key[0], key[1]), None))
+                    writes += definition_writes(keys, change, self._placed(queue))
+                case _:
+                    writes += definition_writes(keys, change)
         writes.append(Put(keys.epoch, encode(max(self._epochs.last, self._state.epoch))))
         revision: int | None = 0
         for part in parts(Transaction((self._held(),), tuple(writes))):

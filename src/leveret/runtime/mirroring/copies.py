@@ -62,6 +62,7 @@ class MirrorCopies:
 
     Attributes:
         commits, dial: the node's.
+        damaged: logs that others count on to be here, and that cannot be opened.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class MirrorCopies:
         """
         self.commits = commits
         self.dial = dial
+        self.damaged: set[str] = set()
         self._tree = tree
         self._data_dir = data_dir
         self._node = node
@@ -105,10 +107,11 @@ class MirrorCopies:
 
     # -- what is mirrored ---------------------------------------------------------------------
 
-    def mirror(self, name: str, leader: str) -> None:
+    def mirror(self, name: str, leader: str, *, is_counted_on: bool = False) -> None:
         """Copy the log of that name from that node, from now on; also if it was copied from another one so far.
 
-        What is here of it already is kept as far as it is the leader's; what cannot be opened is put away.
+        What is here of it already is kept as far as it is the leader's. What cannot be opened is put away; but not
+        while it is counted on to be here: then the log is `damaged`, and nothing is copied.
 
         Raises:
             ValueError: it is led here.
@@ -121,7 +124,16 @@ class MirrorCopies:
         if copy is not None and copy.leader == leader:
             return
         if copy is None:
-            self._open(name)
+            damage = self._open(name)
+            if damage is not None and is_counted_on:
+                logger.error(
+                    "damaged_mirror log=%s leader=%s error=%s action=stands_aside", name, leader, damage
+                )
+                self.damaged.add(name)
+                return
+            if damage is not None:
+                self.put_away(name, str(damage))
+            self.damaged.discard(name)
             self._applier.forget(name)
             copy = self._copies[name] = MirrorCopy(name, leader, self._tree, self.commits, self._fail)
         else:
@@ -132,21 +144,32 @@ class MirrorCopies:
             link = self._links[leader] = CopyLink(self, leader)
         link.add(copy)
 
-    def _open(self, name: str) -> None:
+    def _open(self, name: str) -> Corrupt | None:
+        """What is here is ready to be gone on with, or cannot be read."""
         directory, log = self._tree.path_of(name), self._tree.logs.get(name)
         if log is None and not (directory.exists() and has_segments(directory)):
-            return
+            return None
         try:
             if log is None:
                 log = self._tree.log(directory).open(with_messages=False, sync=False)
         except Corrupt as error:
-            at = datetime.fromtimestamp(self._clock_ms() / 1000, UTC)
-            place = self._data_dir / DIRECTORY / f"damaged-{at:%Y%m%dT%H%M%SZ}"
-            logger.error("damaged_mirror_put_away log=%s to=%s error=%s", name, place, error)
-            self._tree.put_away(name, place)
-            return
+            return error
         # What it tells that it has is on disk before it acks anything.
         self.commits.appended(log)
+        return None
+
+    def put_away(self, name: str, damage: str) -> None:
+        """What is here of a log that nothing has open cannot be read, as `damage` says: it is kept beside all others.
+
+        Raises:
+            StorageError: the disk refuses it.
+        """
+        if not self._tree.path_of(name).exists():
+            return
+        at = datetime.fromtimestamp(self._clock_ms() / 1000, UTC)
+        place = self._data_dir / DIRECTORY / f"damaged-{at:%Y%m%dT%H%M%SZ}"
+        logger.error("damaged_mirror_put_away log=%s to=%s error=%s", name, place, damage)
+        self._tree.put_away(name, place)
 
     async def release(self, name: str) -> None:
         """Stop copying that log and keep it; when this returns, what was received is in it, durable, and it is closed.
@@ -183,6 +206,7 @@ class MirrorCopies:
         log.delete()
 
     async def _stop(self, name: str) -> MirrorCopy | None:
+        self.damaged.discard(name)
         copy = self._copies.pop(name, None)
         if copy is not None:
             copy.is_accepting = False

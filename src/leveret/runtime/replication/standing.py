@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 from leveret.runtime.replication.applier import HeldBack
-from leveret.runtime.replication.feed import Feed
+from leveret.runtime.replication.door import FollowersDoor
 from leveret.runtime.replication.identity import Identity
 from leveret.runtime.replication.inbound import Inbound
-from leveret.runtime.replication.listener import ReplicationListener
 
 _HEARD_MS: Final = 2_500
 
 
-def leader_status(feed: Feed | None, listener: ReplicationListener | None) -> dict[str, Any]:
+def leader_status(door: FollowersDoor | None) -> dict[str, Any]:
     """Position, followers and who of them is in sync."""
-    rows = [link.row() for link in listener.followers] if listener is not None else []
+    feed = door.feed if door is not None else None
+    rows = [link.row() for link in door.listener.followers] if door is not None else []
     in_sync = [row["name"] for row in rows if row["in_sync"]]
     return {
         "position": feed.position if feed else 0,

@@ -176,7 +176,7 @@ class Channel:
             raise Fault(540, f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_:
             self.global_prefetch = method.prefetch_count
-            for shadow in self.shadows.values():
+            for shadow in list(self.shadows.values()):
                 shadow.limit()
             self.wake_consumers()
         else:
@@ -374,6 +374,8 @@ class Channel:
                 run.consumer.unacked_count -= run.count
             self.mark(run.queue)
         if self.global_prefetch:
+            for shadow in list(self.shadows.values()):
+                shadow.made_room()
             self.wake_consumers()
 
     def _count(self, queue: Source, what: str, count: int) -> None:
@@ -477,10 +479,11 @@ class Channel:
         if ok:
             self.reply(commands.Tx.CommitOk())
         elif batch.refused:
-            self.connection.fail(PreconditionFailed("partial tx completion"), self.number, 0x005A0014)
-        else:
-            error = Fault(506, "the disk refused the transaction; see the node's log")
+            error = PreconditionFailed(batch.doubt or "partial tx completion")
             self.connection.fail(error, self.number, 0x005A0014)
+        else:
+            fault = Fault(506, "the disk refused the transaction; see the node's log")
+            self.connection.fail(fault, self.number, 0x005A0014)
 
     def return_unroutable(self, head: Head, body: bytes) -> None:
         """A mandatory message went to no queue: basic.return, 312."""

@@ -67,12 +67,14 @@ class ClientConnection:
         is_throttled: whether deliveries stopped because `out` was full; `resume` lets them go on.
         stall: what is waited for before more is taken, None for nothing.
         waits_for_alarms: whether publishes wait while there are alarms.
+        is_traced: whether what goes over it is copied to amq.rabbitmq.trace where its vhost is traced.
         mechanism: how the user logged in.
         tls: how the connection is encrypted, None if it is not.
         end_reason: why it ended or ends, for the log; empty if the socket was lost.
     """
 
     waits_for_alarms: ClassVar[bool] = True
+    is_traced: ClassVar[bool] = True
 
     def __init__(
         self, host: Host, *, peer: str, from_loopback: bool, now_ms: int, tls: TlsPeer | None = None

@@ -59,6 +59,8 @@ def _trace(channel: Channel, key: bytes, head: Head, bodies: list[bytes], told: 
     broker, vhost = connection.broker, connection.vhost or ""
     if vhost not in broker.traced_vhosts or head.exchange == TRACE_EXCHANGE.encode():
         return
+    if not connection.is_traced:
+        return
     queues = broker.route(vhost, TRACE_EXCHANGE, key.decode(errors="surrogateescape"), dict)
     if not queues:
         return

@@ -7,6 +7,7 @@ lost their queue wait until it can be asked for. A method that cannot be asked n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from leveret.core.broker import Broker
@@ -220,7 +221,8 @@ class RelayedLeaders:
     def when_batch_confirmed(self, batch: Batch, told: Told) -> bool:
         """Tell when the leaders of all queues of a batch have what is theirs; False if they are led here, all of them.
 
-        Ask when the flush has appended what was gathered. Of what a leader refuses, the batch is told to be `refused`.
+        Ask when the flush has appended what was gathered. Of what a leader refuses, the batch is told to be `refused`;
+        of settlements that a leader did not answer any more it is in `doubt`.
         """
         elsewhere = [each for each in batch.queues if isinstance(each, RemoteQueue | Shadow)]
         if not elsewhere:
@@ -235,9 +237,17 @@ class RelayedLeaders:
                 batch.refused |= not all_ok
                 told(all_ok)
 
+        def settled(shadow: Shadow, ok: bool) -> None:
+            if not ok:
+                batch.doubt = (
+                    f"the leader of queue '{shadow.key[1]}' in vhost '{shadow.key[0]}' was lost before it answered "
+                    "tx.commit: whether what was acknowledged there is settled is not known"
+                )
+            one_told(ok)
+
         for each in elsewhere:
             if isinstance(each, Shadow):
-                each.when_settled(one_told)
+                each.when_settled(partial(settled, each))
             else:
                 self.when_confirmed(each, one_told, batch.places.get(each))
         return True

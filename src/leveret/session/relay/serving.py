@@ -52,6 +52,8 @@ class RelayConnection(ClientConnection):
     """
 
     waits_for_alarms = False
+    # What other nodes' clients send and get is traced where they are, or not: tracing is each node's own.
+    is_traced = False
 
     def __init__(self, host: Host, *, node: str, now_ms: int) -> None:
         """`node` is the one at the other end, as it has proven; wait for connection.open."""
@@ -197,7 +199,8 @@ class RelayChannel(Channel):
         if not isinstance(batch, _Settling):
             super().confirm(batch, ok)
         elif not ok:
-            error = Fault(506, "the disk refused the settlements; see the node's log")
+            node = self.connection.host.node_name
+            error = Fault(506, f"the disk of node '{node}' refused the settlements; see that node's log")
             self.connection.fail(error, self.number, 0)
         elif not self.is_closing:
             self.connection.send(relay.settle_ok(self.number))

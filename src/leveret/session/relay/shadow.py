@@ -204,6 +204,8 @@ class ShadowChannel:
         self._is_closed = False
         self._prefetch = 0
         self._limit = 0
+        self._held: deque[Delivered] = deque()
+        self._goes_first = False
         channel.shadows[link.leader] = self
         self._send(relay.channel_open(number), (_OPEN_OK,), _ignore)
         self.limit()
@@ -282,12 +284,53 @@ class ShadowChannel:
         tag = self._tags.pop(consumer, b"")
         self.consumers.pop(tag, None)
         self._windows.pop(tag, None)
+        for found in [each for each in self._held if each.consumer_tag == tag]:
+            self._held.remove(found)
+            self.settle(_REQUEUE, found.first_tag, found.first_tag + len(found.bodies))
+
+    # -- the limit of the channel ---------------------------------------------------------------
+    # Each leader keeps to it, and knows nothing of the others. So what is too much for all together is held here.
 
     def limit(self) -> None:
         """The channel has another limit for all its consumers together."""
         if self.channel.global_prefetch != self._limit:
             self._limit = self.channel.global_prefetch
             self._send(relay.qos(self.number, self._limit, for_channel=True), (_QOS_OK,), _ignore)
+            self._hand_on()
+
+    def made_room(self) -> None:
+        """The channel may have more: what is held comes first by turns, else after what is led here and elsewhere."""
+        if self._held:
+            self._goes_first = not self._goes_first
+            if self._goes_first:
+                self._hand_on()
+            if self._held:
+                self._link.has_settlements(self)
+
+    def _hand_on(self) -> bool:
+        """Deliver what is held, as far as there is room; whether anything was."""
+        channel, has_handed = self.channel, False
+        while self._held:
+            found = self._held[0]
+            count = len(found.bodies)
+            room = channel.global_prefetch - channel.unacked.count if channel.global_prefetch else count
+            if room <= 0:
+                break
+            self._held.popleft()
+            if room < count:
+                rest = found._replace(first_tag=found.first_tag + room, bodies=found.bodies[room:])
+                self._held.appendleft(rest)
+                found = found._replace(bodies=found.bodies[:room])
+            self._deliver(self.consumers[found.consumer_tag], found)
+            has_handed = True
+        if has_handed:
+            # The next time others come first.
+            channel.shadows[self._link.leader] = channel.shadows.pop(self._link.leader)
+        return has_handed
+
+    def _deliver(self, consumer: Consumer, found: Delivered) -> None:
+        run = Run(found.first_tag, found.head, found.bodies)
+        consumer.deliver(consumer.queue, [run], found.redelivered)
 
     def when_settled(self, told: Callable[[bool], None]) -> None:
         """See Shadow."""
@@ -313,6 +356,8 @@ class ShadowChannel:
 
     def flush(self) -> bytes:
         """The frames of what was settled since the last call, as few as may be."""
+        if self._held and self._hand_on():
+            self.channel.connection.wake()
         if not self._settling:
             return b""
         settling, self._settling = sorted(self._settling, key=lambda each: each[1]), []
@@ -353,7 +398,11 @@ class ShadowChannel:
             return
         if consumer.no_ack:
             self._done.add(first, first + count)
-        consumer.deliver(consumer.queue, [Run(first, found.head, found.bodies)], found.redelivered)
+        if self.channel.global_prefetch and not consumer.no_ack:
+            self._held.append(found)
+            self._hand_on()
+        else:
+            self._deliver(consumer, found)
         window.left -= count
         fits = WINDOW_BYTES // max(1, found.head.body_bytes)
         window.size = max(WINDOW_MIN, min(WINDOW_MAX, fits))
@@ -507,6 +556,7 @@ class ShadowChannel:
         self._tags.clear()
         self._windows.clear()
         self._settling.clear()
+        self._held.clear()
         settled, self._settled = self._settled, []
         for told in settled:
             told(False)

@@ -9,6 +9,7 @@ from leveret.core.cluster import Placement, Presence
 from leveret.core.mirror_acks import MirrorAcks
 from leveret.core.mirror_policy import MirrorPolicy
 from leveret.core.placing import Waits
+from leveret.model.errors import PeerError
 from leveret.testing.mirror_model.parts import Failed, Link, Log, Lost, Record, Task
 from leveret.testing.mirror_model.stream import Q, Stream
 from leveret.wire.link import Held
@@ -26,6 +27,7 @@ class Keeping:
         """It has never run."""
         self.world, self.name = world, name
         self.log = Log()
+        self.is_damaged = False
         self.starts = 0
         self.is_up = False
         self._begin()
@@ -140,6 +142,8 @@ class Keeping:
             if not self.led:
                 yield from self._release()
                 self._begin_to_lead(placement.term)
+            if self.is_damaged:
+                return
             for name in placement.mirrors:
                 if name not in self.since:
                     self.since[name] = modified
@@ -162,14 +166,25 @@ class Keeping:
             self.acks.cease(Q)
             self.streams.clear()
         if self.name in placement.mirrors:
-            if self.leader != placement.leader:
+            is_counted_on = self.name in placement.synchronised
+            if self.is_damaged and (
+                not is_counted_on or self.world.is_wrong("a damaged copy is put away while it is recorded")
+            ):
+                self._put_away()
+            if self.is_damaged:
+                self._unlink()
+                self.leader = ""
+            elif self.leader != placement.leader:
                 self._unlink()
                 self.leader = placement.leader
         elif self.name in placement.stopped:
             yield from self._release()
         else:
             yield from self._release()
-            self.log = Log()
+            self._put_away()
+
+    def _put_away(self) -> None:
+        self.log, self.is_damaged = Log(), False
 
     def _release(self) -> Task:
         self._unlink()
@@ -197,6 +212,8 @@ class Keeping:
         if self.world.losing == self.name:
             self.world.losing = ""
         self.world.note(f"{self.name} leads in term {term}, and has {self.log.first}..{self.log.end}")
+        if self.is_damaged:
+            self.world.note(f"{self.name} cannot read it")
 
     def _lead_by(self, waits: Waits, then: Callable[[], None] | None) -> None:
         if self.led:
@@ -225,7 +242,7 @@ class Keeping:
     @property
     def serves(self) -> bool:
         """Whether clients may publish here."""
-        return self.is_up and self.is_serving and self.led and not self.given
+        return self.is_up and self.is_serving and self.led and not self.given and not self.is_damaged
 
     def keep(self, told: list[Callable[[], None]]) -> None:
         """Promises that are due."""
@@ -281,7 +298,7 @@ class Keeping:
         mine = stream if stream is not None and stream.link is link else None
         match said:
             case ("copy", held, followed):
-                if not self.led:
+                if not self.led or self.is_damaged:
                     return
                 self.streams[link.mirror] = Stream(self, link, held, followed)
                 self.keep(self.acks.acked(Q, link.mirror, 0))
@@ -290,7 +307,11 @@ class Keeping:
                     self._tell_again(link.mirror)
                 self.is_due = True
             case ("headers", headers) if mine is not None and mine.is_asked:
-                mine.probed(headers)
+                try:
+                    mine.probed(headers)
+                except PeerError:
+                    # It dropped what was settled since it told what it has: it connects again, and tells anew.
+                    link.cut()
             case ("ack", position) if mine is not None:
                 mine.acked(position)
             case ("released",):

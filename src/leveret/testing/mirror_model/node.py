@@ -17,6 +17,7 @@ from leveret.core.placing import (
     must_be_gone,
     promotion,
     step,
+    stood_aside,
     taken_over,
 )
 from leveret.testing.mirror_model.keeping import Keeping
@@ -49,6 +50,11 @@ class Node(Keeping):
         log.cut(self.world.rng.randint(max(log.durable, log.first), log.end))
         self.world.note(f"{self.name} crashes, and has up to {log.end}")
         self._end()
+
+    def damage(self) -> None:
+        """What its disk has of the log cannot be read any more; it does not run."""
+        self.world.note(f"{self.name}: its copy is damaged")
+        self.is_damaged = True
 
     def begin_anew(self) -> None:
         """In the same process: its lease was lost."""
@@ -161,7 +167,12 @@ class Node(Keeping):
         before, around = self.placement, self._around()
         move_to = ""
         if before.leader == self.name:
-            if not self.is_held and self.led:
+            if not self.is_held and self.is_damaged:
+                others = {name: each for name, each in around.alive.items() if name != self.name}
+                promoted = promotion(before, self.policy, others)
+                if promoted.leader is not None and promoted.is_complete:
+                    yield from self._follow_on(before, promoted)
+            elif not self.is_held and self.led:
                 wanted, move_to = following(before, self.policy, self._ready(), around)
                 after = self._prepared(before, wanted)
                 if after != before:
@@ -174,20 +185,28 @@ class Node(Keeping):
                 )
             else:
                 promoted = promotion(before, self.policy, around.alive)
-            if promoted.leader == self.name and promoted.asks:
-                try:
-                    yield from self._take_over_after_asking(before, promoted)
-                except Failed:
-                    self.is_due = True
+            if self.is_damaged:
+                after = stood_aside(before, self.name)
+                if after != before:
+                    yield from self._write(before, after)
             elif promoted.leader == self.name:
-                yield from self._write(before, taken_over(before, promoted, around), promoted)
+                yield from self._follow_on(before, promoted)
         self.in_flight = False
         if move_to:
             yield from self._move(move_to)
 
+    def _follow_on(self, before: Placement, promoted: Promotion) -> Task:
+        if not promoted.asks:
+            yield from self._write(before, taken_over(before, promoted, self._around()), promoted)
+            return
+        try:
+            yield from self._take_over_after_asking(before, promoted)
+        except Failed:
+            self.is_due = True
+
     def _take_over_after_asking(self, before: Placement, promoted: Promotion) -> Task:
         ends = {}
-        for node in (self.name, *promoted.asks):
+        for node in (promoted.leader or "", *promoted.asks):
             try:
                 ends[node] = yield from self._end_of(node)
             except Failed:
@@ -203,7 +222,7 @@ class Node(Keeping):
     def _end_of(self, name: str) -> Task:
         """What a node has on its disk."""
         node, world = self.world.nodes[name], self.world
-        if name != self.name and not world.can_reach(self.name, name):
+        if node.is_damaged or (name != self.name and not world.can_reach(self.name, name)):
             raise Failed
         incarnation, told, is_synced = node.incarnation, node.log.told(), [False]
         node.on_disk.append(lambda: is_synced.append(True))

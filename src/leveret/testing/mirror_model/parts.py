@@ -29,6 +29,7 @@ WRONG: Final = {
     "an older answer counts": "what a mirror told before it heard that it was one again is taken for what it has",
     "a move and a record at once": "a queue is given away while its record is being written",
     "acks before the disk": "a mirror acks what is on no disk",
+    "a damaged copy is put away while it is recorded": "who cannot read its copy begins anew, and is taken to have all",
 }
 
 

@@ -33,7 +33,7 @@ from leveret.testing.mirror_model.parts import (
 )
 
 _PATIENCE_MAX: Final = 60
-_KINDS: Final = ("crash", "start", "cut", "mend", "away", "back", "policy", "move", "stop", "lapse", "anew")
+_KINDS: Final = ("crash", "start", "cut", "mend", "away", "back", "policy", "move", "stop", "lapse", "anew", "damage")
 _SLOW: Final = 0.06
 
 Action = Callable[[], None]
@@ -185,7 +185,11 @@ class World:
 
     def lossy(self, before: Placement, leader: str) -> None:
         """A mirror that lacks messages leads from now on: that may be, if nobody is there who has them."""
-        alive = [node for node in before.synchronised if node in self.store.alive]
+        alive = [
+            name
+            for name in before.synchronised
+            if name in self.store.alive and not self.nodes[name].is_damaged
+        ]
         recorded = len(before.synchronised)
         policy = MirrorPolicy(confirm=MAJORITY if before.majority else ALL)
         least = recorded - confirms_needed(policy, recorded) + 1 if before.majority else 1
@@ -246,10 +250,19 @@ class World:
                     if rng.random() < 0.5:
                         return
                 self.store.put("policy", policy)
+            case "damage" if not node.is_up and self._may_be_damaged(node):
+                node.damage()
             case "move" if node.serves:
                 node.moves(rng.choice(self.names))
             case "stop" if node.is_up and rng.random() < 0.5:
                 node.stops()
+
+    def _may_be_damaged(self, node: Node) -> bool:
+        """One at a time, and not the only one that has everything, nor one that has just recorded who has."""
+        placed = self.store.placement
+        others = {placed.leader, *placed.synchronised} - {node.name}
+        at_rest = not self.losing and not any(request.node == node.name for request in self.requests)
+        return bool(others) and at_rest and not any(each.is_damaged for each in self.nodes.values())
 
     def can_reach(self, one: str, other: str) -> bool:
         """Whether a connection can be made, or is answered."""
@@ -277,15 +290,16 @@ class World:
     def _look(self) -> None:
         """Whoever may lead has everything that was confirmed."""
         placed = self.store.placement
-        if self.losing != placed.leader:
+        if self.losing != placed.leader and not self.nodes[placed.leader].is_damaged:
             self._has_all(placed.leader, "leads")
+        whole = [name for name in placed.synchronised if not self.nodes[name].is_damaged]
         if not placed.majority:
-            for name in placed.synchronised:
+            for name in whole:
                 self._has_all(name, "is synchronised")
             return
         recorded = len(placed.synchronised)
         least = recorded - confirms_needed(MirrorPolicy(confirm=MAJORITY), recorded) + 1
-        for some in combinations(placed.synchronised, least) if recorded else ():
+        for some in combinations(whole, least) if recorded else ():
             best = max(some, key=lambda name: _told_from_disk(self.nodes[name].log))
             self._has_all(best, f"has most of {', '.join(some)}")
 

@@ -148,15 +148,14 @@ def test_a_node_is_forgotten_when_it_does_not_run(trio: Trio, ctl: Ctl) -> None:
     assert trio.clusters[A].members() == [A, C]
 
 
-def test_where_no_node_runs_offline_says_that_any_other_can_do_it(
+def test_where_no_node_runs_the_settings_of_one_are_needed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ctl = runner(FakeNode(tmp_path), capsys)
     status, text = failure(ctl, "forget_cluster_node", "--offline", B)
-    assert status == 69
-    hint = "etcd knows the cluster, not the stopped nodes: start any node of it, and do it there"
-    assert text.endswith(hint)
-    assert hint not in failure(ctl, "forget_cluster_node", B)[1]
+    assert (status, "name this node's settings with --config" in text) == (78, True)
+    assert "--config" not in failure(ctl, "forget_cluster_node", B)[1]
+    assert failure(ctl, "forget_cluster_node", B)[0] == 69
 
 
 def test_leaders_are_rebalanced(trio: Trio, ctl: Ctl) -> None:

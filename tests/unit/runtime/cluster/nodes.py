@@ -92,11 +92,5 @@ async def started(*nodes: Node) -> AsyncIterator[None]:
             await one.door.stop()
 
 
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():  # noqa: ASYNC110 # whatever it is, it comes with no event
-            await asyncio.sleep(0.01)
-
-
 def play(scene: Coroutine[Any, Any, None]) -> None:
     asyncio.run(scene)

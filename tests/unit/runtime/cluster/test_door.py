@@ -19,8 +19,9 @@ from leveret.runtime.tls import client_context, server_context
 from leveret.session.link_handshake import SecretsDiffer
 from leveret.testing.certificates import CertificateAuthority
 from leveret.testing.ports import LOOPBACK
+from leveret.testing.waiting import until
 from leveret.wire.link import GREETING, LinkError, Type, message
-from tests.unit.runtime.cluster.nodes import PATIENCE_S, SETTINGS, Node, Other, play, started, until
+from tests.unit.runtime.cluster.nodes import PATIENCE_S, SETTINGS, Node, Other, play, started
 
 
 async def says(port: int, octets: bytes) -> bytes:

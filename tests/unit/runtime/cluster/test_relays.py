@@ -31,8 +31,9 @@ from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.relay.serving import RelayConsumer
 from leveret.session.relay.shadow import Shadow
 from leveret.testing.ports import LOOPBACK
+from leveret.testing.waiting import until
 from tests.unit.runtime.cluster.nodes import SECRET, SETTINGS
-from tests.unit.runtime.site import scratch, until
+from tests.unit.runtime.site import scratch
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 LEADER = "rabbit@leader"
@@ -103,6 +104,9 @@ class Site:
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
         self.relays.when_relieved(callback)
+
+    def taken_down(self, queue: Queue) -> None:
+        raise AssertionError(f"{queue.key} is damaged")
 
     def flushed(self, queue: Queue) -> None:
         pass

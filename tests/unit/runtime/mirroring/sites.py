@@ -193,14 +193,6 @@ class Node:
         )
 
 
-async def until(condition: Callable[[], Any], what: str) -> None:
-    for _ in range(round(TIMEOUT_S / POLL_S)):
-        if condition():
-            return
-        await asyncio.sleep(POLL_S)
-    pytest.fail(f"not {what} within {TIMEOUT_S:g} s")
-
-
 def compared(leader: Node, mirror: Node) -> Comparison:
     return compare(leader.directory, mirror.directory)
 

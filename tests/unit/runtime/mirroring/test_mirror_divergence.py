@@ -12,7 +12,8 @@ import pytest
 from leveret.runtime.mirroring import copy_link
 from leveret.storage.divergent_report import reports
 from leveret.testing.compare import logs_of
-from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair, until
+from leveret.testing.waiting import until
+from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
 
 A, B = NAMES[:2]
 

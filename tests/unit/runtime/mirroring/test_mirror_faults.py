@@ -21,7 +21,8 @@ from leveret.runtime.mirroring.led_log import State
 from leveret.storage.log import Log
 from leveret.testing.compare import logs_of
 from leveret.testing.link_proxy import Direction, LinkProxy
-from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair, until
+from leveret.testing.waiting import until
+from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
 
 A = NAMES[0]
 

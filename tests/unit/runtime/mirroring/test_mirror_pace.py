@@ -13,8 +13,9 @@ from leveret.model.errors import StorageError
 from leveret.runtime.mirroring import copy_link, led_log, source_link, stream
 from leveret.runtime.mirroring.led_log import State
 from leveret.testing.link_proxy import Direction, LinkProxy
+from leveret.testing.waiting import until
 from leveret.wire.link import Kind, log_change
-from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair, until
+from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
 
 A, B = NAMES[:2]
 

@@ -11,9 +11,10 @@ import pytest
 
 from leveret.runtime.mirroring import copy_link, stream
 from leveret.runtime.mirroring.led_log import State
+from leveret.testing.waiting import until
 from leveret.wire.chunk import ChunkType, encode_entry
 from leveret.wire.link import Copies, Type, pack_checked
-from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair, until
+from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
 
 A, B = NAMES[:2]
 

@@ -14,8 +14,9 @@ from leveret.runtime.replication.delaying import Delaying
 from leveret.storage.divergent import SetAside
 from leveret.storage.spool import Spool
 from leveret.testing.compare import compare
+from leveret.testing.waiting import until
 from leveret.wire.chunk import ChunkType, encode_entry
-from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, until
+from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite
 
 DELAY_MS = 3_600_000
 SEGMENT_BYTES = 8192

@@ -222,14 +222,6 @@ class FollowerSite:
         self.tree.close()
 
 
-async def until(condition: Any, what: str) -> None:
-    for _ in range(round(TIMEOUT_S / POLL_S)):
-        if condition():
-            return
-        await asyncio.sleep(POLL_S)
-    pytest.fail(f"not {what} within {TIMEOUT_S:g} s")
-
-
 def in_sync(leader: LeaderSite) -> bool:
     """Whether the one follower has everything, on disk."""
     feed = leader.feed

@@ -18,6 +18,7 @@ from leveret.runtime.replication.delaying import ALL_MS
 from leveret.storage.divergent_report import reports
 from leveret.storage.log import Log
 from leveret.testing.compare import compare
+from leveret.testing.waiting import until
 from leveret.wire.link import Change, Kind
 from tests.unit.runtime.replication.delayed_site import (
     DELAY_MS,
@@ -28,7 +29,7 @@ from tests.unit.runtime.replication.delayed_site import (
     moment,
     replaced,
 )
-from tests.unit.runtime.replication.link_sites import LeaderSite, until
+from tests.unit.runtime.replication.link_sites import LeaderSite
 
 
 @pytest.fixture(autouse=True)

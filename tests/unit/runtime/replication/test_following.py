@@ -14,8 +14,9 @@ import pytest
 
 from leveret.runtime.replication import catching_up, comparing, outbound
 from leveret.testing.compare import compare
+from leveret.testing.waiting import until
 from leveret.wire.link import Octets
-from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, in_sync, until
+from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, in_sync
 
 
 @pytest.mark.parametrize("seed", range(12))

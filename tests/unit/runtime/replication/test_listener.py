@@ -19,8 +19,9 @@ from leveret.runtime.replication import link_peer, listener, outbound
 from leveret.runtime.tls import client_context, server_context
 from leveret.testing.certificates import CertificateAuthority
 from leveret.testing.compare import compare
+from leveret.testing.waiting import until
 from leveret.wire.link import GREETING, LENGTH
-from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, in_sync, until
+from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, in_sync
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -14,7 +14,8 @@ from leveret.runtime.replication.fencer import Fencer
 from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.replication.succession import Succession
 from leveret.session.link_handshake import FORMER_LEADERS_MAX, Follower, Leader
-from tests.unit.runtime.replication.link_sites import SECRET, LeaderSite, until
+from leveret.testing.waiting import until
+from tests.unit.runtime.replication.link_sites import SECRET, LeaderSite
 
 
 class Node:

@@ -317,3 +317,71 @@ def test_dlx_of_a_rejected_publish_is_the_leaders(cluster: Cluster) -> None:
     cluster.settle()
     assert client.told(B.Nack)[0].delivery_tag == 1
     assert cluster["b"].queue("r").dead[0].reason == "maxlen"
+
+
+def filled(messages: int) -> tuple[Cluster, Client]:
+    """A client of node a, with a queue at each of three nodes that has messages: `here` at a, `q` at b, `r` at c."""
+    cluster = Cluster("a", "b", "c")
+    client = Client(cluster["a"])
+    for name, leader in (("here", "a"), ("q", "b"), ("r", "c")):
+        cluster.declare(name, leader)
+        there = Client(cluster[leader])
+        for number in range(messages):
+            there.send(*publish(f"{name} {number}".encode(), routing_key=name))
+    cluster.settle()
+    return cluster, client
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_the_limit_of_a_channel_is_one_for_all_leaders(limit: int) -> None:
+    cluster, client = filled(20)
+    client.send(B.Qos(0, limit, True))
+    for name in ("here", "q", "r"):
+        client.send(B.Consume(queue=name, consumer_tag=name))
+    cluster.settle()
+    acked = 0
+    while acked < 60:
+        assert len(client.bodies) - acked == min(limit, 60 - acked)
+        acked += 1
+        client.send(B.Ack(acked))
+        cluster.settle()
+        if acked == 30:
+            # All of them have their turns.
+            assert {body.split()[0] for body in client.bodies[10:]} == {b"here", b"q", b"r"}
+    for name in ("here", "q", "r"):
+        assert [body for body in client.bodies if body.startswith(name.encode() + b" ")] == [
+            f"{name} {number}".encode() for number in range(20)
+        ]
+    assert not any(each.redelivered for each in client.told(B.Deliver))
+    for node, name in (("a", "here"), ("b", "q"), ("c", "r")):
+        assert cluster[node].queue(name).message_count == 0
+
+
+def test_what_is_held_back_returns_when_its_consumer_goes_and_comes_when_the_limit_does() -> None:
+    cluster, client = filled(4)
+    client.send(B.Qos(0, 3, True), B.Consume(queue="q", consumer_tag="q"), B.Consume(queue="r", consumer_tag="r"))
+    cluster.settle()
+    assert (len(client.bodies), cluster["b"].queue("q").unacked_count, cluster["c"].queue("r").unacked_count) == (3, 3, 3)
+    client.send(B.Cancel("r"))
+    cluster.settle()
+    of_r = sum(body.startswith(b"r ") for body in client.bodies)
+    assert cluster["c"].queue("r").unacked_count == of_r
+    client.send(B.Qos(0, 0, True))
+    cluster.settle()
+    assert [body for body in client.bodies if body.startswith(b"q ")] == [b"q 0", b"q 1", b"q 2", b"q 3"]
+    client.send(B.Ack(0, True))
+    cluster.settle()
+    assert (cluster["b"].queue("q").message_count, cluster["c"].queue("r").message_count) == (0, 4 - of_r)
+
+
+def test_what_is_held_back_of_a_leader_that_is_lost_comes_from_the_next_one() -> None:
+    cluster, client = filled(4)
+    client.send(B.Qos(0, 3, True), B.Consume(queue="r", consumer_tag="r"), B.Consume(queue="q", consumer_tag="q"))
+    cluster.settle()
+    cluster.move("q", "c", crash=True)
+    cluster.settle()
+    for _ in range(10):
+        client.send(B.Ack(0, True))
+        cluster.settle()
+    assert {body for body in client.bodies if body.startswith(b"q ")} == {b"q %d" % n for n in range(4)}
+    assert cluster["c"].queue("q").message_count == cluster["c"].queue("r").message_count == 0

@@ -237,6 +237,25 @@ def test_a_leader_that_takes_its_queue_back_has_what_was_unacknowledged() -> Non
     assert there.bodies == [b"1", b"1", b"2", b"4", b"3"]
 
 
+def test_a_commit_that_no_leader_answered_says_so() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster.declare("q", "b")
+    client = Client(cluster["a"])
+    client.send(*publish(b"x"), commands.Tx.Select(), B.Get(queue="q"))
+    cluster.settle()
+    client.send(B.Ack(1), commands.Tx.Commit())
+    cluster["a"].turn()
+    cluster.move("q", "c", crash=True)
+    cluster.settle()
+    [close] = client.told(commands.Channel.Close)
+    assert (close.reply_code, close.reply_text) == (
+        406,
+        "PRECONDITION_FAILED - the leader of queue 'q' in vhost '/' was lost before it answered tx.commit: "
+        "whether what was acknowledged there is settled is not known",
+    )
+    assert (close.class_id, close.method_id) == (90, 20)
+
+
 @pytest.mark.parametrize("leader", NODES)
 def test_of_a_queue_that_rejects_what_nobody_knows_is_not_confirmed(leader: str) -> None:
     """The leader had it, and its confirm or refusal was lost with it: a nack may be wrong, a confirm must not."""

@@ -1,0 +1,163 @@
+"""A node that does not come back is taken out of the cluster, and its queues get other leaders, or go with it.
+
+Any node that runs does it (operations). `forget_stopped` does it where none runs: all that is to be changed is in etcd,
+so all it needs are a node's settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from leveret.config import Config
+from leveret.core.broker import Broker
+from leveret.core.cluster import (
+    Changed,
+    ClusterState,
+    DefinitionChanged,
+    Keys,
+    Placement,
+    definition_writes,
+    differences,
+    encode,
+    placement_write,
+)
+from leveret.core.election import Delete, Put, Transaction, Unchanged
+from leveret.core.mirroring import by_last_stop, stopped_successor
+from leveret.core.placing import led_when_started
+from leveret.core.queue import Queue, Reader
+from leveret.core.remote_queue import RemoteQueue
+from leveret.core.transactions import parts
+from leveret.model import definitions as d
+from leveret.model.errors import NotFound, PreconditionFailed
+from leveret.runtime.cluster.member import STATE_FILE
+from leveret.runtime.cluster.queues import ELSEWHERE
+from leveret.runtime.etcd import Etcd, etcd_context
+from leveret.runtime.lease import attempt_timeout_s
+from leveret.storage.state_file import StateFile
+
+
+def leader_without(
+    name: str, placement: Placement, members: Collection[str], alive: Collection[str]
+) -> str | None:
+    """Who leads a queue whose leader is forgotten; None: nobody has it, and it is gone.
+
+    What a mirror has it keeps when it is started, so one that runs may lead; the last to go has most.
+    """
+    copies = [
+        node
+        for node in by_last_stop(placement.stopped, placement.mirrors, placement.synchronised)
+        if node in members and node != name
+    ]
+    running = [node for node in reversed(copies) if node in alive]
+    return running[0] if running else stopped_successor(copies, name, alive)
+
+
+def row(key: tuple[str, str], leader: str | None) -> dict[str, Any]:
+    """What became of a queue, for the operator."""
+    return {"vhost": key[0], "name": key[1], "leader": leader}
+
+
+async def forget_stopped(config: Config, name: str, data_dir: Path | None = None) -> list[dict[str, Any]]:
+    """Take a node out of a cluster of which no node runs.
+
+    Args:
+        config: a member's.
+        name: the node that is forgotten.
+        data_dir: that member's, if it is at hand: it must belong to the same cluster.
+
+    Returns:
+        The queues that were led there, each with vhost, name, and leader once that is started, None if it is gone.
+
+    Raises:
+        LeveretError: it is no member, a node runs, it is another cluster, or etcd does not answer; it may be repeated.
+    """
+    options = config.etcd
+    etcd = Etcd(options.endpoints, attempt_timeout_s(options.lease_ttl_ms / 1000), etcd_context(options))
+    try:
+        state = ClusterState(Keys.under(options.prefix))
+        found = await etcd.read(state.keys.prefix)
+        changes = state.apply(differences({}, found.entries, found.revision), found.revision)
+        _check(state, name, config.node_name, data_dir)
+        rows, writes = _changes(state, name, changes)
+        # No node that starts meanwhile may have read what is being changed.
+        nobody = [
+            Unchanged(state.keys.pen, 0),
+            *(Unchanged(state.keys.alive(each), 0) for each in state.names),
+        ]
+        own = [state.unchanged(state.keys.placement(each["vhost"], each["name"])) for each in rows]
+        for part in parts(Transaction((*nobody, *own), writes)):
+            if await etcd.transact(part) is None:
+                raise PreconditionFailed(
+                    "a node has started meanwhile, or somebody else does the same: try again"
+                )
+        return rows
+    finally:
+        await etcd.close()
+
+
+def _check(state: ClusterState, name: str, me: str, data_dir: Path | None) -> None:
+    remembered = StateFile(data_dir / STATE_FILE).load().get("cluster_id") if data_dir is not None else None
+    if remembered and remembered != state.cluster_id:
+        raise PreconditionFailed(
+            f"{data_dir} belongs to cluster {remembered}, and etcd below {state.keys.prefix} has "
+            f"{f'cluster {state.cluster_id}' if state.cluster_id else 'none'}: see cluster.etcd.endpoints and "
+            "cluster.etcd.prefix"
+        )
+    if name not in state.members:
+        raise NotFound("The node selected is not in the cluster.")
+    if name == me:
+        raise PreconditionFailed("a node cannot forget itself: give the settings of another one")
+    if state.alive:
+        running = ", ".join(sorted(state.alive))
+        raise PreconditionFailed(
+            f"nodes of the cluster run, or did a moment ago: {running}: have it done there, or once their leases ended"
+        )
+
+
+def _changes(
+    state: ClusterState, name: str, changes: Iterable[Changed]
+) -> tuple[list[dict[str, Any]], tuple[Put | Delete, ...]]:
+    """What becomes of the queues that a node led, and all that is to be written."""
+    rows: list[dict[str, Any]] = []
+    writes: list[Put | Delete] = []
+    gone: list[tuple[str, str]] = []
+    for key, (placement, _) in state.placements.items():
+        if placement.leader != name:
+            continue
+        leader = leader_without(name, placement, state.members, ())
+        rows.append(row(key, leader))
+        if leader is None:
+            gone.append(key)
+        else:
+            writes.append(placement_write(state.keys, key, led_when_started(placement, leader)))
+    for change in _without(state, gone, changes) if gone else ():
+        writes += definition_writes(state.keys, change)
+    return rows, (*writes, Delete(state.keys.member(name)))
+
+
+def _without(
+    state: ClusterState, gone: Iterable[tuple[str, str]], changes: Iterable[Changed]
+) -> list[d.Change]:
+    """Queues are deleted with what hangs on them: bindings, and exchanges that nothing is bound to any more."""
+
+    def make_queue(definition: d.Queue, read: Reader, exclusive: bool) -> Queue:
+        placed = state.placements.get((definition.vhost, definition.name))
+        queue = RemoteQueue(definition, placed.placement.leader if placed is not None else "")
+        if placed is not None and placed.placement.exclusive:
+            queue.owner = ELSEWHERE
+        return queue
+
+    broker = Broker(lambda queue, offset: [])
+    broker.make_queue = make_queue
+    broker.epochs.is_shared = True
+    for change in changes:
+        if isinstance(change, DefinitionChanged):
+            broker.apply(change.change)
+    broker.shared = []
+    for key in gone:
+        queue = broker.queues.get(key)
+        if queue is not None:
+            broker.delete_queue(queue)
+    return broker.shared

@@ -1,0 +1,139 @@
+"""What a log finds in its directory when it is opened: which segments count, and where the last of them ends.
+
+Segments follow each other without a gap. What breaks that is damage, but for the tail that a crash leaves: provisional
+segments behind a torn one never counted, and go with what is torn. See storage.log for what the states promise.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from leveret.model.errors import Corrupt
+from leveret.storage.directory import sync_directory
+from leveret.storage.segment import OnChunk, Segment, State
+from leveret.storage.summary import Notable, Summary, is_summary, summary_path
+from leveret.wire.chunk import Chunk
+
+
+class Recovery:
+    """One opening of a log that is there.
+
+    Attributes:
+        segments: those that count, one by one as they are found; some hold descriptors, also when it has failed.
+        torn_bytes: octets that were cut off.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        segments: list[Segment],
+        on_chunk: OnChunk,
+        *,
+        with_messages: bool,
+        durable: bool,
+    ) -> None:
+        """Find nothing yet; `segments` is empty, and for the rest see `Log` and its `open`."""
+        self.segments = segments
+        self.torn_bytes = 0
+        self._directory = directory
+        self._on_chunk = on_chunk
+        self._with_messages = with_messages
+        self._durable = durable
+
+    def find(self, every: list[tuple[int, State]], cut_at: int | None) -> list[Segment]:
+        """Take the segments in files of these first offsets and states, which are in order, at least one.
+
+        Returns:
+            The last of them, which a killed process may not have synced.
+
+        Raises:
+            Corrupt: damage that no torn write explains; the files are left as they are.
+            OSError: the disk refused it.
+        """
+        found = every if cut_at is None else [each for each in every if each[0] < cut_at] or every[:1]
+        segments = self.segments
+        for index, (start, state) in enumerate(found):
+            end = segments[-1].next_offset if segments else start
+            if start != end and _all_provisional(found[index:]):
+                break
+            segment = Segment(self._directory, start, state)
+            if start != end:
+                raise self._corrupt(
+                    segment.path.name,
+                    end,
+                    f"segment starts at offset {start}, the one before it ends at {end}",
+                )
+            segments.append(segment)
+            if cut_at is not None and index == len(found) - 1:
+                self._cut(segment, cut_at)
+            elif state is State.SEALED:
+                self._take_sealed(segment)
+                segment.close()
+            else:
+                last = _all_provisional(found[index + 1 :])
+                self.torn_bytes += segment.scan(self._on_chunk, last=last)
+                if not last:
+                    segment.close()
+        if segments[-1].state is State.SEALED:
+            end = segments[-1].next_offset
+            raise self._corrupt(
+                f"{end:020d}{State.NEWEST}",
+                end,
+                "the segment is missing: the one before it was sealed when this one was there",
+            )
+        return self._settle_tail(every[len(segments) :])
+
+    def _corrupt(self, name: str, offset: int, what: str) -> Corrupt:
+        return Corrupt(str(self._directory), name, offset, 0, what)
+
+    def _cut(self, segment: Segment, at: int) -> None:
+        if segment.state is State.SEALED:
+            # Should the segment grow to the very same size again, its summary must not be of what was cut.
+            summary_path(segment.path).unlink(missing_ok=True)
+            segment.enter(State.NEWEST)
+        self.torn_bytes += segment.scan(self._on_chunk, last=True, until=at)
+
+    def _take_sealed(self, segment: Segment) -> None:
+        if self._with_messages:
+            segment.scan(self._on_chunk, last=False)
+            return
+        summary = Summary.load(segment)
+        if summary is not None:
+            summary.give(segment, self._on_chunk)
+            return
+        notable = Notable()
+
+        def noted(chunk: Chunk) -> None:
+            notable.add(chunk)
+            self._on_chunk(chunk)
+
+        segment.scan(noted, last=False)
+        notable.save(segment)
+
+    def _settle_tail(self, gone: list[tuple[int, State]]) -> list[Segment]:
+        """Cut what is torn, remove what never counted; what a killed process may not have synced is due."""
+        for start, state in gone:
+            segment = Segment(self._directory, start, state)
+            self.torn_bytes += segment.path.stat().st_size
+            segment.path.unlink()
+        if gone and self._durable:
+            sync_directory(self._directory)
+        finals = [segment for segment in self.segments if segment.state is not State.PROVISIONAL]
+        tail = self.segments[max(0, len(finals) - 1) :]
+        for segment in tail:
+            if os.fstat(segment.fd()).st_size != segment.size:
+                os.ftruncate(segment.fd(), segment.size)
+        return tail
+
+    def remove_summaries(self, paths: Iterable[Path]) -> None:
+        """Of segments that were deleted while their summary was being written."""
+        held = {summary_path(segment.path) for segment in self.segments}
+        for path in paths:
+            if is_summary(path) and path not in held:
+                path.unlink(missing_ok=True)
+
+
+def _all_provisional(found: list[tuple[int, State]]) -> bool:
+    return all(state is State.PROVISIONAL for _, state in found)

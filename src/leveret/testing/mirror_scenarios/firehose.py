@@ -1,0 +1,50 @@
+"""The firehose in a cluster: it is each node's own, and copies what that node's clients send and get.
+
+RabbitMQ has no suite of it; its guide says "on a per-node, per-vhost basis".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from leveret.testing.mirror_cluster import ClusterNode
+from leveret.testing.mirror_scenarios.stage import Case, Stage
+
+TRACES: Final = "traces"
+
+
+def _tell(stage: Stage) -> None:
+    for node in stage.nodes:
+        (row,) = stage.cluster.api("GET", "vhosts", at=node)
+        stage.say(f"traced at {stage.letter(node)}: {row['tracing']}")
+
+
+def _use(stage: Stage, node: ClusterNode, channel: Any, queues: Sequence[str]) -> None:
+    for queue in queues:
+        channel.basic_publish("", queue, f"by {stage.letter(node)} to {queue}".encode())
+        assert channel.basic_get(queue, auto_ack=True)[0] is not None, f"{queue} is empty"
+
+
+def of_one_node(stage: Stage) -> None:
+    """It is turned on at one node: what goes through another is not copied, whoever leads the queue."""
+    a, b, _ = stage.nodes
+    queues = ["led-by-a", "led-by-b"]
+    with stage.cluster.channel(a) as here, stage.cluster.channel(b) as there:
+        here.queue_declare(queues[0], durable=True)
+        there.queue_declare(queues[1], durable=True)
+        here.queue_declare(TRACES, durable=True)
+        here.queue_bind(TRACES, "amq.rabbitmq.trace", "#")
+        stage.cluster.api("PUT", "vhosts/%2F", {"tracing": True}, at=a)
+        _tell(stage)
+        # What must not be copied comes first: when the last copy of the others is there, it would be too.
+        _use(stage, b, there, queues)
+        _use(stage, a, here, queues)
+        stage.cluster.wait_messages(TRACES, 2 * len(queues))
+        stage.cluster.api("PUT", "vhosts/%2F", {"tracing": False}, at=a)
+        while (message := here.basic_get(TRACES, auto_ack=True))[0] is not None:
+            method, properties, body = message
+            stage.say(f"{properties.headers['node']} copied {method.routing_key}: {body.decode()}")
+
+
+CASES: Final = (Case(of_one_node),)

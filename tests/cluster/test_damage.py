@@ -1,0 +1,137 @@
+"""A node of a cluster cannot read what its disk has of a queue: it does not lead, and loses nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leveret.testing import cluster_site
+from leveret.testing.cluster_site import ClusterSite, SiteNode
+from leveret.wire.chunk import HEADER_BYTES
+
+pytestmark = [
+    pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
+    pytest.mark.xdist_group("cluster"),
+    pytest.mark.timeout(180),
+]
+
+COUNT = 400
+BODY = b"x" * 8000
+CONFIG = {"cluster.etcd.lease_ttl": "3s", "segment_bytes_max": str(256 << 10)}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSite]:
+    with ClusterSite(tmp_path_factory.mktemp("damage"), config=CONFIG) as site:
+        definition = {"ha-mode": "all", "ha-sync-mode": "automatic", "ha-promote-on-failure": "when-synced"}
+        site.set_policy("ha", "^ha", definition)
+        yield site
+
+
+def fill(site: ClusterSite, leader: SiteNode, queue: str) -> None:
+    """Messages in several segments, confirmed by both mirrors."""
+    with site.channel(leader) as channel:
+        channel.queue_declare(queue, durable=True)
+        for index in range(COUNT):
+            channel.basic_publish("", queue, b"%d " % index + BODY)
+    others = [each for each in site.members if each is not leader]
+    site.wait_placed(queue, leader, mirrors=others, synchronised=others)
+
+
+def numbers(site: ClusterSite, node: SiteNode, queue: str) -> list[int]:
+    """What is in a queue, in order; it stays there."""
+    with site.channel(node) as channel:
+        channel.basic_qos(prefetch_count=100)
+        count = channel.queue_declare(queue, passive=True).method.message_count
+        found = [channel.basic_get(queue)[2] for _ in range(count)]
+    return [int(body.split()[0]) for body in found if body is not None]
+
+
+def segments(node: SiteNode) -> list[Path]:
+    """Of the one queue that there is, oldest first."""
+    (directory,) = (node.data_dir / "queues").iterdir()
+    return sorted(directory.glob("*.segment"))
+
+
+def harm(segment: Path, position: int) -> None:
+    """Let the disk lose a bit."""
+    with segment.open("r+b") as file:
+        file.seek(position)
+        (octet,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([octet ^ 4]))
+
+
+def put_away(node: SiteNode) -> list[Path]:
+    """Copies that could not be read, and are kept."""
+    return list((node.data_dir / "divergent").glob("damaged-*/queues/*"))
+
+
+@pytest.fixture(autouse=True)
+def whole(site: ClusterSite) -> Iterator[None]:
+    """All run, before and after; the queue is gone."""
+    yield
+    for node in site.members:
+        if not node.alive:
+            node.launch()
+    for node in site.members:
+        node.wait_ready()
+    site.wait_members()
+    with site.channel(site.members[0]) as channel:
+        channel.queue_delete("ha")
+
+
+def test_a_mirror_that_cannot_read_its_copy_does_not_lead_though_it_is_recorded_to_have_all(
+    site: ClusterSite,
+) -> None:
+    leader, mirror, third = site.members
+    fill(site, leader, "ha")
+    for node in (leader, mirror, third):
+        node.kill9()
+    segments(mirror)[1].unlink()
+    site.start(mirror)
+    site.wait(lambda: "damaged_mirror " in mirror.process.log_text(), "the damage to be found")
+    site.wait(lambda: site.queue("ha", asked=mirror).state == "down", "nobody to lead it")
+    assert site.queue("ha", asked=mirror).synchronised == (), "of those that run"
+    site.start(third)
+    site.wait_placed("ha", third, mirrors=[mirror], synchronised=[mirror])
+    assert numbers(site, mirror, "ha") == list(range(COUNT))
+    assert len(put_away(mirror)) == 1
+    site.start(leader)
+    site.wait_placed("ha", third, mirrors=[mirror, leader], synchronised=[mirror, leader])
+
+
+def test_a_leader_that_cannot_read_what_it_has_is_followed_by_a_mirror_that_has_all(site: ClusterSite) -> None:
+    leader, *mirrors = site.members
+    fill(site, leader, "ha")
+    for node in site.members:
+        node.kill9()
+    segments(leader)[1].unlink()
+    site.start(leader)
+    site.wait(lambda: "queue_down" in leader.process.log_text(), "the damage to be found")
+    site.start(*mirrors)
+    site.wait(lambda: site.queue("ha", asked=mirrors[0]).leader != leader.node, "another leader")
+    followed = next(each for each in mirrors if each.node == site.queue("ha", asked=each).leader)
+    others = [each for each in site.members if each is not followed]
+    site.wait_placed("ha", followed, mirrors=others, synchronised=others)
+    assert numbers(site, leader, "ha") == list(range(COUNT))
+    assert len(put_away(leader)) == 1
+
+
+def test_a_reader_that_meets_damage_has_the_queue_led_by_a_mirror(site: ClusterSite) -> None:
+    leader, *mirrors = site.members
+    fill(site, leader, "ha")
+    before = len(put_away(leader))
+    # Of messages that nobody keeps in memory.
+    harm(segments(leader)[-3], 3 * HEADER_BYTES)
+    with site.channel(leader) as channel:
+        seen = sum(1 for _ in channel.consume("ha"))
+        assert seen < COUNT, "the consumer is cancelled"
+    site.wait(lambda: site.queue("ha", asked=mirrors[0]).leader != leader.node, "another leader")
+    followed = next(each for each in mirrors if each.node == site.queue("ha", asked=each).leader)
+    others = [each for each in site.members if each is not followed]
+    site.wait_placed("ha", followed, mirrors=others, synchronised=others)
+    assert numbers(site, leader, "ha") == list(range(COUNT))
+    assert len(put_away(leader)) == before + 1
