@@ -109,6 +109,24 @@ def object_store() -> Iterator[Any]:
         yield store
 
 
+@pytest.fixture(scope="session")
+def hdfs() -> Iterator[Any]:
+    """A namenode and a datanode (`Hdfs`)."""
+    from leveret.testing.hdfs import Hdfs, available
+
+    if reason := available():
+        pytest.skip(reason)
+    with Hdfs() as hdfs:
+        yield hdfs
+
+
+# With Spark's tests, so that it starts once.
+@pytest.fixture(params=["object_store", pytest.param("hdfs", marks=pytest.mark.xdist_group("spark"))])
+def any_store(request: pytest.FixtureRequest) -> Any:
+    """Each kind of store that is no disk; both have `new_place` and `outage`."""
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture(params=["disk", "store"])
 def data_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """An archive's place (`Place`) on this machine, and one in an object store."""
@@ -116,4 +134,4 @@ def data_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
     if request.param == "disk":
         return tmp_path
-    return place_of(request.getfixturevalue("object_store").new_bucket("s3a") + "/archives/eu 2")
+    return place_of(request.getfixturevalue("object_store").new_place())

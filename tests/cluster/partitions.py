@@ -329,7 +329,12 @@ class Story:
         out = sum(worker.disordered for worker in workers)
         assert out == 0, f"{self._name}: {out} messages came out of order"
 
+    def _is_all_ready(self) -> bool:
+        rows = [self.site.api("GET", f"queues/%2F/{queue}") for queue in QUEUES]
+        return not any(row["messages_unacknowledged"] for row in rows)
+
     def _judge(self) -> Audit:
+        self._wait(self._is_all_ready, "what consumers had to be back")
         account = self._apps.account()
         node = self.chance.choice(self.nodes)
         with node.host.entered():

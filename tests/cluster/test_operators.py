@@ -128,6 +128,34 @@ def test_a_client_is_seen_and_closed_from_every_node(site: ClusterSite, nodes: l
         site.wait(lambda: site.api("GET", "connections", at=leader) == [], "nobody is connected")
 
 
+def test_which_consumer_of_a_queue_is_served_is_seen_from_every_node(
+    site: ClusterSite, nodes: list[SiteNode]
+) -> None:
+    leader, first, second = nodes
+    with site.channel(leader) as channel:
+        channel.queue_declare("single", durable=True, arguments={"x-single-active-consumer": True})
+    with site.channel(first) as served, site.channel(second) as waiting:
+        served.basic_consume("single", lambda *delivery: None, consumer_tag="served")
+        waiting.basic_consume("single", lambda *delivery: None, consumer_tag="waiting")
+
+        def told() -> dict[str, str]:
+            """What a node tells of consumers whose clients are there."""
+            found = {}
+            for node in nodes:
+                for channel in site.api("GET", "channels", at=node):
+                    shown = site.api("GET", f"channels/{quote(channel['name'], safe='')}", at=node)
+                    found |= {each["consumer_tag"]: each["activity_status"] for each in shown["consumer_details"]}
+            return found
+
+        for node in nodes:
+            assert site.api("GET", "queues/%2F/single", at=node)["single_active_consumer_tag"] == "served"
+            rows = {row["consumer_tag"]: row["activity_status"] for row in site.api("GET", "consumers", at=node)}
+            assert rows == told() == {"served": "single_active", "waiting": "waiting"}
+        served.basic_cancel("served")
+        site.wait(lambda: told() == {"waiting": "single_active"}, "the other one is served")
+        assert site.api("GET", "queues/%2F/single", at=first)["single_active_consumer_tag"] == "waiting"
+
+
 def test_a_queue_is_synchronised_by_command(site: ClusterSite, nodes: list[SiteNode], ctl: Ctl) -> None:
     leader, other, _ = nodes
     fill(site, leader, "mirrored")
@@ -143,6 +171,8 @@ def test_a_queue_is_synchronised_by_command(site: ClusterSite, nodes: list[SiteN
     assert ctl(other, "check_if_node_is_mirror_sync_critical")[0] == 0
     assert ctl(other, "sync_queue", "mirrored") == (0, "", "")
     site.wait_placed("mirrored", leader, mirrors=[other], synchronised=[other])
+    for news in (f"Adding mirror on node {other.node}", f"Mirror on node {other.node} is synchronised"):
+        assert f"Mirrored queue 'mirrored' in vhost '/': {news}\n" in leader.log_text()
     assert ctl(leader, "await_online_synchronized_mirror") == (0, "", "")
     assert ctl(other, "cancel_sync_queue", "mirrored") == (0, "not_syncing\n", "")
     fill(site, leader, "plain")

@@ -20,7 +20,6 @@ from leveret.pipeline.publish import PlanPublisher
 from leveret.testing.ports import LOOPBACK
 from leveret.testing.standby_archive import freeze_plan, transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
-from leveret.wire.stream_entry import pack_entries
 from tests.conformance.brokers import Broker
 
 VHOST = "/"
@@ -207,19 +206,6 @@ def test_a_broker_that_takes_no_more_is_not_taken_for_one_that_did(
     with pytest.raises(Declined, match="x-overflow"):
         publish(target, directory)
     assert numbers(bodies_of(channel, name)) == [0, 1, 2]
-
-
-def test_a_streams_entries_are_not_passed_off_as_messages(
-    target: AmqpTarget, channel: Any, queue: str, tmp_path: Path
-) -> None:
-    packed, _ = pack_entries(b"\0\0\0\3abc")
-    upstream = StandbyUpstream([VHOST])
-    upstream.publish(VHOST, queue, [packed[4:]])
-    directory = freeze_plan(transfer(upstream, tmp_path), VHOST)
-    assert directory is not None
-    with pytest.raises(Declined, match="is a stream"):
-        publish(target, directory)
-    assert bodies_of(channel, queue) == []
 
 
 def test_credentials_vhosts_and_permissions_are_the_brokers_to_refuse(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import pika
-from pika.exceptions import AMQPError
 
 from leveret.pipeline.stream_client import StreamClient, connect
-from leveret.testing.applications import Taken, parameters
+from leveret.testing.applications import Taken, channel_of, parameters
 from leveret.testing.follower_site import PATIENCE_S, Member
 from leveret.testing.ports import LOOPBACK, wait_until
 
@@ -19,17 +18,9 @@ PERSISTENT: Final = pika.BasicProperties(delivery_mode=2)
 _MARK: Final = b"end of stream "
 
 
-@contextmanager
-def channel_at(member: Member, vhost: str = "/") -> Iterator[Any]:
+def channel_at(member: Member, vhost: str = "/") -> AbstractContextManager[Any]:
     """A channel in confirm mode; its node may be gone at the end."""
-    connection = pika.BlockingConnection(parameters(member.node.amqp_port, vhost))
-    channel = connection.channel()
-    channel.confirm_delivery()
-    try:
-        yield channel
-    finally:
-        with suppress(AMQPError, OSError):
-            connection.close()
+    return channel_of(pika.BlockingConnection(parameters(member.node.amqp_port, vhost)))
 
 
 def declare(member: Member, queue: str, **arguments: Any) -> None:

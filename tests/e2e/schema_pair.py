@@ -41,7 +41,6 @@ from leveret.session.amqp10 import Amqp10Session
 from leveret.storage.state_file import StateFile
 from leveret.testing.waiting import until
 
-DEADLINE_S = 20.0
 TIMING = Timing(connect_timeout_s=0.4, reply_timeout_s=10.0, backoff_min_s=0.05, backoff_max_s=0.2)
 PARAMETERS = ParamSpec("PARAMETERS")
 

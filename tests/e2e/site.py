@@ -5,14 +5,22 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pika
-from pika.exceptions import AMQPError
 
-from leveret.testing.applications import Consumer, Message, Publisher, Taken, drain, now_ms, parameters
+from leveret.testing.applications import (
+    Consumer,
+    Message,
+    Publisher,
+    Taken,
+    channel_of,
+    drain,
+    now_ms,
+    parameters,
+)
 from leveret.testing.audit import Account, Audit, audit
 from leveret.testing.books import Books, count_entries
 from leveret.testing.parcels import parcels
@@ -50,15 +58,9 @@ class Site:
         """After a fail-over: whoever is made from now on finds this node."""
         self._node = node
 
-    @contextmanager
-    def channel(self) -> Iterator[Any]:
+    def channel(self) -> AbstractContextManager[Any]:
         """A channel in confirm mode; its broker may die before it ends."""
-        connection = pika.BlockingConnection(parameters(self._node.amqp_port, self._vhost))
-        channel = connection.channel()
-        channel.confirm_delivery()
-        yield channel
-        with suppress(AMQPError):
-            connection.close()
+        return channel_of(pika.BlockingConnection(parameters(self._node.amqp_port, self._vhost)))
 
     def publisher(self, queues: Sequence[str], count: int = ENDLESS, *, rate: float = math.inf) -> Publisher:
         """A publisher of the next `count` messages, so many a second at most; not yet running."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,7 +31,6 @@ from leveret.runtime.etcd import Etcd
 from leveret.storage.state_file import StateFile
 from leveret.testing import etcd
 from leveret.testing.etcd import EtcdCluster
-from tests.e2e.store_node import HEARTBEAT_MS
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
 
@@ -41,17 +40,11 @@ NODES = ("a", "b", "c", "d")
 Answer = TypeVar("Answer")
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[EtcdCluster]:
-    with EtcdCluster(heartbeat_ms=HEARTBEAT_MS) as one:
-        yield one
-
-
 @pytest.fixture
-def store(shared: EtcdCluster) -> Iterator[EtcdCluster]:
+def store(shared_etcd: EtcdCluster) -> Iterator[EtcdCluster]:
     """etcd with a cluster of four nodes, none of which runs; `a` led most."""
-    put(shared, Put(KEYS.cluster, encode("ours")))
-    put(shared, *(Put(KEYS.member(name), encode(Member(name, f"id-{name}", 1))) for name in NODES))
+    put(shared_etcd, Put(KEYS.cluster, encode("ours")))
+    put(shared_etcd, *(Put(KEYS.member(name), encode(Member(name, f"id-{name}", 1))) for name in NODES))
     queues = {
         "mirrored": Placement(1, "a", "x", 3, mirrors=("d", "c"), synchronised=("c",), stopped=("b",)),
         "stopped": Placement(2, "a", "x", 2, stopped=("d", "c")),
@@ -64,10 +57,10 @@ def store(shared: EtcdCluster) -> Iterator[EtcdCluster]:
     ]
     changes += [d.Queue(vhost="/", name=name, epoch=placed.epoch) for name, placed in queues.items()]
     changes += [d.Binding(vhost="/", source="x", destination="alone")]
-    put(shared, *(change_write(KEYS, d.Put(each)) for each in changes))
-    put(shared, *(placement_write(KEYS, ("/", name), placed) for name, placed in queues.items()))
-    yield shared
-    put(shared, Delete(PREFIX + "/", is_prefix=True))
+    put(shared_etcd, *(change_write(KEYS, d.Put(each)) for each in changes))
+    put(shared_etcd, *(placement_write(KEYS, ("/", name), placed) for name, placed in queues.items()))
+    yield shared_etcd
+    put(shared_etcd, Delete(PREFIX + "/", is_prefix=True))
 
 
 def play(store: EtcdCluster, scene: Callable[[Etcd], Awaitable[Answer]]) -> Answer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -20,34 +19,21 @@ from leveret.testing.etcd import EtcdCluster, EtcdMember
 from leveret.testing.link_proxy import LinkProxy
 from leveret.testing.ports import LOOPBACK
 from leveret.testing.waiting import until
-from tests.e2e.store_node import HEARTBEAT_MS, SHORT_MS, Node, door, node, play, read
+from tests.e2e.store_node import SHORT_MS, Node, door, node, play, read
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[EtcdCluster]:
-    with EtcdCluster(heartbeat_ms=HEARTBEAT_MS) as one:
-        yield one
-
-
-@pytest.fixture
-def own() -> Iterator[EtcdCluster]:
-    """For a test that is rough with it."""
-    with EtcdCluster(heartbeat_ms=HEARTBEAT_MS) as one:
-        yield one
 
 
 # What happens is told.
 
 
-def test_all_there_is_comes_first_then_every_revision_in_order(shared: EtcdCluster) -> None:
+def test_all_there_is_comes_first_then_every_revision_in_order(shared_etcd: EtcdCluster) -> None:
     chance = random.Random(1)
 
     async def scene() -> None:
-        async with node("a", shared.setting, "order") as a:
+        async with node("a", shared_etcd.setting, "order") as a:
             before = [await a.put(f"x{number}") for number in range(5)]
-            async with node("b", shared.setting, "order") as b:
+            async with node("b", shared_etcd.setting, "order") as b:
                 first = b.told[0]
                 assert {event.key for event in first[1]} == {
                     a.keys.alive("a"),
@@ -67,7 +53,7 @@ def test_all_there_is_comes_first_then_every_revision_in_order(shared: EtcdClust
                 assert [one for one in a.told if one[0] in revisions] == [
                     one for one in b.told if one[0] in revisions
                 ]
-                there = await read(shared.setting, "order/")
+                there = await read(shared_etcd.setting, "order/")
                 assert b.keys_now == a.keys_now
                 assert b.keys_now == {
                     key: entry.value for key, entry in there.items() if not key.startswith("order/turns/")
@@ -79,10 +65,10 @@ def test_all_there_is_comes_first_then_every_revision_in_order(shared: EtcdClust
     play(scene())
 
 
-def test_what_happens_before_a_node_is_announced_waits_until_then(shared: EtcdCluster) -> None:
+def test_what_happens_before_a_node_is_announced_waits_until_then(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
-        async with node("a", shared.setting, "waits") as a:
-            b = Node("b", shared.setting, "waits")
+        async with node("a", shared_etcd.setting, "waits") as a:
+            b = Node("b", shared_etcd.setting, "waits")
             await b.store.start()
             await a.put("later")
             assert [len(events) for _, events in b.told] == [1]
@@ -96,11 +82,11 @@ def test_what_happens_before_a_node_is_announced_waits_until_then(shared: EtcdCl
     play(scene())
 
 
-def test_what_happened_while_the_watch_was_cut_is_told_as_it_happened(shared: EtcdCluster) -> None:
+def test_what_happened_while_the_watch_was_cut_is_told_as_it_happened(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
-        with LinkProxy(shared.members[0].port) as link:
+        with LinkProxy(shared_etcd.members[0].port) as link:
             async with (
-                node("a", shared.setting, "cut") as a,
+                node("a", shared_etcd.setting, "cut") as a,
                 node("b", f"http://{LOOPBACK}:{link.port}", "cut") as b,
             ):
                 for _ in range(3):
@@ -116,11 +102,11 @@ def test_what_happened_while_the_watch_was_cut_is_told_as_it_happened(shared: Et
     play(scene())
 
 
-def test_what_etcd_has_forgotten_meanwhile_is_told_as_differences(shared: EtcdCluster) -> None:
+def test_what_etcd_has_forgotten_meanwhile_is_told_as_differences(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
-        with LinkProxy(shared.members[0].port) as link:
+        with LinkProxy(shared_etcd.members[0].port) as link:
             async with (
-                node("a", shared.setting, "forgotten") as a,
+                node("a", shared_etcd.setting, "forgotten") as a,
                 node("b", f"http://{LOOPBACK}:{link.port}", "forgotten") as b,
             ):
                 for name in ("stays", "goes", "changes"):
@@ -130,7 +116,7 @@ def test_what_etcd_has_forgotten_meanwhile_is_told_as_differences(shared: EtcdCl
                 await a.put("comes")
                 await a.put("changes", b"2")
                 last = await a.store.transact(Transaction((), (Delete("forgotten/goes"),)))
-                shared.members[0].ask("kv/compaction", revision=str(last), physical=True)
+                shared_etcd.members[0].ask("kv/compaction", revision=str(last), physical=True)
                 link.allow()
                 await until(lambda: b.store.revision == last)
                 assert b.told[-1][0] == last
@@ -146,14 +132,14 @@ def test_what_etcd_has_forgotten_meanwhile_is_told_as_differences(shared: EtcdCl
     play(scene())
 
 
-def test_a_watch_from_a_forgotten_revision_says_so(shared: EtcdCluster) -> None:
+def test_a_watch_from_a_forgotten_revision_says_so(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
-        async with node("a", shared.setting, "compacted") as a:
+        async with node("a", shared_etcd.setting, "compacted") as a:
             first = await a.put("x")
             last = await a.put("x")
             assert first
-            shared.members[0].ask("kv/compaction", revision=str(last), physical=True)
-            client = Etcd(Endpoints().parse(shared.setting), 10.0)
+            shared_etcd.members[0].ask("kv/compaction", revision=str(last), physical=True)
+            client = Etcd(Endpoints().parse(shared_etcd.setting), 10.0)
             watch = client.watch("compacted/", first - 1)
             with pytest.raises(EtcdCompacted, match=f"has forgotten what was before revision {last}"):
                 await anext(watch)
@@ -162,14 +148,17 @@ def test_a_watch_from_a_forgotten_revision_says_so(shared: EtcdCluster) -> None:
     play(scene())
 
 
-def test_what_nobody_can_follow_ends_the_lease_and_is_named(shared: EtcdCluster) -> None:
+def test_what_nobody_can_follow_ends_the_lease_and_is_named(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
-        async with node("a", shared.setting, "unread") as a, node("b", shared.setting, "unread") as b:
+        async with (
+            node("a", shared_etcd.setting, "unread") as a,
+            node("b", shared_etcd.setting, "unread") as b,
+        ):
             await a.put("epoch", b"not a number")
             await until(lambda: b.losses)
             assert "etcd's key unread/epoch holds what no node" in b.losses[0]
             assert not b.store.holds_lease_now()
-            c = Node("c", shared.setting, "unread")
+            c = Node("c", shared_etcd.setting, "unread")
             with pytest.raises(UnreadableState, match="unread/epoch"):
                 await c.enter()
             assert not c.store.holds_lease_now()
@@ -178,7 +167,7 @@ def test_what_nobody_can_follow_ends_the_lease_and_is_named(shared: EtcdCluster)
     play(scene())
 
 
-def test_a_watch_that_tells_nothing_is_given_up_when_it_should_have(shared: EtcdCluster) -> None:
+def test_a_watch_that_tells_nothing_is_given_up_when_it_should_have(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
         watches = []
 
@@ -189,8 +178,8 @@ def test_a_watch_that_tells_nothing_is_given_up_when_it_should_have(shared: Etcd
             return b"/v3/watch" in said and bool(answered) and len(watches) == 1
 
         async with (
-            door(shared.members[0], mute, hangs_up=False) as url,
-            node("a", shared.setting, "mute") as a,
+            door(shared_etcd.members[0], mute, hangs_up=False) as url,
+            node("a", shared_etcd.setting, "mute") as a,
         ):
             b = Node("b", url, "mute", 2_000)
             await b.enter()
@@ -209,20 +198,23 @@ def test_a_watch_that_tells_nothing_is_given_up_when_it_should_have(shared: Etcd
 # Who lives.
 
 
-def test_a_node_that_comes_back_waits_for_the_lease_of_before(shared: EtcdCluster) -> None:
+def test_a_node_that_comes_back_waits_for_the_lease_of_before(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
-        async with node("b", shared.setting, "back") as b:
-            killed = Node("a", shared.setting, "back", SHORT_MS)
+        async with node("b", shared_etcd.setting, "back") as b:
+            killed = Node("a", shared_etcd.setting, "back", SHORT_MS)
             await killed.enter("first")
             await until(lambda: "a" in b.state.alive)
             vanish(killed)
-            back = Node("a", shared.setting, "back", SHORT_MS)
+            back = Node("a", shared_etcd.setting, "back", SHORT_MS)
             await back.enter("second")
             # Each of the two has been seen, and its end: nobody is taken for the other.
             await until(lambda: "a" in b.state.alive)
             seen = [one.presence for one in b.changed if isinstance(one, AliveChanged) and one.name == "a"]
             assert [one and one.incarnation for one in seen] == ["first", None, "second"]
-            assert (await read(shared.setting, "back/turns/")).keys() == {b.store._turn, back.store._turn}
+            assert (await read(shared_etcd.setting, "back/turns/")).keys() == {
+                b.store._turn,
+                back.store._turn,
+            }
             await back.store.stop()
             await killed.store.stop()
 
@@ -236,10 +228,10 @@ def vanish(one: Node) -> None:
     lease.end()
 
 
-def test_two_nodes_of_one_name_are_not_both_let_in(shared: EtcdCluster) -> None:
+def test_two_nodes_of_one_name_are_not_both_let_in(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
-        async with node("a", shared.setting, "twins", SHORT_MS) as a:
-            twin = Node("a", shared.setting, "twins", SHORT_MS)
+        async with node("a", shared_etcd.setting, "twins", SHORT_MS) as a:
+            twin = Node("a", shared_etcd.setting, "twins", SHORT_MS)
             with pytest.raises(NameTaken, match="another node 'a' runs in the cluster below twins/"):
                 await twin.enter("second")
             assert a.state.alive["a"].incarnation == "i1"
@@ -248,10 +240,13 @@ def test_two_nodes_of_one_name_are_not_both_let_in(shared: EtcdCluster) -> None:
     play(scene())
 
 
-def test_without_etcd_the_lease_ends_by_the_clock_and_with_it_all_goes_on(own: EtcdCluster) -> None:
+def test_without_etcd_the_lease_ends_by_the_clock_and_with_it_all_goes_on(own_etcd: EtcdCluster) -> None:
     async def scene() -> None:
-        member = own.members[0]
-        async with node("a", own.setting, "away", SHORT_MS) as a, node("b", own.setting, "away") as b:
+        member = own_etcd.members[0]
+        async with (
+            node("a", own_etcd.setting, "away", SHORT_MS) as a,
+            node("b", own_etcd.setting, "away") as b,
+        ):
             await until(lambda: "b" in a.state.alive)
             member.pause()
             writing = asyncio.create_task(a.put("x"))
@@ -265,7 +260,7 @@ def test_without_etcd_the_lease_ends_by_the_clock_and_with_it_all_goes_on(own: E
             member.go_on()
             # What was asked for while etcd hung was done, or not: but never after the lease.
             await until(lambda: "a" not in b.state.alive)
-            back = Node("a", own.setting, "away")
+            back = Node("a", own_etcd.setting, "away")
             await back.enter("second")
             await until(lambda: b.state.alive.get("a") == back.presence("second"))
             assert back.store.status()["holds_lease"] is True
@@ -274,13 +269,13 @@ def test_without_etcd_the_lease_ends_by_the_clock_and_with_it_all_goes_on(own: E
     play(scene())
 
 
-def test_a_restart_of_etcd_that_is_shorter_than_the_lease_costs_nothing(own: EtcdCluster) -> None:
+def test_a_restart_of_etcd_that_is_shorter_than_the_lease_costs_nothing(own_etcd: EtcdCluster) -> None:
     async def scene() -> None:
-        async with node("a", own.setting, "restart") as a, node("b", own.setting, "restart") as b:
+        async with node("a", own_etcd.setting, "restart") as a, node("b", own_etcd.setting, "restart") as b:
             for number in range(3):
-                own.members[0].kill9()
+                own_etcd.members[0].kill9()
                 writing = asyncio.create_task(a.put("x", encode(number)))
-                await asyncio.to_thread(own.members[0].restart)
+                await asyncio.to_thread(own_etcd.members[0].restart)
                 revision = await writing
                 await until(partial(b.has, revision))
                 assert b.told[-1][1][0].value == encode(number)
@@ -316,20 +311,20 @@ def test_a_member_of_etcd_that_dies_or_hangs_is_left_for_another() -> None:
         play(scene(cluster))
 
 
-def test_all_is_read_page_by_page(shared: EtcdCluster) -> None:
+def test_all_is_read_page_by_page(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
-        async with node("a", shared.setting, "pages") as a:
+        async with node("a", shared_etcd.setting, "pages") as a:
             for first in (0, 100):
                 puts = tuple(
                     Put(f"pages/{number:03}", encode(number)) for number in range(first, first + 100)
                 )
                 await a.store.transact(Transaction((), puts))
-            whole = await read(shared.setting, "pages/0")
+            whole = await read(shared_etcd.setting, "pages/0")
             assert {key: entry.value for key, entry in whole.items()} == {
                 f"pages/{number:03}": encode(number) for number in range(100)
             }
             for page in (1, 7, 50, 99, 100):
-                assert await read(shared.setting, "pages/0", page) == whole
+                assert await read(shared_etcd.setting, "pages/0", page) == whole
 
     play(scene())
 

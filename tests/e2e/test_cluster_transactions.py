@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from leveret.config.uris import Endpoint, Endpoints
@@ -15,27 +13,24 @@ from leveret.runtime.etcd import Etcd, EtcdRefused
 from leveret.testing import etcd
 from leveret.testing.etcd import EtcdCluster
 from leveret.testing.waiting import until
-from tests.e2e.store_node import HEARTBEAT_MS, Node, door, node, play, read
+from tests.e2e.store_node import Node, door, node, play, read
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[EtcdCluster]:
-    with EtcdCluster(heartbeat_ms=HEARTBEAT_MS) as one:
-        yield one
-
-
-def test_a_transaction_is_done_if_its_conditions_hold(shared: EtcdCluster) -> None:
+def test_a_transaction_is_done_if_its_conditions_hold(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
-        async with node("a", shared.setting, "conditions") as a, node("b", shared.setting, "conditions") as b:
+        async with (
+            node("a", shared_etcd.setting, "conditions") as a,
+            node("b", shared_etcd.setting, "conditions") as b,
+        ):
             revision = await a.put("x", b"1", Unchanged("conditions/x", 0))
             assert revision
             assert await b.put("x", b"2", Unchanged("conditions/x", 0)) is None
             assert await b.put("x", b"2", Unchanged("conditions/x", revision)) == revision + 2
             put = Put("conditions/leased", b"1", leased=True)
             await a.store.transact(Transaction((), (put,)))
-            written = await read(shared.setting, "conditions/")
+            written = await read(shared_etcd.setting, "conditions/")
             assert written["conditions/x"].value == b"2"
             assert written["conditions/leased"].lease == written[a.keys.alive("a")].lease != 0
             some = tuple(Put(f"conditions/many/{number}", b"") for number in range(OPS_MAX))
@@ -50,20 +45,20 @@ def test_a_transaction_is_done_if_its_conditions_hold(shared: EtcdCluster) -> No
     play(scene())
 
 
-def test_what_etcd_refuses_is_told_and_the_next_is_done(shared: EtcdCluster) -> None:
+def test_what_etcd_refuses_is_told_and_the_next_is_done(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
-        async with node("a", shared.setting, "refused") as a:
+        async with node("a", shared_etcd.setting, "refused") as a:
             twice = (Put("refused/x", b"1"), Put("refused/x", b"2"))
             with pytest.raises(EtcdRefused, match="duplicate key"):
                 await a.store.transact(Transaction((), twice))
             assert await a.put("x", b"3")
-            assert (await read(shared.setting, "refused/"))["refused/x"].value == b"3"
+            assert (await read(shared_etcd.setting, "refused/"))["refused/x"].value == b"3"
 
     play(scene())
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
-def test_a_transaction_whose_answer_was_lost_is_done_once(shared: EtcdCluster, is_alone: bool) -> None:
+def test_a_transaction_whose_answer_was_lost_is_done_once(shared_etcd: EtcdCluster, is_alone: bool) -> None:
     async def scene() -> None:
         lost = []
 
@@ -75,10 +70,10 @@ def test_a_transaction_whose_answer_was_lost_is_done_once(shared: EtcdCluster, i
 
         prefix = f"lost-{is_alone}"
         async with (
-            door(shared.members[0], deaf, hangs_up=True) as url,
-            node("b", shared.setting, prefix) as b,
+            door(shared_etcd.members[0], deaf, hangs_up=True) as url,
+            node("b", shared_etcd.setting, prefix) as b,
         ):
-            a = Node("a", url if is_alone else f"{url},{shared.setting}", prefix, 3_000)
+            a = Node("a", url if is_alone else f"{url},{shared_etcd.setting}", prefix, 3_000)
             await a.enter()
             revisions = []
             for number in range(6):
@@ -97,47 +92,47 @@ def test_a_transaction_whose_answer_was_lost_is_done_once(shared: EtcdCluster, i
 
 
 def test_an_attempt_that_was_given_up_and_comes_late_is_done_before_the_next_or_not_at_all(
-    shared: EtcdCluster,
+    shared_etcd: EtcdCluster,
 ) -> None:
     async def scene() -> None:
-        async with node("a", shared.setting, "late") as a:
+        async with node("a", shared_etcd.setting, "late") as a:
             await a.put("x", b"1")
-            turn, lease_id = a.store._turn, (await read(shared.setting, "late/"))[a.store._turn].lease
+            turn, lease_id = a.store._turn, (await read(shared_etcd.setting, "late/"))[a.store._turn].lease
             late = Transaction(
                 (Unchanged(turn, a.store._turn_modified),),
                 (Put("late/x", b"late"), Put(turn, b"3", leased=True)),
             )
-            client = Etcd(Endpoints().parse(shared.setting), 10.0)
+            client = Etcd(Endpoints().parse(shared_etcd.setting), 10.0)
             await a.put("x", b"2")
             assert await client.transact(late, lease_id) is None
             # And one that overtakes: its turn is over, but it was a turn; the next one finds that out.
-            turns = (await read(shared.setting, "late/"))[turn]
+            turns = (await read(shared_etcd.setting, "late/"))[turn]
             early = Transaction(
                 (Unchanged(turn, turns.modified),), (Put("late/x", b"early"), Put(turn, b"old", leased=True))
             )
             assert await client.transact(early, lease_id)
             assert await a.put("x", b"3")
-            assert (await read(shared.setting, "late/"))["late/x"].value == b"3"
+            assert (await read(shared_etcd.setting, "late/"))["late/x"].value == b"3"
             assert await a.put("x", b"4", Unchanged("late/y", 7)) is None
             await client.close()
 
     play(scene())
 
 
-def test_nothing_is_written_once_the_lease_is_over(shared: EtcdCluster) -> None:
+def test_nothing_is_written_once_the_lease_is_over(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
-        a = Node("a", shared.setting, "over")
+        a = Node("a", shared_etcd.setting, "over")
         with pytest.raises(LeaseLost):
             await a.put("x")
         await a.enter()
-        lease = (await read(shared.setting, "over/"))[a.keys.alive("a")].lease
-        shared.members[0].ask("lease/revoke", ID=str(lease))
+        lease = (await read(shared_etcd.setting, "over/"))[a.keys.alive("a")].lease
+        shared_etcd.members[0].ask("lease/revoke", ID=str(lease))
         with pytest.raises(LeaseLost):
             await a.put("x")
         assert not a.store.holds_lease_now()
         await until(lambda: a.losses)
         assert a.losses == ["etcd has ended the lease"]
-        assert await read(shared.setting, "over/") == {}
+        assert await read(shared_etcd.setting, "over/") == {}
         await a.store.stop()
 
     play(scene())

@@ -37,19 +37,6 @@ pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.av
 SHORT_MS: Final = 2_000
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[EtcdCluster]:
-    with EtcdCluster(heartbeat_ms=HEARTBEAT_MS) as one:
-        yield one
-
-
-@pytest.fixture
-def own() -> Iterator[EtcdCluster]:
-    """For a test that is rough with it."""
-    with EtcdCluster(heartbeat_ms=HEARTBEAT_MS) as one:
-        yield one
-
-
 class Node:
     """An election with what it was told."""
 
@@ -93,9 +80,11 @@ async def node(
 # Two in one process.
 
 
-def test_one_of_two_leads_the_other_sees_it_and_follows_at_once_when_it_resigns(shared: EtcdCluster) -> None:
+def test_one_of_two_leads_the_other_sees_it_and_follows_at_once_when_it_resigns(
+    shared_etcd: EtcdCluster,
+) -> None:
     async def scene() -> None:
-        async with node("a", shared.setting, "two") as a, node("b", shared.setting, "two") as b:
+        async with node("a", shared_etcd.setting, "two") as a, node("b", shared_etcd.setting, "two") as b:
             assert await a.campaign(3) == Won(4, frozenset())
             await a.election.record_in_sync(frozenset("b"))
             lost = await b.campaign(9)
@@ -119,9 +108,9 @@ def test_one_of_two_leads_the_other_sees_it_and_follows_at_once_when_it_resigns(
     play(scene())
 
 
-def test_only_one_that_was_in_sync_wins_unless_an_operator_forces_it(shared: EtcdCluster) -> None:
+def test_only_one_that_was_in_sync_wins_unless_an_operator_forces_it(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
-        async with node("a", shared.setting, "sync") as a, node("b", shared.setting, "sync") as b:
+        async with node("a", shared_etcd.setting, "sync") as a, node("b", shared_etcd.setting, "sync") as b:
             assert await a.campaign() == Won(1, frozenset())
             await a.election.record_in_sync(frozenset("b"))
             await a.election.record_in_sync(frozenset())
@@ -136,9 +125,12 @@ def test_only_one_that_was_in_sync_wins_unless_an_operator_forces_it(shared: Etc
     play(scene())
 
 
-def test_a_deposed_leader_knows_and_can_not_change_the_record(shared: EtcdCluster) -> None:
+def test_a_deposed_leader_knows_and_can_not_change_the_record(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
-        async with node("a", shared.setting, "stall", SHORT_MS) as a, node("b", shared.setting, "stall") as b:
+        async with (
+            node("a", shared_etcd.setting, "stall", SHORT_MS) as a,
+            node("b", shared_etcd.setting, "stall") as b,
+        ):
             await a.win()
             await a.election.record_in_sync(frozenset("b"))
             assert a.election.holds_lease_now()
@@ -157,12 +149,12 @@ def test_a_deposed_leader_knows_and_can_not_change_the_record(shared: EtcdCluste
     play(scene())
 
 
-def test_a_leader_that_lost_its_key_is_told_though_its_lease_lasts(shared: EtcdCluster) -> None:
+def test_a_leader_that_lost_its_key_is_told_though_its_lease_lasts(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
-        async with node("a", shared.setting, "gone") as a:
+        async with node("a", shared_etcd.setting, "gone") as a:
             await a.campaign()
             key = "Z29uZS9sZWFkZXI="  # gone/leader
-            await asyncio.to_thread(shared.members[0].ask, "kv/deleterange", key=key)
+            await asyncio.to_thread(shared_etcd.members[0].ask, "kv/deleterange", key=key)
             await until(lambda: a.deposed)
             assert a.deposed == ["etcd has ended the lease"]
             assert await a.win(1) == Won(2, frozenset())
@@ -170,11 +162,11 @@ def test_a_leader_that_lost_its_key_is_told_though_its_lease_lasts(shared: EtcdC
     play(scene())
 
 
-def test_what_nobody_of_us_wrote_elects_nobody(shared: EtcdCluster) -> None:
+def test_what_nobody_of_us_wrote_elects_nobody(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
         key, value = "Zm9yZWlnbi9lcG9jaA==", "bWluZQ=="  # foreign/epoch, mine
-        await asyncio.to_thread(shared.members[0].ask, "kv/put", key=key, value=value)
-        async with node("a", shared.setting, "foreign") as a:
+        await asyncio.to_thread(shared_etcd.members[0].ask, "kv/put", key=key, value=value)
+        async with node("a", shared_etcd.setting, "foreign") as a:
             with pytest.raises(UnreadableState, match="key foreign/epoch holds"):
                 await a.campaign()
             await until(lambda: "foreign/epoch" in str(a.election.status()["last_error"]))
@@ -183,9 +175,9 @@ def test_what_nobody_of_us_wrote_elects_nobody(shared: EtcdCluster) -> None:
     play(scene())
 
 
-def test_while_nobody_leads_the_occasion_to_campaign_comes_again(shared: EtcdCluster) -> None:
+def test_while_nobody_leads_the_occasion_to_campaign_comes_again(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
-        async with node("a", shared.setting, "vacant", 1000) as a:
+        async with node("a", shared_etcd.setting, "vacant", 1000) as a:
             await until(lambda: len(a.seen) > 1)
             assert a.seen[:2] == [None, None]
 
@@ -196,7 +188,7 @@ def test_while_nobody_leads_the_occasion_to_campaign_comes_again(shared: EtcdClu
 
 
 def test_of_many_who_come_and_go_one_leads_at_a_time_and_no_epoch_comes_twice(
-    shared: EtcdCluster, chance: random.Random
+    shared_etcd: EtcdCluster, chance: random.Random
 ) -> None:
     """Some resign, some vanish and leave their lease to end; each win is in a higher epoch than the one before."""
     names, wins, last = "abcdef", [0], 25
@@ -226,7 +218,7 @@ def test_of_many_who_come_and_go_one_leads_at_a_time_and_no_epoch_comes_twice(
 
     async def scene(nodes: list[Node]) -> None:
         if len(nodes) < len(names):
-            async with node(names[len(nodes)], shared.setting, "many", SHORT_MS) as one:
+            async with node(names[len(nodes)], shared_etcd.setting, "many", SHORT_MS) as one:
                 await scene([*nodes, one])
             return
         draws = [random.Random(chance.random()) for _ in nodes]
@@ -271,16 +263,16 @@ class Candidates:
 
 
 @pytest.fixture
-def candidates(own: EtcdCluster, tmp_path: Path) -> Iterator[Candidates]:
+def candidates(own_etcd: EtcdCluster, tmp_path: Path) -> Iterator[Candidates]:
     """Node `a` leads, node `b` sees it and is in sync."""
-    both = Candidates(own, tmp_path, SHORT_MS)
+    both = Candidates(own_etcd, tmp_path, SHORT_MS)
     try:
         both.start("a")
         both.wait("a", "won")
         both.start("b")
         both.wait("b", "leader", node_id="a")
         key, value = "cHJvY2Vzc2VzL2luX3N5bmM=", "WyJhIiwiYiJd"  # processes/in_sync, ["a","b"]
-        own.members[0].ask("kv/put", key=key, value=value)
+        own_etcd.members[0].ask("kv/put", key=key, value=value)
         yield both
     finally:
         for one in both.processes.values():
@@ -309,11 +301,14 @@ def test_a_leader_that_is_stopped_promises_nothing_once_another_can_lead(candida
 # etcd in trouble.
 
 
-def test_without_etcd_the_leader_gives_up_by_itself_and_with_it_all_goes_on(own: EtcdCluster) -> None:
-    member = own.members[0]
+def test_without_etcd_the_leader_gives_up_by_itself_and_with_it_all_goes_on(own_etcd: EtcdCluster) -> None:
+    member = own_etcd.members[0]
 
     async def scene() -> None:
-        async with node("a", own.setting, "away", SHORT_MS) as a, node("b", own.setting, "away") as b:
+        async with (
+            node("a", own_etcd.setting, "away", SHORT_MS) as a,
+            node("b", own_etcd.setting, "away") as b,
+        ):
             epoch = (await a.win()).epoch
             await until(lambda: b.seen)
             member.pause()
@@ -334,11 +329,11 @@ def test_without_etcd_the_leader_gives_up_by_itself_and_with_it_all_goes_on(own:
     play(scene())
 
 
-def test_a_leader_outlives_a_restart_of_etcd_that_is_shorter_than_its_lease(own: EtcdCluster) -> None:
-    member = own.members[0]
+def test_a_leader_outlives_a_restart_of_etcd_that_is_shorter_than_its_lease(own_etcd: EtcdCluster) -> None:
+    member = own_etcd.members[0]
 
     async def scene() -> None:
-        async with node("a", own.setting, "restart") as a, node("b", own.setting, "restart") as b:
+        async with node("a", own_etcd.setting, "restart") as a, node("b", own_etcd.setting, "restart") as b:
             await a.campaign()
             await until(lambda: b.seen[-1:] == [Leader("a", "tcp://a:5679", 1)])
             told = len(b.seen)
@@ -355,12 +350,12 @@ def test_a_leader_outlives_a_restart_of_etcd_that_is_shorter_than_its_lease(own:
 
 
 def test_a_loss_of_etcds_data_makes_no_epoch_come_twice_and_lets_nobody_win_who_was_not_in_sync(
-    own: EtcdCluster,
+    own_etcd: EtcdCluster,
 ) -> None:
-    member = own.members[0]
+    member = own_etcd.members[0]
 
     async def scene() -> None:
-        async with node("a", own.setting, "lost") as a, node("b", own.setting, "lost") as b:
+        async with node("a", own_etcd.setting, "lost") as a, node("b", own_etcd.setting, "lost") as b:
             assert await a.campaign(6) == Won(7, frozenset())
             await until(lambda: b.election.status()["epoch"] == 7)
             member.kill9()
@@ -371,7 +366,7 @@ def test_a_loss_of_etcds_data_makes_no_epoch_come_twice_and_lets_nobody_win_who_
             assert isinstance(outcome, Lost)
             assert "may lack confirmed messages" in outcome.reason
             assert await a.win(7) == Won(8, frozenset())
-        async with node("c", own.setting, "lost") as c:
+        async with node("c", own_etcd.setting, "lost") as c:
             assert c.election.status()["epoch"] <= 8
 
     play(scene())
@@ -410,19 +405,19 @@ def deaf_to_transactions(member: EtcdMember) -> AbstractAsyncContextManager[str]
     return door(member, lambda said, _: b"/v3/kv/txn" in said, hangs_up=True)
 
 
-def test_what_was_done_though_the_answer_got_lost_counts(shared: EtcdCluster) -> None:
+def test_what_was_done_though_the_answer_got_lost_counts(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
-        async with deaf_to_transactions(shared.members[0]) as deaf, node("a", deaf, "deaf") as a:
+        async with deaf_to_transactions(shared_etcd.members[0]) as deaf, node("a", deaf, "deaf") as a:
             assert await a.campaign() == Won(1, frozenset())
             assert a.election.holds_lease_now()
-        async with deaf_to_transactions(shared.members[0]) as deaf:
-            async with node("b", f"{deaf},{shared.setting}", "deaf-too") as b:
+        async with deaf_to_transactions(shared_etcd.members[0]) as deaf:
+            async with node("b", f"{deaf},{shared_etcd.setting}", "deaf-too") as b:
                 assert await b.campaign() == Won(1, frozenset())
                 b.election._etcd.endpoint = Endpoint(deaf)
                 await b.election.record_in_sync(frozenset("c"))
                 assert b.election.status()["holds_lease"]
                 await b.election.resign()
-            async with node("c", shared.setting, "deaf-too") as c:
+            async with node("c", shared_etcd.setting, "deaf-too") as c:
                 assert await c.campaign() == Won(2, frozenset("b"))
 
     play(scene())
@@ -431,8 +426,8 @@ def test_what_was_done_though_the_answer_got_lost_counts(shared: EtcdCluster) ->
 # Who asks.
 
 
-def test_etcd_may_ask_for_a_user_and_forget_logins(own: EtcdCluster) -> None:
-    member = own.members[0]
+def test_etcd_may_ask_for_a_user_and_forget_logins(own_etcd: EtcdCluster) -> None:
+    member = own_etcd.members[0]
 
     async def scene() -> None:
         door = f"http://root:s%3Acret@{LOOPBACK}:{member.port}"
@@ -484,7 +479,7 @@ def test_etcd_may_speak_tls_and_has_to_prove_who_it_is(tmp_path: Path) -> None:
         play(scene(cluster))
 
 
-def test_what_is_no_etcd_is_named(shared: EtcdCluster) -> None:
+def test_what_is_no_etcd_is_named(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")

@@ -23,6 +23,7 @@ from leveret.model.definitions import (
 )
 from leveret.model.errors import AccessRefused, InvalidCommand, NotAllowed
 from leveret.session.amqp10 import Amqp10Session
+from leveret.testing.waiting import until
 from tests.e2e.schema_pair import (
     SOME,
     TIMING,
@@ -35,7 +36,6 @@ from tests.e2e.schema_pair import (
     on_a_loop,
     pair,
     silent,
-    until,
 )
 
 # -- following ------------------------------------------------------------------------------------
@@ -256,11 +256,22 @@ async def test_an_upstream_that_is_disabled_is_asked_again_until_it_serves(tmp_p
     async with pair(tmp_path, minimum_sync_interval_ms=100) as link:
         await link.upstream.schema_sync.disable()
         await link.follow()
-        status = await link.failed("schema replication is disabled on this node")
+        status = await link.failed(f"127.0.0.1:{link.port}: schema replication is disabled on this node")
         assert status["state"] == "recover"
         await link.upstream.schema_sync.enable()
         await until(lambda: link.status["state"] == "syncing", "a sync once it is enabled")
         assert link.upstream.sessions == 1
+
+
+@on_a_loop
+async def test_an_upstream_that_serves_again_says_so(tmp_path: Path) -> None:
+    async with pair(tmp_path, minimum_sync_interval_ms=3_600_000) as link:
+        link.upstream.notices_every_s = 0.02
+        await link.upstream.schema_sync.disable()
+        await link.follow()
+        await link.failed("schema replication is disabled on this node")
+        await link.upstream.schema_sync.enable()
+        await until(lambda: link.status["state"] == "syncing", "a sync although the next one is far off")
 
 
 @on_a_loop

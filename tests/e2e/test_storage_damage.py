@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import pika.exceptions
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from leveret.testing.applications import channel_of, parameters
 from leveret.testing.broker import LeveretProcess
 from leveret.testing.ports import NotReady
 
@@ -49,18 +50,9 @@ def node(data: Path, tmp_path: Path) -> Iterator[LeveretProcess]:
         one.close()
 
 
-@contextmanager
-def channel(node: LeveretProcess) -> Iterator[BlockingChannel]:
+def channel(node: LeveretProcess) -> AbstractContextManager[BlockingChannel]:
     """A channel in confirm mode."""
-    parameters = pika.ConnectionParameters("127.0.0.1", node.amqp_port, blocked_connection_timeout=PATIENCE_S)
-    connection = pika.BlockingConnection(parameters)
-    try:
-        opened = connection.channel()
-        opened.confirm_delivery()
-        yield opened
-    finally:
-        if connection.is_open:
-            connection.close()
+    return channel_of(pika.BlockingConnection(parameters(node.amqp_port, "/")))
 
 
 def segments(node: LeveretProcess) -> list[Path]:

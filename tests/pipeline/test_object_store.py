@@ -1,4 +1,4 @@
-"""An archive in an object store, from the transfer to its end: a real Spark, a real server that speaks S3."""
+"""An archive in a store, from the transfer to its end: a real Spark, a real server that speaks S3, a real HDFS."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from leveret.pipeline.inspect import count_messages
 from leveret.pipeline.job import Job
 from leveret.pipeline.look import look
 from leveret.pipeline.manifest import Manifest
+from leveret.testing.hdfs import Hdfs
 from leveret.testing.object_store import ObjectStore
 from leveret.testing.ports import wait_until
 from leveret.testing.standby_upstream import StandbyUpstream
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 def test_an_archive_in_a_store_is_transferred_into_recovered_from_and_set_aside(
     spark: SparkSession,
-    object_store: ObjectStore,
+    any_store: ObjectStore | Hdfs,
     start_pipeline: Callable[[str, dict[str, Any]], Any],
     transfer_job: Callable[..., dict[str, Any]],
     recover_job: Callable[..., dict[str, Any]],
@@ -33,7 +34,7 @@ def test_an_archive_in_a_store_is_transferred_into_recovered_from_and_set_aside(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("leveret.pipeline.compact.FILES_MIN", 2)
-    where = {"data_dir": object_store.new_bucket("s3a") + "/eu 2", "work_dir": str(tmp_path / "work")}
+    where = {"data_dir": any_store.new_place(), "work_dir": str(tmp_path / "work")}
     archive = place_of(where["data_dir"])
     upstream, node = StandbyUpstream(), StandbyUpstream()
     rng = random.Random(5)
@@ -44,10 +45,9 @@ def test_an_archive_in_a_store_is_transferred_into_recovered_from_and_set_aside(
     with upstream.serving() as port, transferring(spark, transfer_job(port, **where)) as said:
         publish_some(upstream, 20, rng)
         wait_until(all_came, "the first", TIMEOUT_S)
-        object_store.is_down = True
-        publish_some(upstream, 20, rng)
-        wait_until(lambda: bool(said.last("restarting")), "the store to be missed", TIMEOUT_S)
-        object_store.is_down = False
+        with any_store.outage():
+            publish_some(upstream, 20, rng)
+            wait_until(lambda: bool(said.last("restarting")), "the store to be missed", TIMEOUT_S)
         publish_some(upstream, 20, rng)
         wait_until(all_came, "what came meanwhile", TIMEOUT_S)
     assert_all_is_there_once(archive, upstream)
@@ -77,7 +77,9 @@ def test_an_archive_in_a_store_is_transferred_into_recovered_from_and_set_aside(
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        ("hdfs://host/archive", "no store that an archive can be kept in"),
+        ("webhdfs://host/archive", "no store that an archive can be kept in"),
+        ("hdfs://host:rpc/archive", "is no place in an HDFS"),
+        ("hdfs://host:8020", "is no place in an HDFS"),
         ("file://host/archive", "another machine's file"),
         ("s3://key:secret@bucket/archive", "a URI with credentials is refused"),
         ("relative", "no absolute path"),

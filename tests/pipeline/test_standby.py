@@ -267,7 +267,9 @@ def test_a_promotion_needs_a_stream_listener_on_loopback(node: FakeNode) -> None
     ("changes", "text"),
     [
         ({"username": 7}, r"\$\.username"),
-        ({"endpoints": []}, "list is empty"),
+        ({"endpoints": []}, "`endpoints` is empty"),
+        ({"endpoints": ["http://host:1"]}, "'http://host:1' is not host:port"),
+        ({"username": ""}, "`username` is empty"),
         ({"endpoints": ["host"]}, "'host' is not host:port"),
         ({"endpoints": ["host:0"]}, "'host:0' is not host:port"),
         ({"extra": 1}, "extra"),

@@ -165,7 +165,7 @@ def test_a_key_that_is_served_is_known_though_rabbitmq_has_it_too() -> None:
         ("listeners.tcp = 5672", "none, or lines listeners.tcp.$name = VALUE"),
         ("loopback_users.guest = perhaps", "true or false"),
         ("standby.replication.downstream.data_dir = data", "an absolute path, a URI"),
-        ("standby.replication.downstream.data_dir = hdfs://host/x", "a URI (file, s3, s3a, gs, az"),
+        ("standby.replication.downstream.data_dir = ftp://host/x", "a URI (file, s3, s3a, gs, az"),
         ("standby.replication.downstream.data_dir = s3://key:x@bucket", "data_dir = (secret) is not valid"),
         ("log.console.level = loud", "one of debug, info"),
         ("log.file = logs/leveret.log", "a file's name, its absolute path, or false"),

@@ -86,7 +86,9 @@ def _options(
         str | None, typer.Option(callback=_known_formatter, help=f"One of {', '.join(FORMATTERS)}.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No informational messages.")] = False,
-    silent: Annotated[bool, typer.Option("--silent", "-s", help="No messages; in plain lines no headers.")] = False,
+    silent: Annotated[
+        bool, typer.Option("--silent", "-s", help="No messages; in plain lines no headers.")
+    ] = False,
     no_table_headers: Annotated[bool, typer.Option("--no-table-headers", help="No table headers.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")

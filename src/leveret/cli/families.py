@@ -20,10 +20,8 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "mirrors": (
         "Mirrored queues",
         (
-            "await_online_synchronized_mirror",
             "cancel_sync_queue",
             "check_if_cluster_has_classic_queue_mirroring_policy",
-            "check_if_node_is_mirror_sync_critical",
             "list_operator_policies_with_classic_queue_mirroring",
             "list_policies_with_classic_queue_mirroring",
             "remove_classic_queue_mirroring_from_policies",
@@ -149,16 +147,23 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         "Health checks",
         (
             "alarms",
-            "await_online_quorum_plus_one",
             "check_alarms",
             "check_certificate_expiration",
-            "check_if_node_is_quorum_critical",
             "check_local_alarms",
             "check_port_connectivity",
             "check_port_listener",
             "check_protocol_listener",
             "check_virtual_hosts",
             "listeners",
+        ),
+    ),
+    "safe_to_stop": (
+        "Health checks",
+        (
+            "await_online_quorum_plus_one",
+            "await_online_synchronized_mirror",
+            "check_if_node_is_mirror_sync_critical",
+            "check_if_node_is_quorum_critical",
         ),
     ),
     "resources": (

@@ -53,7 +53,7 @@ def as_pretty_table(value: Value, *, headers: bool) -> str:
         pretty.add_row(*(RichText(cell(each)) for each in row))
     out = io.StringIO()
     terminal = sys.stdout.isatty()
-    # Nothing is cut off: on a terminal what is too wide goes on in the next line, elsewhere lines are as long as it takes.
+    # Nothing is cut off: on a terminal what is too wide goes on in the next line, elsewhere no line is too long.
     Console(file=out, force_terminal=terminal, width=None if terminal else _WIDTH_MAX).print(pretty)
     return out.getvalue()
 

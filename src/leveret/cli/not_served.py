@@ -9,7 +9,8 @@ _ETCD: Final = (
     "members, definitions and leaders are in etcd: see cluster_status, join_cluster, forget_cluster_node"
 )
 _BY_POLICY: Final = (
-    "which nodes mirror a queue is said by policy: set_policy with ha-mode; see sync_queue and rebalance"
+    "which nodes have a queue is said by policy: set_policy with ha-mode for a classic queue, target-group-size for a "
+    "quorum queue; see list_queues name leader members online, sync_queue and rebalance"
 )
 _RESET: Final = "stop the node and remove its data directory; it starts as new"
 _ONE_PROCESS: Final = (

@@ -72,6 +72,13 @@ class Cluster:
         "one that leads the fewest queues; `random` and `least-leaders` are old names of `balanced`. A queue may have "
         "its own: x-queue-leader-locator, and queue-leader-locator in a policy.",
     )
+    initial_group_size: int = setting(
+        "quorum_queue.initial_cluster_size",
+        Integer(1, 99),
+        "3",
+        "On how many nodes a quorum queue is, its leader among them. A queue may have its own: "
+        "x-quorum-initial-group-size, and target-group-size in a policy.",
+    )
     sync_batch_size: int = setting(
         "mirroring_sync_batch_size",
         Integer(1, 1_000_000),

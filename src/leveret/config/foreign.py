@@ -68,7 +68,7 @@ _WORDS_AFTER: Final = {
     "prometheus": "filter_aggregated_queue_metrics_pattern path return_per_object_metrics",
     "prometheus.tcp": _HTTP,
     "prometheus.ssl": f"{_HTTP} {_TLS} backlog",
-    "quorum_queue": "compute_checksums continuous_membership initial_cluster_size property_equivalence",
+    "quorum_queue": "compute_checksums continuous_membership property_equivalence",
     "raft": (
         "adaptive_failure_detector data_dir segment_max_entries snapshot_chunk_size wal_hibernate_after "
         "wal_max_batch_size wal_max_entries wal_max_size_bytes"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from leveret.core.head import Run
@@ -35,6 +35,7 @@ class Consumers:
         single_active: whether only one is served at a time (`x-single-active-consumer`).
         active: the one that is served then; the next in line when it goes.
         ever: whether there was one at all.
+        on_active: told who is served from now on, where only one is.
     """
 
     def __init__(self, *, single_active: bool) -> None:
@@ -42,6 +43,7 @@ class Consumers:
         self.single_active = single_active
         self.active: Consumer | None = None
         self.ever = False
+        self.on_active: Callable[[Consumer], None] = _told_to_nobody
         self._all: list[Consumer] = []
         self._turn = 0
 
@@ -61,7 +63,7 @@ class Consumers:
         self._all.insert(place, consumer)
         self.ever = True
         if self.active is None:
-            self.active = consumer
+            self._activate(consumer)
 
     def remove(self, consumer: Consumer) -> bool:
         """Let one go; tell whether it was there."""
@@ -69,8 +71,15 @@ class Consumers:
             return False
         self._all.remove(consumer)
         if consumer is self.active:
-            self.active = self._all[0] if self._all else None
+            self.active = None
+            if self._all:
+                self._activate(self._all[0])
         return True
+
+    def _activate(self, consumer: Consumer) -> None:
+        self.active = consumer
+        if self.single_active:
+            self.on_active(consumer)
 
     def clear(self) -> None:
         """Let all go."""
@@ -104,3 +113,7 @@ class Consumers:
             else:
                 del willing[place]
                 willing = willing or self.willing()
+
+
+def _told_to_nobody(consumer: Consumer) -> None:
+    """All of them are here."""

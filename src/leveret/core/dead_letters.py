@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from leveret.core.broker import Broker
+from leveret.core.dying import DeadLetters
 from leveret.core.head import Head, make_head
-from leveret.core.queue import DeadLetters, Queue
+from leveret.core.queue import Queue
 from leveret.core.quorum_queue import DELIVERY_COUNT
 from leveret.core.validation import queue_type
 from leveret.wire import properties as props

@@ -1,4 +1,6 @@
-"""Policy keys of mirrored classic queues (`ha-*`): checked, merged and read as RabbitMQ 3.13 does.
+"""What is said of a queue's mirrors: by `ha-*` keys of a classic queue, by the size of its group of a quorum queue.
+
+`ha-*` keys are checked, merged and read as RabbitMQ 3.13 does.
 
 `ha-confirm` is Leveret's own: whether a confirm waits for all mirrors that are synchronised, or for so many
 that they and the leader are a majority. Where the mirrors go is decided in `mirroring`.
@@ -29,6 +31,9 @@ AUTOMATIC: Final = "automatic"
 ALWAYS: Final = "always"
 WHEN_SYNCED: Final = "when-synced"
 MAJORITY: Final = "majority"
+
+TARGET_GROUP_SIZE: Final = "target-group-size"
+INITIAL_GROUP_SIZE: Final = "x-quorum-initial-group-size"
 
 SYNC_BATCH_MESSAGES: Final = 4096
 """What a synchronisation sends at once where neither policy nor configuration says it."""
@@ -102,6 +107,36 @@ def mirror_policy(
         promote_on_shutdown=applied.get(PROMOTE_ON_SHUTDOWN, WHEN_SYNCED),
         promote_on_failure=applied.get(PROMOTE_ON_FAILURE, ALWAYS),
         confirm=applied.get(CONFIRM, ALL),
+    )
+
+
+def group_policy(
+    arguments: Mapping[str, Any],
+    applied: Mapping[str, Any],
+    *,
+    group_size: int,
+    batch_messages: int = SYNC_BATCH_MESSAGES,
+) -> MirrorPolicy:
+    """How a quorum queue is mirrored: to so many nodes, a majority for each confirm, and led by nobody who lacks any.
+
+    Its group is kept at its size: for a member that is gone another node comes in.
+
+    Args:
+        arguments: of its declaration.
+        applied: the definition of the policies that apply to it; `target-group-size` goes before the argument.
+        group_size: on how many nodes it is where nobody says it (`quorum_queue.initial_cluster_size`).
+        batch_messages: as for `mirror_policy`.
+    """
+    given = (applied.get(TARGET_GROUP_SIZE), arguments.get(INITIAL_GROUP_SIZE))
+    size = next((each for each in given if isinstance(each, int) and each > 0), group_size)
+    return MirrorPolicy(
+        mode=EXACTLY,
+        params=size,
+        sync_mode=AUTOMATIC,
+        sync_batch_size=batch_messages,
+        promote_on_shutdown=WHEN_SYNCED,
+        promote_on_failure=WHEN_SYNCED,
+        confirm=MAJORITY,
     )
 
 

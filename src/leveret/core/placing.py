@@ -323,7 +323,8 @@ class QueuePlacement(NamedTuple):
         leader: the node that leads it, or that led it last.
         mirrors: the nodes that mirror it and run, oldest first.
         synchronised_mirrors: those of them that have all that the leader has.
-        recoverable_mirrors: all nodes that have a copy beside the leader, also those that are stopped.
+        recoverable_mirrors: all nodes that have a copy beside the leader, also those that are stopped; of a quorum
+            queue as many as its group has.
         is_mirrored: whether a policy has it mirrored, be there a mirror or not.
         state: `running`, `syncing` (it runs, and a mirror is sent what it lacks) or `down` (nobody leads it).
         term: higher with each leader; 0 outside a cluster.

@@ -4,14 +4,13 @@ The queue keeps no message for its backlog (`core.backlog`); messages travel in 
 What was taken and is neither settled nor put back is unacked.
 
 Events are the methods, effects are what they leave behind: `gathered` (runs to append), `settling`
-(ranges to log), `dead` (messages to publish elsewhere before they are settled here), `deadline_ms`
+(ranges to log), `dying` (messages to publish elsewhere before they are settled here), `deadline_ms`
 (when `dispatch` wants to be called though nothing happened), and calls of `Consumer.deliver`.
 Nothing here waits, and time is what `dispatch` is told.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Final, NamedTuple
@@ -25,18 +24,13 @@ from leveret.core.backlog import (
 )
 from leveret.core.consumers import Consumer, Consumers
 from leveret.core.counters import Counters
+from leveret.core.dying import NOT_STORED, DeadLetters, Dying
 from leveret.core.head import Head, Run, bytes_of, count_of
 from leveret.core.offsets import OffsetSet
 from leveret.core.queue_settings import DROP_HEAD, QueueSettings
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.reasons import Reason
 
-DEAD_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Dead letters of one dispatch, about; the next goes on, so that a whole backlog may die without filling memory."""
-NOT_STORED: Final = -1
-"""First offset of a run that never stood in the log: refused at its publish, and dead-lettered."""
-DEATH_BYTES: Final = 1024
-"""What burying one run costs beside its bodies, so that many heads in one dispatch do not hold up the node."""
 UNBOUNDED: Final = 1 << 62
 """Room of a queue that takes whatever comes."""
 SEQUENCES_MAX: Final = 255
@@ -52,17 +46,6 @@ class Numbered(NamedTuple):
     sequence: int
 
 
-class DeadLetters(NamedTuple):
-    """Messages that are to be published to the dead letter exchange; unacked here until they are safe there.
-
-    `done` are queues that took them already, when others could not.
-    """
-
-    runs: list[Run]
-    reason: str
-    done: frozenset[Queue] = frozenset()
-
-
 Reader = Callable[["Queue", int], list[Run]]
 """(queue, offset) -> runs at and after the offset, from the log; messages only, ascending."""
 
@@ -76,6 +59,7 @@ class Queue:
         is_remote: whether another node leads it.
         sequences: by publisher, how far its messages are in the log.
         unlogged_sequences: the same, of those that were gathered since.
+        dying: what is to be dead-lettered.
     """
 
     is_remote: ClassVar[bool] = False
@@ -102,8 +86,7 @@ class Queue:
         self.gathered_count = 0
         self.gathered_bytes = 0
         self.settling: list[list[int]] = []
-        self.dead: list[DeadLetters] = []
-        self._dead_bytes = 0
+        self.dying = Dying()
         self.deadline_ms: int | None = None
         self.may_expire = False
         self.sequences: dict[bytes, int] = {}
@@ -114,7 +97,6 @@ class Queue:
         self.settled_total = 0
         self._now_ms = 0
         self._offered = 0
-        self._rejected: deque[tuple[int, int, str]] = deque()
         self._unsized: list[tuple[int, int]] = []
         self._used_ms: int | None = None
         self._must_count_bytes = False
@@ -273,7 +255,7 @@ class Queue:
     def refuse(self, head: Head, bodies: list[bytes]) -> None:
         """Publishes that the queue has no room for are dead-lettered (overflow `reject-publish-dlx`)."""
         if self.settings.dead_letter_exchange is not None:
-            self._bury([Run(NOT_STORED, head, bodies)], "maxlen")
+            self.dying.add(DeadLetters([Run(NOT_STORED, head, bodies)], "maxlen"))
 
     # -- settling -----------------------------------------------------------------------------
 
@@ -290,15 +272,7 @@ class Queue:
         if self.settings.dead_letter_exchange is None:
             self.settle(first, count, Reason.DROPPED)
         else:
-            self._condemn(first, first + count, "rejected")
-
-    def _condemn(self, first: int, end: int, death: str) -> None:
-        """Note what the next dispatch is to dead-letter, in runs."""
-        rejected = self._rejected
-        if rejected and rejected[-1][1:] == (first, death):
-            rejected[-1] = (rejected[-1][0], end, death)
-        else:
-            rejected.append((first, end, death))
+            self.dying.condemn(first, first + count, "rejected")
 
     def _settle(self, first: int, end: int, reason: int) -> None:
         self.settled.add(first, end)
@@ -376,8 +350,8 @@ class Queue:
         self._now_ms = now_ms
         if self._used_ms is None or self.consumers:
             self._used_ms = now_ms
-        if self._rejected:
-            self._bury_rejected()
+        if self.dying.condemned:
+            self.dying.add_condemned(self.backlog.find)
         if self._unsized or self._must_count_bytes:
             self._count_bytes()
         if self.may_expire:
@@ -420,7 +394,7 @@ class Queue:
 
     def _set_deadline(self) -> None:
         deadlines: list[int] = []
-        if self._dead_bytes >= DEAD_BYTES_MAX:
+        if self.dying.is_full:
             deadlines.append(self._now_ms)
         if self.may_expire and (head := self.backlog.head()) is not None:
             head_deadline_ms = self._deadline_of(head[0])
@@ -434,7 +408,7 @@ class Queue:
 
     def expire(self, now_ms: int, before: int) -> None:
         """Drop or dead-letter messages at the head, below offset `before`, whose time has come (RabbitMQ's rule)."""
-        while self._dead_bytes < DEAD_BYTES_MAX and (head := self.backlog.head()) is not None:
+        while not self.dying.is_full and (head := self.backlog.head()) is not None:
             run, count = head
             if run.first >= before:
                 return
@@ -446,7 +420,7 @@ class Queue:
 
     def _is_held_up(self, before: int) -> bool:
         """Whether the first message has expired and stays because enough died for now: nobody may have it."""
-        if self._dead_bytes < DEAD_BYTES_MAX or (head := self.backlog.head()) is None:
+        if not self.dying.is_full or (head := self.backlog.head()) is None:
             return False
         deadline_ms = self._deadline_of(head[0])
         return head[0].first < before and deadline_ms is not None and deadline_ms <= self._now_ms
@@ -475,7 +449,7 @@ class Queue:
             while (
                 self.ready_bytes > settings.max_length_bytes
                 and self.ready_count > 0
-                and self._dead_bytes < DEAD_BYTES_MAX
+                and not self.dying.is_full
             ):
                 self._drop_bytes(self.ready_bytes - settings.max_length_bytes)
 
@@ -491,7 +465,7 @@ class Queue:
             for first, end in self.backlog.skip(count):
                 self._settle(first, end, Reason.DROPPED)
             return
-        while count > 0 and self._dead_bytes < DEAD_BYTES_MAX:
+        while count > 0 and not self.dying.is_full:
             runs, _ = self.take(count)
             if not runs:
                 return
@@ -515,37 +489,10 @@ class Queue:
     def _discard(self, runs: list[Run], reason: Reason, death: str) -> None:
         """Taken messages go: to the dead letter exchange if there is one."""
         if self.settings.dead_letter_exchange is not None:
-            self._bury(runs, death)
+            self.dying.add(DeadLetters(runs, death))
             return
         for run in runs:
             self.settle(run.first, len(run.bodies), reason)
-
-    def _bury(self, runs: list[Run], death: str) -> None:
-        self.bury_again(DeadLetters(runs, death))
-
-    def bury_again(self, letters: DeadLetters) -> None:
-        """Not every queue could take them: the next dispatch tries once more, with those that are not `done`."""
-        runs = letters.runs
-        self.dead.append(letters)
-        self._dead_bytes += bytes_of(runs) + RUN_OVERHEAD_BYTES * count_of(runs) + DEATH_BYTES * len(runs)
-
-    def take_dead(self) -> list[DeadLetters]:
-        """What is to be dead-lettered, once; each message is settled here when it is safe there."""
-        dead, self.dead = self.dead, []
-        self._dead_bytes = 0
-        return dead
-
-    def _bury_rejected(self) -> None:
-        """Fetch what is refused for good, to be dead-lettered; not when it was refused, for reading may fail."""
-        while self._rejected and self._dead_bytes < DEAD_BYTES_MAX:
-            first, end, death = self._rejected[0]
-            run = self.backlog.find(first)
-            run = run.cut(first, min(end, run.end))
-            self._bury([run], death)
-            if run.end == end:
-                self._rejected.popleft()
-            else:
-                self._rejected[0] = (run.end, end, death)
 
     def take_one(self, now_ms: int) -> tuple[list[Run], bool]:
         """Take the first ready message that has not expired, none of an empty queue (basic.get)."""

@@ -53,7 +53,7 @@ class QuorumQueue(Queue):
         if self.settings.dead_letter_exchange is None:
             self.settle(offset, 1, Reason.DROPPED)
         else:
-            self._condemn(offset, offset + 1, "delivery_limit")
+            self.dying.condemn(offset, offset + 1, "delivery_limit")
 
     def take(self, limit: int) -> tuple[list[Run], bool]:
         """See Queue; every message with its count."""

@@ -124,14 +124,15 @@ class Batch:
 
     Attributes:
         reference: the publisher's, empty without deduplication.
-        ids: publishing ids, one an entry.
-        entries: as they stand in a chunk.
+        ids: publishing ids of all that was handed in, to be confirmed.
+        entries: as they stand in a chunk, those left out that had been published before.
+        entry_ids: publishing ids, one an entry.
         records: how many messages they are; more than entries if some are batches themselves.
         filters: the filter values among them, b"" for messages without one; None if none has one.
         done: called with None when they are durable, or with why they are not stored.
     """
 
-    __slots__ = ("done", "entries", "filters", "ids", "records", "reference")
+    __slots__ = ("done", "entries", "entry_ids", "filters", "ids", "records", "reference")
 
     def __init__(
         self,
@@ -143,7 +144,7 @@ class Batch:
     ) -> None:
         """See the class; `done` does nothing until it is set."""
         self.reference = reference
-        self.ids = ids
+        self.ids = self.entry_ids = ids
         self.entries = entries
         self.records = records
         self.filters = filters
@@ -161,6 +162,7 @@ class Stream(Queue):
         self.offsets: dict[bytes, int] = {}
         self.unlogged_offsets: dict[bytes, int] = {}
         self.incoming: list[Batch] = []
+        self.next_offset_min = 0
         self._readers: dict[Consumer, _Position] = {}
 
     # -- what is there ------------------------------------------------------------------------
@@ -205,14 +207,16 @@ class Stream(Queue):
         last = self.last_sequence(batch.reference)
         ids = batch.ids
         if ids[0] <= last or any(after <= before for before, after in pairwise(ids)):
-            kept = list(_rising(ids, batch.entries, last))
+            rising = list(_rising(ids, batch.entries, last))
+            kept = [entry for _, entry in rising]
             batch.records -= sum(map(records_of, batch.entries)) - sum(map(records_of, kept))
-            batch.entries = kept
+            batch.entries, batch.entry_ids = kept, [publishing_id for publishing_id, _ in rising]
         self.unlogged_sequences[batch.reference] = max(last, *ids)
 
-    def advance_sequence(self, reference: bytes, sequence: int, count: int = 0) -> None:
-        """See Queue; the last chunk of the flush tells of all of them."""
-        self.unlogged_sequences[reference] = sequence
+    def align(self, offset: int) -> int:
+        """Have the next message at this offset, if the stream is not beyond it; where it will be."""
+        self.next_offset_min = max(self.next_offset_min, offset)
+        return max(self.next_offset_min, self.next_offset)
 
     # -- stored offsets -----------------------------------------------------------------------
 
@@ -329,11 +333,11 @@ def records_of(entry: bytes) -> int:
     return int.from_bytes(entry[1:3], "big") if entry[0] & 0x80 else 1
 
 
-def _rising(ids: Sequence[int], entries: list[bytes], last: int) -> Iterator[bytes]:
+def _rising(ids: Sequence[int], entries: list[bytes], last: int) -> Iterator[tuple[int, bytes]]:
     for publishing_id, entry in zip(ids, entries, strict=True):
         if publishing_id > last:
             last = publishing_id
-            yield entry
+            yield publishing_id, entry
 
 
 def _forget(error: LeveretError | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 MEASURED_MS: Final = 50
-"""The pace is looked at when more than this has passed: of less the measure is chance."""
+"""The pace is looked at when more than this has passed: of less the measure is chance. But see SyncPace.sent."""
 
 
 def is_batch_due(messages: int, octets: int, *, is_last: bool, batch_messages: int, bytes_s_max: int) -> bool:
@@ -45,12 +45,15 @@ class SyncPace:
     def sent(self, octets: int, now_ms: int) -> int:
         """Take that a batch was sent.
 
+        More than may be sent in a second is not sent at once, however fast it goes: who has set a limit has other
+        use for the network.
+
         Returns:
             Milliseconds to wait before the next is; 0 for none.
         """
         self._octets += octets
         elapsed_ms = now_ms - self._began_ms
-        if elapsed_ms <= MEASURED_MS:
+        if elapsed_ms <= MEASURED_MS and self._octets <= self._bytes_s_max:
             return 0
         wait_ms = pause_ms(self._octets, elapsed_ms, self._bytes_s_max)
         # What is measured next begins when the wait is over.

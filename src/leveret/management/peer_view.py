@@ -91,7 +91,7 @@ def consumer_json(node: ManagedNode, consumer: Consumer) -> Json:
     client = consumer.client if isinstance(consumer, RelayConsumer) else None
     return {
         "queue": {"name": name, "vhost": vhost},
-        "consumer_tag": consumer.tag.decode("utf-8", "replace") if client is None else client.tag,
+        "consumer_tag": tag_of(consumer),
         "exclusive": consumer.exclusive,
         "ack_required": not consumer.no_ack,
         "prefetch_count": consumer.prefetch,
@@ -100,6 +100,13 @@ def consumer_json(node: ManagedNode, consumer: Consumer) -> Json:
         "arguments": consumer.arguments,
         "channel_details": channel_details(node, consumer.channel) if client is None else _relayed(client),
     }
+
+
+def tag_of(consumer: Consumer) -> str:
+    """As its client calls it, wherever that is connected."""
+    if isinstance(consumer, RelayConsumer) and consumer.client is not None:
+        return consumer.client.tag
+    return consumer.tag.decode("utf-8", "replace")
 
 
 def _relayed(client: Client) -> Json:

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from leveret.core.head import Head
 from leveret.core.queue import Queue
-from leveret.core.validation import queue_type
+from leveret.core.validation import QUORUM, queue_type
 from leveret.management.call import Call
-from leveret.management.peer_view import connection_details
+from leveret.management.peer_view import connection_details, tag_of
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.delivery import Consumer
 from leveret.wire import properties as props
@@ -67,22 +67,28 @@ def _place(call: Call, queue: Queue) -> Json:
     shown: Json = {"node": placed.leader, "state": state if queue.damage is None else "crashed"}
     if queue.is_remote:
         shown["exclusive"] = placed.is_exclusive
+    kind = queue_type(queue.definition.arguments)
     if not placed.is_mirrored:
         return {**shown, "recoverable_slaves": None}
     mirrors, synchronised = placed.mirrors, placed.synchronised_mirrors
     if state == "syncing":
         shown["sync_messages"] = synced_messages(queue, cluster.mirror_states(queue.key))
+    members: Json = {
+        "leader": placed.leader,
+        "members": (placed.leader, *placed.recoverable_mirrors),
+        "online": (*([placed.leader] if is_up else []), *mirrors),
+    }
+    if kind == QUORUM:
+        return {**shown, **members}
     return {
         **shown,
+        **members,
         "slave_nodes": mirrors,
         "synchronised_slave_nodes": synchronised,
         "recoverable_slaves": placed.recoverable_mirrors,
         "mirror_nodes": mirrors,
         "synchronised_mirror_nodes": synchronised,
         "recoverable_mirrors": placed.recoverable_mirrors,
-        "leader": placed.leader,
-        "members": (placed.leader, *placed.recoverable_mirrors),
-        "online": (*([placed.leader] if is_up else []), *mirrors),
     }
 
 
@@ -166,7 +172,7 @@ def _consumers(queue: Queue) -> Json:
 
 
 def _tag(consumer: object) -> str | None:
-    return consumer.tag.decode("utf-8", "replace") if isinstance(consumer, Consumer) else None
+    return tag_of(consumer) if isinstance(consumer, Consumer) else None
 
 
 def sizes(queue: Queue) -> Json:

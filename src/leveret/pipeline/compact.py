@@ -3,7 +3,8 @@
 What a downstream keeps beyond what is unsettled is history: queues can be recovered as they stood at any moment of
 it. The retention's limits say how much of it. Compaction takes the oldest files of a vhost, removes from them every
 message that a settlement among them names, and puts what is left - unsettled messages, and all settlements,
-merged - into one file in their place. So a recovery's time follows what is unsettled and what came since.
+merged, and what readers and publishers of streams stored last - into one file in their place. So a recovery's time
+follows what is unsettled and what came since.
 
 No unsettled message is ever removed, whatever the limits. A file that came from a compaction says up to when
 history was given up (`history_from_ms`). Files are deleted some time after the manifest let go of them: whoever
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leveret.model.errors import StorageError
+from leveret.pipeline.books import SUFFIX, last_books, store_books
 from leveret.pipeline.decode import MESSAGE, RECORDS, SETTLEMENTS
 from leveret.pipeline.files import Place, keep, name_in, opened, sync_directory, written_beside
 from leveret.pipeline.job import EXPORTS, PLANS, SCRATCH
@@ -108,6 +110,10 @@ def compact(data_dir: Place, files: list[StoredFile]) -> StoredFile:
         sidecar: Place | None = path.with_suffix(SETTLED) if settled.num_rows else None
         if sidecar:
             size += store_settlements(sidecar, settled)
+        books = last_books(data_dir, files)
+        book_place: Place | None = path.with_suffix(SUFFIX) if books.num_rows else None
+        if book_place:
+            size += store_books(book_place, books)
         sync_directory(directory)
     except (OSError, pa.ArrowInvalid) as error:
         raise StorageError(f"{data_dir}: vhost '{vhost}' is not compacted: {error}") from error
@@ -115,6 +121,7 @@ def compact(data_dir: Place, files: list[StoredFile]) -> StoredFile:
         vhost=vhost,
         path=name_in(data_dir, path),
         settlements=name_in(data_dir, sidecar) if sidecar else "",
+        books=name_in(data_dir, book_place) if book_place else "",
         first=files[0].first,
         next=files[-1].next,
         records=records,

@@ -69,8 +69,7 @@ class Compaction:
         for files, file in zip(work, self._run(job.root, work), strict=True):
             gone = [each.path for each in files]
             manifest.append([file], removed=gone)
-            names = [name for each in files for name in (each.path, each.settlements) if name]
-            self._garbage += [job.root / name for name in names]
+            self._garbage += [job.root / name for each in files for name in each.names]
             rows.append(
                 {
                     "vhost": file.vhost,

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from leveret.pipeline.books import Bookkeeper
 from leveret.pipeline.manifest import QueuePart
 from leveret.wire.chunk import Attribute, Chunk, ChunkError, ChunkType, decode_chunk, decode_trailer
 
@@ -73,6 +74,7 @@ class Decoder:
 
     Attributes:
         parts: by (queue, epoch), in order of first appearance.
+        books: what the chunks say that readers and publishers of streams stored.
         first: offset in the outgoing log of the first record seen, -1 before any.
         next: offset in the outgoing log after the last record seen.
     """
@@ -80,6 +82,7 @@ class Decoder:
     def __init__(self, vhost: str) -> None:
         self.vhost = vhost
         self.parts: dict[tuple[str, int], QueuePart] = {}
+        self.books = Bookkeeper()
         self.first = -1
         self.next = -1
         self.records = 0
@@ -104,7 +107,9 @@ class Decoder:
             )
         if header.records != header.entries:
             raise ChunkError(f"chunk {header.chunk_id}: sub-batches do not belong in an outgoing log")
-        queue, epoch, first = _identity(chunk)
+        said = list(decode_trailer(chunk.trailer))
+        queue, epoch, first = _identity(chunk, said)
+        self.books.note((queue, epoch), first, header.timestamp_ms, said)
         part = self.parts.get((queue, epoch))
         if part is None:
             part = self.parts[queue, epoch] = QueuePart(queue, epoch)
@@ -123,10 +128,10 @@ class _Placed:
     first: int
 
 
-def _identity(chunk: Chunk) -> tuple[str, int, int]:
+def _identity(chunk: Chunk, said: list[tuple[int, bytes, int]]) -> tuple[str, int, int]:
     queue: str | None = None
     epoch = offset = -1
-    for kind, name, value in decode_trailer(chunk.trailer):
+    for kind, name, value in said:
         if kind == Attribute.QUEUE_EPOCH:
             queue, epoch = _queue_name(chunk, name), value
         elif kind == Attribute.QUEUE_OFFSET:

@@ -1,8 +1,7 @@
 """The archive's files, on this machine, in an object store or in an HDFS, that survive a power loss.
 
-On this machine what is to be kept is written beside, synced, renamed, and the directory synced. In an object store it
-or an HDFS it
-is written in Spark's scratch directory and put there at once. Which of the two a `Place` is, is told here and by the
+On this machine what is to be kept is written beside, synced, renamed, and the directory synced. In a store it is
+written in Spark's scratch directory and put there at once. Which of the two a `Place` is, is told here and by the
 manifest's log (`manifest_log`), nowhere else.
 """
 

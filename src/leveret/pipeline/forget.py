@@ -30,7 +30,7 @@ def forget_vhosts(data_dir: Place, work: Path, vhosts: list[str]) -> list[dict[s
     with locked(work / "transfer.lock", _LOCK_TIMEOUT_S, "transferring"):
         manifest = Manifest(data_dir)
         gone = manifest.forget(vhosts)
-        for name in (name for file in gone for name in (file.path, file.settlements) if name):
+        for name in (name for file in gone for name in file.names):
             (data_dir / name).unlink(missing_ok=True)
         delete_orphans(manifest)
         Origins(data_dir).forget(vhosts)

@@ -82,19 +82,26 @@ class HdfsStore:
 
     def below(self, key: str, after: str) -> list[tuple[str, float]]:
         """A call a thousand names, and one a directory."""
-        unfinished = self._path(WRITING) + "/"
-        found = (each for each in self._listed(self._path(key)) if not each.isdir)
+        path = self._path(key)
+        # Of a file HDFS lists the file itself.
+        found = (each for each in self._listed(path) if not each.isdir and each.path != path)
+        unfinished = f"{WRITING}/"
         return [
             (name, each.modification_time / 1000)
             for each in found
-            if not each.path.startswith(unfinished) and (name := each.path[len(self._base) + 1 :]) > after
+            if not (name := each.path[len(self._base) + 1 :]).startswith(unfinished) and name > after
         ]
 
     def put(self, key: str, content: bytes | Path) -> None:
         """Written beside and renamed."""
         beside = self._written(content)
-        with self._gone_if_it_fails(beside):
-            self._rename(beside, self._path(key), overwrite=True)
+        try:
+            with self._gone_if_it_fails(beside):
+                self._rename(beside, self._path(key), overwrite=True)
+        except FileNotFoundError:
+            # What was written beside is not there: it was renamed, and the answer was lost.
+            if not self.has(key):
+                raise
 
     def create(self, key: str, octets: bytes) -> bool:
         """Written beside and renamed, if there is nothing."""
@@ -105,7 +112,7 @@ class HdfsStore:
         except FileExistsError:
             return False
         except FileNotFoundError:
-            # What was written beside is not there: it was renamed, and the answer was lost.
+            # As above; whoever asked reads whose it is.
             if not self.has(key):
                 raise
             return False

@@ -89,13 +89,15 @@ class StoredFile(msgspec.Struct, kw_only=True):
         first: offset in the outgoing log of the first record.
         next: offset after the last one.
         settlements: path of the sidecar, empty when there is nothing settled.
-        bytes: of both files.
+        books: path of what readers and publishers of streams stored (`books`), empty for nothing.
+        bytes: of all its files.
         history_from_ms: from a compaction: how queues stood before this is not known any more.
     """
 
     vhost: str
     path: str
     settlements: str = ""
+    books: str = ""
     first: int
     next: int
     records: int
@@ -104,6 +106,11 @@ class StoredFile(msgspec.Struct, kw_only=True):
     max_ms: int
     queues: list[QueuePart]
     history_from_ms: int = 0
+
+    @property
+    def names(self) -> list[str]:
+        """The paths of all its files."""
+        return [name for name in (self.path, self.settlements, self.books) if name]
 
 
 class Entry(msgspec.Struct, kw_only=True):
@@ -225,7 +232,7 @@ class Manifest:
 
     def _check_there(self, files: list[StoredFile]) -> None:
         """A file may have been swept away as an orphan while the process that wrote it seemed dead."""
-        for name in (name for file in files for name in (file.path, file.settlements) if name):
+        for name in (name for file in files for name in file.names):
             if not (self.data_dir / name).exists():
                 raise StorageError(
                     f"{self.data_dir / name}: is gone, so it was not recorded; transfer it again"

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.files import locked, make_directory, sync_directory
+from leveret.pipeline.files import ORPHAN_AGE_S, locked, make_directory, sync_directory
 from leveret.pipeline.objects import ObjectPath
 
 LOG_BYTES_MAX: Final = 8_000_000
@@ -147,7 +147,8 @@ class ObjectLog:
         self._next = 1
 
     def check(self) -> None:
-        """Try whether an object can be created twice."""
+        """Try whether an object can be created twice; remove what writers that died left."""
+        self._probe.sweep(ORPHAN_AGE_S)
         probe = self._probe / secrets.token_hex(8)
         probe.create(b"1")
         try:

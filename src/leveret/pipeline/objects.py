@@ -28,6 +28,7 @@ from leveret.pipeline.stores import RemoteStore, Store
 WHOLE_BYTES_MAX: Final = 8_000_000
 """An object up to this size is read at once; of a larger one, what is asked for."""
 
+
 class StoreFailed(OSError):
     """The object store is not to be reached, or declines; in its own words, without the rest of its reply."""
 

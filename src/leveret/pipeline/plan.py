@@ -30,6 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from leveret.model.errors import StorageError
+from leveret.pipeline.books import Book
 from leveret.pipeline.files import (
     Place,
     delete_tree,
@@ -83,6 +84,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         number: the manifest entry that the plan pins.
         files: Parquet files that survivors refer to by their place here, in the order of the log.
+        books: what readers and publishers of the streams among the queues stored.
     """
 
     plan_id: str
@@ -91,6 +93,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     selection: Selection = EVERYTHING
     files: list[str]
     parts: list[RunPart]
+    books: list[Book] = []
 
     @property
     def queues(self) -> dict[str, int]:
@@ -111,6 +114,9 @@ class QueueOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         in_doubt: so many of them may be there twice; never in a node of our own.
+        reader_offsets: of a stream: so many readers go on where they were.
+        clamped_offsets: so many of those had stored an offset beyond the end, and go on there.
+        publisher_ids: of a stream: so many publishers' last ids are known.
     """
 
     queue: str
@@ -118,6 +124,9 @@ class QueueOutcome(msgspec.Struct, frozen=True, kw_only=True):
     first_ms: int
     last_ms: int
     in_doubt: int = 0
+    reader_offsets: int = 0
+    clamped_offsets: int = 0
+    publisher_ids: int = 0
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +154,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
                 "first_timestamp": queue.first_ms,
                 "last_timestamp": queue.last_ms,
                 "in_doubt": queue.in_doubt,
+                "reader_offsets": queue.reader_offsets,
+                "clamped_offsets": queue.clamped_offsets,
+                "publisher_ids": queue.publisher_ids,
             }
             for queue in self.queues
         ]
@@ -159,6 +171,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             "message_count": sum(queue.messages for queue in found),
             "queues": {queue.queue: queue.messages for queue in found},
             "in_doubt": sum(queue.in_doubt for queue in found),
+            "reader_offsets": sum(queue.reader_offsets for queue in found),
+            "publisher_ids": sum(queue.publisher_ids for queue in found),
         }
 
 

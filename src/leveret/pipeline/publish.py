@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.files import Place, opened
+from leveret.pipeline.marks import Marks, is_of_stream
 from leveret.pipeline.message_runs import BODY, SHAPE, message_runs
 from leveret.pipeline.plan import PlanDirectory, QueueOrder, QueueOutcome, read_order
 from leveret.pipeline.settled import Int64s
@@ -57,15 +58,23 @@ class PlanPublisher:
     Args:
         connect: makes a connection to the plan's vhost; called once for every 200 queues.
         news: told now and then how many messages were sent since.
+        marks_streams: tell a node where entries of streams were, and what was stored there (`marks`).
     """
 
     def __init__(
-        self, directory: PlanDirectory, connect: Callable[[], Client], news: Callable[[int], None]
+        self,
+        directory: PlanDirectory,
+        connect: Callable[[], Client],
+        news: Callable[[int], None],
+        *,
+        marks_streams: bool = False,
     ) -> None:
         self._directory = directory
         self._plan = directory.load()
         self._connect = connect
         self._news = news
+        self._marks_streams = marks_streams
+        self._marks: dict[int, Marks] = {}
         self._clients: list[Client] = []
         self._sent = 0
         self._told_s = time.monotonic()
@@ -83,7 +92,7 @@ class PlanPublisher:
         orders = [read_order(self._directory.runs, parts[queue]) for queue in queues]
         try:
             publishers = [self._declare(index, queue) for index, queue in enumerate(queues)]
-            self._sweep(orders, publishers)
+            self._sweep(queues, orders, publishers)
         finally:
             for client in self._clients:
                 client.close()
@@ -97,7 +106,7 @@ class PlanPublisher:
         self._sent += publisher.last_sequence
         return publisher
 
-    def _sweep(self, orders: list[QueueOrder], publishers: list[Publisher]) -> None:
+    def _sweep(self, queues: list[str], orders: list[QueueOrder], publishers: list[Publisher]) -> None:
         sweeps = [
             order.sweeps(publisher.last_sequence) for order, publisher in zip(orders, publishers, strict=True)
         ]
@@ -107,7 +116,11 @@ class PlanPublisher:
             for group in self._row_groups(orders, pieces):
                 last_ids: dict[int, int] = {}
                 for index, first_id, messages in group:
-                    for run in message_runs(messages, first_id):
+                    if self._marks_streams and index not in self._marks and is_of_stream(messages):
+                        books = [book for book in self._plan.books if book.queue == queues[index]]
+                        self._marks[index] = Marks(orders[index], books)
+                    marks = self._marks.get(index)
+                    for run in (message_runs if marks is None else marks.runs)(messages, first_id):
                         publishers[index].publish(run)
                         self._sent += run.records
                     last_ids[index] = first_id + messages.num_rows - 1

@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession
 
 from leveret.model.errors import PreconditionFailed
 from leveret.pipeline import amqp_publish
+from leveret.pipeline.books import Book, books_at
 from leveret.pipeline.compare import ComparingClient
 from leveret.pipeline.console import Console
 from leveret.pipeline.files import Place, delete_tree, locked, make_directory
@@ -213,11 +214,19 @@ class Recovery:
                 selection=selection,
                 files=[file.path for file in files],
                 parts=sorted(parts[vhost], key=lambda part: (part.run, part.batch)),
+                books=self._books(vhost, {part.queue for part in parts[vhost]}),
             )
             directory.freeze(plan)
             self._console.say("planned", vhost=vhost, plan_id=plan.plan_id, queues=plan.queues)
             plans.append((directory, plan))
         return plans
+
+    def _books(self, vhost: str, queues: set[str]) -> list[Book]:
+        """What goes along with these queues; no broker but ours takes it."""
+        if self._job.to is not None:
+            return []
+        found = books_at(self._manifest, vhost, self._job.as_of_ms)
+        return [book for book in found.values() if book.queue in queues]
 
     def _scan(
         self, drafts: dict[str, tuple[PlanDirectory, list[StoredFile], Masks]]
@@ -246,13 +255,16 @@ class Recovery:
     def _publish(self, plans: list[tuple[PlanDirectory, Plan]]) -> list[Outcome]:
         """Publish plans and mark them as done."""
         job, inbox = self._job, self._inbox.address
+        # A rehearsal recovers entries of streams into queues, to take them out again as they are.
+        marks_streams = job.to is None and job.compare is None
 
         def publish(task: PublishTask) -> tuple[str, list[QueueOutcome]]:
             def news(count: int) -> None:
                 report(inbox, "published", vhost=task.vhost, messages=count)
 
             client = partial(client_of, job, task.vhost, task.directory)
-            queues = PlanPublisher(task.directory, client, news).publish(task.queues)
+            publisher = PlanPublisher(task.directory, client, news, marks_streams=marks_streams)
+            queues = publisher.publish(task.queues)
             return task.plan_id, in_doubt_counted(job, task.directory, queues)
 
         found: dict[str, list[QueueOutcome]] = {}
@@ -375,6 +387,17 @@ def in_doubt_counted(
     ]
 
 
+def _with_books(plan: Plan, queue: QueueOutcome) -> QueueOutcome:
+    """With how many readers and publishers of a stream go on where they were."""
+    books = [book for book in plan.books if book.queue == queue.queue]
+    return msgspec.structs.replace(
+        queue,
+        reader_offsets=sum(len(book.offsets) for book in books),
+        clamped_offsets=sum(book.clamped for book in books),
+        publisher_ids=sum(len(book.sequences) for book in books),
+    )
+
+
 def _outcome(plan: Plan, queues: list[QueueOutcome]) -> Outcome:
     return Outcome(
         plan_id=plan.plan_id,
@@ -382,7 +405,7 @@ def _outcome(plan: Plan, queues: list[QueueOutcome]) -> Outcome:
         number=plan.number,
         selection=plan.selection,
         finished_ms=time.time_ns() // 1_000_000,
-        queues=sorted(queues, key=lambda queue: queue.queue),
+        queues=sorted((_with_books(plan, queue) for queue in queues), key=lambda queue: queue.queue),
     )
 
 
@@ -408,7 +431,7 @@ def _added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         "last_timestamp": max(lasts, default=None),
         "message_count": one["message_count"] + other["message_count"],
         "queues": queues,
-        "in_doubt": one["in_doubt"] + other["in_doubt"],
+        **{name: one[name] + other[name] for name in ("in_doubt", "reader_offsets", "publisher_ids")},
     }
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from leveret.pipeline import daemon
 from leveret.pipeline.archive import archive_path, use_archive
 from leveret.pipeline.files import make_directory
 from leveret.pipeline.java import find_java_home
@@ -35,6 +36,7 @@ _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
+    "spark.python.daemon.module": daemon.__name__,
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
@@ -63,6 +65,8 @@ def start_session(name: str, settings: SparkSettings, scratch: Path, jvm_options
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # Workers would take whatever `python3` is on the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # Workers are forked (`daemon`), which does not go well with numpy's threads; nothing of ours uses them.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         make_directory(scratch / "local")
         archive = use_archive(archive_path(java_home, os.environ))
         own = {

@@ -1,8 +1,8 @@
 """Storing a range of an outgoing log: Parquet of its records, and a sidecar of what they settle.
 
 `<data_dir>/data/vhost-<vhost>/<first>-<next>.parquet` after decode.RECORDS, zstd level 1, and
-`...settled`, an Arrow file after decode.SETTLEMENTS. The name follows from the content, so storing a range
-again writes the same file again. Only the manifest makes a file count.
+`...settled`, an Arrow file after decode.SETTLEMENTS; of streams also `...books` (see `books`). The name follows from
+the content, so storing a range again writes the same file again. Only the manifest makes a file count.
 
 Knows no Spark and no network: chunks come in, files come out.
 """
@@ -17,6 +17,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from leveret.pipeline.books import SUFFIX, store_books
 from leveret.pipeline.decode import RECORDS, SETTLEMENTS, Decoder
 from leveret.pipeline.files import (
     Place,
@@ -62,12 +63,17 @@ def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview
     sidecar: Place | None = path.with_suffix(SETTLED) if settled.num_rows else None
     if sidecar:
         size += store_settlements(sidecar, settled)
+    books = decoder.books.table()
+    book_place: Place | None = path.with_suffix(SUFFIX) if books.num_rows else None
+    if book_place:
+        size += store_books(book_place, books)
     sync_directory(directory)
     parts = list(decoder.parts.values())
     return StoredFile(
         vhost=vhost,
         path=name_in(data_dir, path),
         settlements=name_in(data_dir, sidecar) if sidecar else "",
+        books=name_in(data_dir, book_place) if book_place else "",
         first=decoder.first,
         next=decoder.next,
         records=decoder.records,
@@ -87,7 +93,7 @@ def read_settlements(place: Place) -> pa.Table:
 def delete_orphans(manifest: Manifest) -> int:
     """Delete files that no manifest entry names; only while no transfer runs. Returns how many."""
     with manifest.locked():
-        known = {name for file in manifest.files() for name in (file.path, file.settlements)}
+        known = {name for file in manifest.files() for name in file.names}
         present = sweepable(manifest.data_dir / DATA)
         orphans = [place for place in present if name_in(manifest.data_dir, place) not in known]
         for place in orphans:

@@ -25,7 +25,8 @@ from typing import Final, Protocol, TypeAlias
 from leveret.core.broker import Broker
 from leveret.core.confirms import Batch, Outcome
 from leveret.core.dead_letters import bury
-from leveret.core.queue import NOT_STORED, DeadLetters, Queue
+from leveret.core.dying import NOT_STORED, DeadLetters
+from leveret.core.queue import Queue
 from leveret.model.definitions import Change
 from leveret.model.errors import Corrupt, StorageError
 from leveret.model.reasons import Reason
@@ -150,7 +151,7 @@ class Engine:
         self._collector = collector
         self._scheduled = False
         self._touched: dict[ClientConnection, None] = {}
-        self._copies: list[tuple[Queue, Header, bytes]] = []
+        self._copies: list[tuple[Queue, Header, bytes, bytes]] = []
         self._failed: set[Queue] = set()
         self._buried: list[Buried] = []
         self._flush_number = 0
@@ -273,7 +274,7 @@ class Engine:
 
     def _bury(self, queue: Queue, now_ms: int) -> None:
         """Publish a queue's dead letters; `_promise` sees to it that they are safe before they are settled here."""
-        for letters in queue.take_dead():
+        for letters in queue.dying.take():
             takers = bury(self._broker, queue, letters, now_ms // 1000)
             self._buried.append((queue, letters, takers))
 
@@ -311,7 +312,7 @@ class Engine:
         outcome.seal()
 
     def _bury_later(self, queue: Queue, letters: DeadLetters) -> None:
-        queue.bury_again(letters)
+        queue.dying.add(letters)
         self._deadlines.set(queue, self.clock_ms() + RETRY_MS)
 
     def _mark(self, queue: Queue) -> None:
@@ -319,10 +320,10 @@ class Engine:
             self._broker.dirty[queue] = None
             self.touch()
 
-    def _note_append(self, queue: Queue, header: Header, data: bytes) -> None:
+    def _note_append(self, queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
         self._appended_bytes += header.chunk_bytes
         if queue.replicated:
-            self._copies.append((queue, header, data))
+            self._copies.append((queue, header, data, trailer))
 
     def _follow_replication(self) -> None:
         changes, self._broker.replication_changes = self._broker.replication_changes, []
@@ -456,9 +457,9 @@ class Engine:
             channel.confirm(batch, ok=ok)
         self.write_out()
 
-    def _durable(self, copies: list[tuple[Queue, Header, bytes]], appended: int) -> None:
-        for queue, header, data in copies:
-            self._collector.collect(queue, header, data)
+    def _durable(self, copies: list[tuple[Queue, Header, bytes, bytes]], appended: int) -> None:
+        for copy in copies:
+            self._collector.collect(*copy)
         self.unsynced_bytes -= appended
         if self._relieved and not self._waits_for_disk():
             relieved, self._relieved = self._relieved, []

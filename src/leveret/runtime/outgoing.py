@@ -13,7 +13,8 @@ Should its fdatasync fail, it serves nothing more, and what it had not served is
 and copied again. Damage in what was served is another matter: a downstream counts by offsets that would
 come to mean something else. Such a log stays down until an operator removes it.
 
-What streams hold is collected as well; what their own retention takes is settled here. Downstreams tell how far
+What streams hold is collected as well, with what their readers and publishers stored, in the trailers of the chunks
+in which it stands there; what their own retention takes is settled here. Downstreams tell how far
 they are (`outgoing_log`): what all of them have may go, if the operator chose so, and whom retention overtook is
 told of.
 
@@ -171,7 +172,7 @@ class Collector:
             for chunk in log.read(position, _COPY_BYTES, check=True):
                 if chunk.header.next_offset > end:
                     break
-                outgoing.copy(queue, chunk.header, bytes(chunk.data))
+                outgoing.copy(queue, chunk.header, bytes(chunk.data), bytes(chunk.trailer))
                 position = chunk.header.next_offset
             await asyncio.sleep(0)
         if not outgoing.is_closed:
@@ -215,14 +216,14 @@ class Collector:
         for key in [key for key in outgoing.positions if key not in alive]:
             self._end(outgoing, key, outgoing.positions.pop(key))
 
-    def collect(self, queue: Queue, header: Header, data: bytes) -> None:
+    def collect(self, queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
         """A durable chunk of a replicated queue: copy it. Never fails the broker."""
         if queue not in self._following:
             if queue in self._catching_up:
                 self._durable_end[queue] = header.next_offset
             return
         try:
-            self.logs[queue.key[0]].copy(queue, header, data)
+            self.logs[queue.key[0]].copy(queue, header, data, trailer)
         except StorageError as error:
             # The queue's log still has it: `resume` takes collection up again from there.
             logger.error("collection_stopped vhost=%s queue=%s error=%s", *queue.key, error)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -151,11 +152,11 @@ class OutgoingLog(CommittedLog):
 
     # -- what the collector appends -----------------------------------------------------------
 
-    def copy(self, queue: Queue, header: Header, data: bytes) -> None:
+    def copy(self, queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
         """Append a chunk of the queue's log unless it is here already.
 
-        A stream's entries are packed as messages (wire.stream_entry); what its readers and publishers stored is
-        of this site alone.
+        A stream's entries are packed as messages (wire.stream_entry), and its books of readers and publishers go
+        along; where they have no message to ride on, with a settlement of nothing.
 
         Raises:
             StorageError: the disk refused it, or the stream's entries cannot be told from each other.
@@ -166,14 +167,19 @@ class OutgoingLog(CommittedLog):
         entries, records = header.entries, header.records
         crc: int | None = header.crc
         is_stream = isinstance(queue, Stream)
+        books = _books_of(trailer) if is_stream else []
         if is_stream and header.type == ChunkType.USER:
             try:
                 data, entries = pack_entries(data)
             except ChunkError as error:
                 raise StorageError(f"stream '{queue.key[1]}', offset {header.chunk_id}: {error}") from None
             records, crc = entries, None
-        if not is_stream or header.type == ChunkType.USER:
-            self._append(key, header.type, entries, records, data, header.timestamp_ms, header.chunk_id, crc)
+        elif is_stream:
+            data, entries, records, crc = encode_entry(b""), 1, 1, None
+        if not is_stream or header.type == ChunkType.USER or books:
+            self._append(
+                key, header.type, entries, records, data, header.timestamp_ms, header.chunk_id, crc, books
+            )
         self.positions[key] = header.next_offset
 
     def settle_below(self, key: Key, offset: int, timestamp_ms: int, *, at: int) -> None:
@@ -195,10 +201,12 @@ class OutgoingLog(CommittedLog):
         timestamp_ms: int,
         offset: int,
         crc: int | None,
+        books: Sequence[bytes] = (),
     ) -> None:
         trailer = encode_trailer(
             encode_attribute(Attribute.QUEUE_EPOCH, *key),
             encode_attribute(Attribute.QUEUE_OFFSET, b"", offset),
+            *books,
         )
         header = self.log.append(kind, entries, records, data, timestamp_ms, trailer, crc)
         self.last_appended_id = header.chunk_id
@@ -301,6 +309,15 @@ def remove_log(tree: Tree, directory: Path) -> None:
     for name in STATE_FILES:
         tree.file(directory / name).remove()
     tree.log(directory).delete()
+
+
+def _books_of(trailer: bytes) -> list[bytes]:
+    """What readers and publishers of a stream stored, of a chunk's trailer."""
+    return [
+        encode_attribute(*attribute)
+        for attribute in decode_trailer(trailer)
+        if attribute[0] in (Attribute.SEQUENCE, Attribute.OFFSET)
+    ]
 
 
 def _closes(chunk: Chunk, offset: int) -> bool:

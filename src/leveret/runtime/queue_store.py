@@ -37,7 +37,8 @@ from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encod
 READ_BYTES: Final = 512 * 1024
 CHUNK_BYTES_MAX: Final = 16 * 1024 * 1024
 
-OnAppend = Callable[[Queue, Header, bytes], None]
+OnAppend = Callable[[Queue, Header, bytes, bytes], None]
+"""Of a chunk: its header, data and trailer."""
 """(queue, header, data) of a chunk that was just appended to a queue's log."""
 
 
@@ -198,7 +199,7 @@ class QueueStore:
             count = sum(len(bodies) for _, bodies in batch)
             expires = any(head.expiration_ms is not None for head, _ in batch)
             end += count
-            sequences = _sequences_in(numbered, end - count, end, is_last=batch is batches[-1])
+            sequences = sequences_in(numbered, end - count, end, is_last=batch is batches[-1])
             trailer = self._trailer(queue, log, sequences, expires=expires)
             header = self._append(queue, log, ChunkType.USER, count, data, trailer)
             queue.appended(header.chunk_id, batch, header.timestamp_ms)
@@ -230,7 +231,7 @@ class QueueStore:
             self._commit.appended(log)
             if not header.chunk_id:
                 self.home.mark_log(queue.epoch)
-        self.on_append(queue, header, data)
+        self.on_append(queue, header, data, trailer)
         return header
 
     def _trailer(self, queue: Queue, log: Log, new: dict[bytes, int], *, expires: bool = False) -> bytes:
@@ -280,7 +281,7 @@ class QueueStore:
         return next(self.log(queue).read(queue.settled.floor, 1)).header.timestamp_ms
 
 
-def _sequences_in(numbered: list[Numbered], first: int, end: int, *, is_last: bool) -> dict[bytes, int]:
+def sequences_in(numbered: list[Numbered], first: int, end: int, *, is_last: bool) -> dict[bytes, int]:
     """How far publishers' messages are in the log with the chunk of what was gathered from `first` up to `end`.
 
     The chunk itself has to tell, and of no more than what is in it: after a crash it may be the last one.
@@ -313,7 +314,7 @@ def _split(gathered: list[tuple[Head, list[bytes]]]) -> list[list[tuple[Head, li
     return batches
 
 
-def _ignore(queue: Queue, header: Header, data: bytes) -> None:
+def _ignore(queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
     """Nobody collects."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from leveret.core.broker import Broker
 from leveret.core.head import Run, count_of
@@ -16,9 +17,11 @@ from leveret.runtime.stream_host import check_contiguous
 from leveret.runtime.stream_store import UNKNOWN_FILTERS
 from leveret.session.stored import Heads
 from leveret.session.stream_messages import entries_of
-from leveret.wire.chunk import ChunkError
+from leveret.wire.chunk import Attribute, ChunkError, decode_trailer
 from leveret.wire.stream.publish import MessageRun
-from leveret.wire.stream_entry import unpack_entry
+from leveret.wire.stream_entry import pack_entries, unmark_entry, unpack_entry
+
+_LENGTH_BYTES: Final = 4
 
 
 class RecoveryIngest:
@@ -59,14 +62,48 @@ class RecoveryIngest:
         Not declared: neither a limit of queues nor a default type may stand in its way.
         """
         first = next((message for run in runs for _, message in run.messages()), b"")
-        arguments = {"x-queue-type": "stream"} if unpack_entry(first) is not None else {}
+        is_entry = unpack_entry(first) is not None or unmark_entry(first) is not None
+        arguments = {"x-queue-type": "stream"} if is_entry else {}
         vhost, name = self._key
         self._broker.apply(d.Put(d.Queue(name=name, vhost=vhost, arguments=arguments)))
         self._engine.touch()
         return self._broker.queue(vhost, name)
 
     def _publish(self, stream: Stream, name: bytes, runs: list[MessageRun]) -> None:
-        """Messages that come from a stream as they were there; which filter values they have, only readers know."""
+        """Messages that come from a stream as they were there; a marked one is alone in its run."""
+        plain: list[MessageRun] = []
+        for run in runs:
+            marked = _marked(run)
+            if marked is None:
+                plain.append(run)
+                continue
+            self._publish_plain(stream, name, plain)
+            plain = []
+            if run.first > stream.last_sequence(name):
+                self._heed(stream, marked[1])
+                self._publish_plain(stream, name, [_packed(run, marked[0])])
+        self._publish_plain(stream, name, plain)
+
+    def _heed(self, stream: Stream, attributes: bytes) -> None:
+        """Give the next message its offset, unless there is more in the stream, and keep what was stored there.
+
+        A reader goes on at the same message, also if that has another offset here. Neither does a reader fall back
+        behind what it stored here, nor a publisher.
+        """
+        found = list(decode_trailer(attributes))
+        self._engine.append_now(stream)
+        offset = next((value for kind, _, value in found if kind == Attribute.QUEUE_OFFSET), 0)
+        here = stream.align(offset)
+        for kind, name, value in found:
+            if kind == Attribute.SEQUENCE and value > stream.last_sequence(name):
+                stream.advance_sequence(name, value)
+            elif kind == Attribute.OFFSET and here + value - offset > (stream.offset_of(name) or -1):
+                stream.store_offset(name, here + value - offset)
+
+    def _publish_plain(self, stream: Stream, name: bytes, runs: list[MessageRun]) -> None:
+        """Which filter values the messages have, only readers know."""
+        if not runs:
+            return
         numbered = [message for run in runs for message in run.messages()]
         ids = [sequence for sequence, _ in numbered]
         as_they_were = [self._stream_entry(entry) for _, entry in numbered]
@@ -86,7 +123,8 @@ class RecoveryIngest:
         new: list[Run] = []
         for run in runs:
             # All are looked at before the first is taken: of what is refused nothing stays.
-            new += self._new_of(run, last)
+            marked = _marked(run)
+            new += self._new_of(run if marked is None else _packed(run, marked[0]), last)
             last = max(last, run.last)
         if queue.gathered:
             # Others' messages first, by themselves: ours and their sequence must share one chunk.
@@ -114,3 +152,13 @@ class RecoveryIngest:
             raise StorageError(
                 f"queue '{queue.key[1]}': the disk refused recovered messages; see the node's log"
             )
+
+
+def _marked(run: MessageRun) -> tuple[bytes, bytes] | None:
+    """(entry, attributes) of a run that is one marked message."""
+    return unmark_entry(bytes(run.data[_LENGTH_BYTES:])) if run.records == 1 else None
+
+
+def _packed(run: MessageRun, entry: bytes) -> MessageRun:
+    """The run without its mark."""
+    return MessageRun(run.first, 1, pack_entries(entry)[0])

@@ -26,7 +26,7 @@ from leveret.model.definitions import GlobalParameter
 from leveret.model.errors import InvalidCommand, LeveretError, Refusal, ResourceLocked
 from leveret.runtime.schema_apply import Applied, History, Holding, Outcome, apply, share
 from leveret.runtime.schema_endpoints import Endpoint, Upstream, parse_upstream
-from leveret.runtime.schema_source import Asked, Source, connect_first, likely_theirs
+from leveret.runtime.schema_source import Asked, Source, at, connect_first, fetch_from, likely_theirs
 
 logger = logging.getLogger(__name__)
 
@@ -203,8 +203,8 @@ class SchemaDownstream:
         try:
             self._connected(endpoint)
             while source.failure is None:
-                await self._rest(await self._sync(source))
-            raise source.failure
+                await self._rest(await self._sync(endpoint, source))
+            raise at(endpoint, source.failure)
         finally:
             self.progress.upstream_endpoint = None
             source.close()
@@ -261,13 +261,13 @@ class SchemaDownstream:
 
     # -- one sync -----------------------------------------------------------------------------
 
-    async def _sync(self, source: Source) -> float:
+    async def _sync(self, endpoint: Endpoint, source: Source) -> float:
         """Ask once and apply the answer; return how long to wait before the next time, in seconds."""
         # Who asks for a sync from now on is answered by the next one.
         wanted, self._wanted = self._wanted, None
         force, self._force = self._force, False
         try:
-            outcome, rest_s = await self._sync_once(source, force=force)
+            outcome, rest_s = await self._sync_once(endpoint, source, force=force)
         except Refusal as refusal:
             self._failed(refusal)
             _decline(wanted, refusal)
@@ -280,7 +280,7 @@ class SchemaDownstream:
             wanted.set_result(outcome)
         return rest_s
 
-    async def _sync_once(self, source: Source, *, force: bool) -> tuple[Outcome, float]:
+    async def _sync_once(self, endpoint: Endpoint, source: Source, *, force: bool) -> tuple[Outcome, float]:
         """One sync, and how long to wait after it.
 
         That is until the interval has passed since the request, and at least as long as the sync took.
@@ -290,7 +290,7 @@ class SchemaDownstream:
         before_bytes = source.sent_bytes, source.received_bytes
         progress = self.progress
         progress.last_sync_request_stamp = int(time())
-        progress.upstream_cluster = await source.fetch(self._theirs)
+        progress.upstream_cluster = await fetch_from(endpoint, source, self._theirs)
         progress.last_sync_sent_bytes = source.sent_bytes - before_bytes[0]
         progress.last_sync_received_bytes = source.received_bytes - before_bytes[1]
         outcome = await self._apply(source.unreadable, force=force)

@@ -4,10 +4,13 @@
 
 `host:port` and `amqp://host:port` are AMQP listeners of another Leveret, with TLS where `ssl_options` are set or the
 scheme is `amqps`; `http://` and `https://` are the management API of a RabbitMQ, a LavinMQ or another Leveret.
+
+The parameter of message replication has the same form, with `host:port` of stream listeners only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -15,6 +18,7 @@ import msgspec
 from leveret.model.errors import InvalidCommand
 
 SCHEMES: Final = ("amqp", "amqps", "http", "https")
+FORM: Final = '{"endpoints": ["host:port", ...], "username": "...", "password": "..."}'
 
 
 class Endpoint(NamedTuple):
@@ -49,30 +53,42 @@ class Upstream(NamedTuple):
     password: str
 
 
-class _Value(msgspec.Struct):
+class _Value(msgspec.Struct, forbid_unknown_fields=True):
     endpoints: list[str]
     username: str
     password: str
 
 
-def parse_upstream(value: object) -> Upstream:
-    """Read `{"endpoints": ["host:port", ...], "username": ..., "password": ...}`.
+def decode_upstream(text: str | bytes) -> object:
+    """The JSON that an operator gives, not looked at yet.
 
     Raises:
-        InvalidCommand: names the field that is missing or malformed; never shows the password.
+        InvalidCommand: it is none.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidCommand(f"upstream endpoints: no JSON: {error}; the form is {FORM}") from None
+
+
+def parse_upstream(value: object, schemes: Sequence[str] = SCHEMES) -> Upstream:
+    """Read a value of FORM, whose endpoints may have one of these schemes.
+
+    Raises:
+        InvalidCommand: names the field that is missing, unknown or malformed; never shows the password.
     """
     try:
         read = msgspec.convert(value, type=_Value)
     except msgspec.ValidationError as error:
-        raise InvalidCommand(f"upstream endpoints: {error}") from None
+        raise InvalidCommand(f"upstream endpoints: {error}; the form is {FORM}") from None
     for field in ("endpoints", "username", "password"):
         if not getattr(read, field):
-            raise InvalidCommand(f"upstream endpoints: field `{field}` is empty")
-    endpoints = [_endpoint(index, text) for index, text in enumerate(read.endpoints)]
+            raise InvalidCommand(f"upstream endpoints: field `{field}` is empty; the form is {FORM}")
+    endpoints = [_endpoint(index, text, schemes) for index, text in enumerate(read.endpoints)]
     return Upstream(endpoints, read.username, read.password)
 
 
-def _endpoint(index: int, text: str) -> Endpoint:
+def _endpoint(index: int, text: str, schemes: Sequence[str]) -> Endpoint:
     scheme, separator, rest = text.partition("://")
     if not separator:
         scheme, rest = "", text
@@ -80,11 +96,11 @@ def _endpoint(index: int, text: str) -> Endpoint:
     host, colon, port = rest.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     is_place = colon and bare and not (":" in bare and bare == host) and "@" not in host and _is_port(port)
-    if not is_place or (separator and scheme not in SCHEMES) or (slash and scheme not in ("http", "https")):
-        schemes = ", ".join(f"{name}://" for name in SCHEMES)
+    if not is_place or (separator and scheme not in schemes) or (slash and scheme not in ("http", "https")):
+        before = ", ".join(f"{name}://" for name in schemes)
         raise InvalidCommand(
-            f"upstream endpoints: field `endpoints[{index}]`: '{_shown(text)}' is not host:port, with one of "
-            f"{schemes} before it or none"
+            f"upstream endpoints: field `endpoints[{index}]`: '{_shown(text)}' is not host:port"
+            + (f", with one of {before} before it or none" if before else "")
         )
     return Endpoint(bare, int(port), scheme, f"/{path}".rstrip("/"))
 

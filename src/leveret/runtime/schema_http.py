@@ -120,7 +120,7 @@ class HttpSource:
                 self._check(reply, path)
                 yield reply
         except httpx.HTTPError as error:
-            raise SchemaLinkError(f"{self._endpoint}: {str(error) or type(error).__name__}") from None
+            raise SchemaLinkError(str(error) or type(error).__name__) from None
 
     def _check(self, reply: httpx.Response, path: str) -> None:
         match reply.status_code:
@@ -136,14 +136,14 @@ class HttpSource:
                     f"the upstream refuses user '{self._username}': it needs the tag administrator"
                 )
             case status:
-                raise SchemaLinkError(f"{self._endpoint}: GET /api/{path} is answered with status {status}")
+                raise SchemaLinkError(f"GET /api/{path} is answered with status {status}")
 
     async def _octets(self, reply: httpx.Response) -> bytes:
         octets = bytearray()
         async for piece in reply.aiter_bytes():
             octets += piece
             if len(octets) > JSON_BYTES_MAX:
-                raise SchemaLinkError(f"{self._endpoint}: definitions of more than {JSON_BYTES_MAX} octets")
+                raise SchemaLinkError(f"definitions of more than {JSON_BYTES_MAX} octets")
         self.received_bytes += reply.num_bytes_downloaded
         return bytes(octets)
 
@@ -155,7 +155,7 @@ class HttpSource:
                 vhost["name"]: vhost for vhost in msgspec.json.decode(vhosts, type=list[dict[str, Any]])
             }
         except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
-            raise SchemaLinkError(f"{self._endpoint}: its definitions cannot be read: {error}") from None
+            raise SchemaLinkError(f"its definitions cannot be read: {error}") from None
         entities: list[AnyEntity] = []
         unreadable: list[str] = []
         for number, (kind, entry) in enumerate(self._entries(document)):
@@ -177,9 +177,7 @@ class HttpSource:
         for kind in KINDS:
             entries = document.get(kind, [])
             if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-                raise SchemaLinkError(
-                    f"{self._endpoint}: its definitions cannot be read: {kind} is no list of objects"
-                )
+                raise SchemaLinkError(f"its definitions cannot be read: {kind} is no list of objects")
             for entry in entries:
                 yield kind, entry
 

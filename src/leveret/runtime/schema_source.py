@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 from leveret.config.tls import TlsOptions
 from leveret.core.schema import transient_queues, travels
 from leveret.model.definitions import KINDS, Definitions, Put
-from leveret.model.errors import LeveretError, Refusal
+from leveret.model.errors import LeveretError, PeerError, Refusal
 from leveret.runtime.schema_endpoints import Endpoint, Upstream
 from leveret.runtime.schema_link import SchemaLink, open_link
 from leveret.runtime.tls import client_context
@@ -129,6 +129,24 @@ class AmqpSource:
     def close(self) -> None:
         """See Source."""
         self._link.close()
+
+
+async def fetch_from(endpoint: Endpoint, source: Source, theirs: Definitions) -> str:
+    """As `fetch` of a source; what goes wrong is told with the endpoint.
+
+    Raises:
+        Refusal: the upstream declines.
+        PeerError: it can not be asked any more.
+    """
+    try:
+        return await source.fetch(theirs)
+    except (Refusal, PeerError) as error:
+        raise at(endpoint, error) from error
+
+
+def at(endpoint: Endpoint, error: LeveretError) -> LeveretError:
+    """The same error, told with whom it comes from."""
+    return type(error)(f"{endpoint}: {error}")
 
 
 async def connect_first(

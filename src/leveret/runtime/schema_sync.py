@@ -40,8 +40,8 @@ from leveret.runtime.schema_downstream import (
     asked_by,
     upstream_of,
 )
-from leveret.runtime.schema_endpoints import parse_upstream
-from leveret.runtime.schema_source import connect_first, likely_theirs
+from leveret.runtime.schema_endpoints import decode_upstream, parse_upstream
+from leveret.runtime.schema_source import connect_first, fetch_from, likely_theirs
 from leveret.session.schema_exchange import answer
 from leveret.storage.state_file import StateFile
 from leveret.wire.schema_sync import (
@@ -193,10 +193,7 @@ class SchemaSync:
         Raises:
             InvalidCommand: not JSON, or names the field that is missing or malformed.
         """
-        try:
-            value = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidCommand(f"upstream endpoints: {error}") from None
+        value = decode_upstream(text)
         parse_upstream(value)
         self._node.broker.apply(Put(GlobalParameter(name=UPSTREAM_PARAMETER, value=value)))
         await self._node.commit()
@@ -260,11 +257,11 @@ class SchemaSync:
             raise PreconditionFailed("no upstream endpoints: use set_schema_replication_upstream_endpoints")
         theirs = likely_theirs(definitions)
         try:
-            _, source = await connect_first(
+            endpoint, source = await connect_first(
                 upstream, asked_by(node, self._timing), lambda: None, lambda: None
             )
             try:
-                await source.fetch(theirs)
+                await fetch_from(endpoint, source, theirs)
             finally:
                 source.close()
         except (PeerError, ConfigError) as error:

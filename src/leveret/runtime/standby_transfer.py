@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from leveret.model.errors import InvalidCommand, LeveretError
+from leveret.model.errors import LeveretError
+from leveret.runtime import schema_endpoints
 from leveret.runtime.pipeline_process import Event, PipelineProcess, ask
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ LAG_SAMPLES_MAX: Final = 4096
 _DRAIN_MARGIN_S: Final = 10.0
 
 
-class Upstream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Upstream(msgspec.Struct, frozen=True):
     """Value of the global parameter: where the upstream is and who to log in as."""
 
     endpoints: list[str]
@@ -44,20 +45,10 @@ def parse_upstream(value: object) -> Upstream:
     """Check the operator's JSON.
 
     Raises:
-        InvalidCommand: a field is missing, unknown or not of its kind, or an endpoint is not host:port.
+        InvalidCommand: a field is missing, empty, unknown or not of its kind, or an endpoint is not host:port.
     """
-    form = '{"endpoints": ["host:port", ...], "username": "...", "password": "..."}'
-    try:
-        upstream = msgspec.convert(value, Upstream)
-    except msgspec.ValidationError as error:
-        raise InvalidCommand(f"upstream endpoints: {error}; the form is {form}") from None
-    if not upstream.endpoints:
-        raise InvalidCommand(f"upstream endpoints: the list is empty; the form is {form}")
-    for endpoint in upstream.endpoints:
-        host, _, port = endpoint.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise InvalidCommand(f"upstream endpoints: '{endpoint}' is not host:port")
-    return upstream
+    read = schema_endpoints.parse_upstream(value, schemes=())
+    return Upstream([str(endpoint) for endpoint in read.endpoints], read.username, read.password)
 
 
 class TransferSupervisor:

@@ -12,17 +12,19 @@ Readers are served up to the committed end, see `runtime.committed_log`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 from leveret.core.head import Run
-from leveret.core.queue import Queue
+from leveret.core.queue import Numbered, Queue
 from leveret.core.stream import Batch, Stream, records_of, retained_before_ms
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.committed_log import CommittedLog
 from leveret.runtime.log_home import LogHome
+from leveret.runtime.queue_store import OnAppend, sequences_in
 from leveret.session.stream_messages import entries_of, runs_of
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
@@ -38,6 +40,7 @@ from leveret.wire.chunk import (
     encode_entry,
     encode_trailer,
 )
+from leveret.wire.record import COUNT_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +52,6 @@ FILTERS_MAX: Final = 128
 
 UNKNOWN_FILTERS: Final = frozenset(b"%d" % number for number in range(FILTERS_MAX + 1))
 """Stands for filter values that are not known, so that their chunk is sent to every reader."""
-
-OnAppend = Callable[[Queue, Header, bytes], None]
 
 
 class StreamStore:
@@ -158,41 +159,53 @@ class StreamStore:
         """
         batches, stream.incoming = stream.incoming, []
         gathered = stream.take_gathered()
-        sequences, stream.unlogged_sequences = stream.unlogged_sequences, {}
-        if gathered:
-            # The time of arrival is not kept by itself: RabbitMQ's streams have the chunk's.
-            converted = entries_of(gathered)
+        sequences = stream.unlogged_sequences
+        numbered = stream.take_numbered()
+        # The time of arrival is not kept by itself: RabbitMQ's streams have the chunk's.
+        converted = entries_of(gathered) if gathered else []
+        if converted:
             batches.append(Batch(b"", (), converted, len(converted), None))
         if not batches:
             return
         try:
-            kept = self.log(stream)
-            self._append_batches(stream, kept, batches, sequences)
+            kept = self._log_at(stream)
+            self._append_parts(stream, kept, _split(batches, sequences, numbered, len(converted)), batches)
         except StorageError as error:
             for batch in batches:
                 batch.done(error)
             raise
-        stream.logged_sequences(sequences)
         count = sum(batch.records for batch in batches)
         stream.published_total += count
         stream.counters.publish += count
         stream.backlog.next_offset = kept.log.next_offset
         self._promise(stream, kept, [batch for batch in batches if batch.ids])
 
-    def _append_batches(
-        self, stream: Stream, kept: CommittedLog, batches: list[Batch], sequences: dict[bytes, int]
+    def _log_at(self, stream: Stream) -> CommittedLog:
+        """The log, whose next offset is not before the one that its next message is to have."""
+        offset = stream.next_offset_min
+        if stream not in self._logs and offset and not (log := self._describe(stream)).is_open:
+            self._keep(stream, log.open(first_offset=offset), -1)
+        kept = self.log(stream)
+        if kept.log.next_offset < offset:
+            kept.log.begin_at(offset)
+        while (missing := offset - kept.log.next_offset) > 0:
+            # As what took these offsets where the messages come from: no messages.
+            trailer = self._trailer(stream, kept.log, {}, {}, None)
+            records = min(missing, COUNT_MAX)
+            self._append(stream, kept, ChunkType.TRACKING, [encode_entry(b"")], records, trailer)
+        return kept
+
+    def _append_parts(
+        self, stream: Stream, kept: CommittedLog, parts: list[_Part], batches: list[Batch]
     ) -> None:
         filters = _filters_of(batches)
         offsets = stream.unlogged_offsets
-        parts = list(_split(batches))
         for part in parts:
             newest = part is parts[-1]
-            trailer = self._trailer(
-                stream, kept.log, sequences if newest else {}, offsets if newest else {}, filters
-            )
-            entries, records = part
-            header = self._append(stream, kept, ChunkType.USER, entries, records, trailer)
+            trailer = self._trailer(stream, kept.log, part.sequences, offsets if newest else {}, filters)
+            header = self._append(stream, kept, ChunkType.USER, part.entries, part.records, trailer)
             kept.last_appended_id = header.chunk_id
+            stream.logged_sequences(part.sequences)
         if parts:
             stream.offsets.update(offsets)
             stream.unlogged_offsets = {}
@@ -229,9 +242,9 @@ class StreamStore:
         now_ms = max(self._clock_ms(), log.last_timestamp_ms)
         header = log.append(kind, len(entries), records, data, now_ms, trailer)
         self._commit.appended(log)
-        if not header.chunk_id:
+        if header.chunk_id == log.first_offset:
             self.home.mark_log(stream.epoch)
-        self.on_append(stream, header, data)
+        self.on_append(stream, header, data, trailer)
         if starts_segment:
             self._retain(stream, kept)
         return header
@@ -333,26 +346,58 @@ def _filters_of(batches: list[Batch]) -> set[bytes] | None:
     return None if filters == {b""} else {name[:255] for name in filters}
 
 
-def _split(batches: list[Batch]) -> Iterator[tuple[list[bytes], int]]:
-    """(entries, messages in them) of what fits a chunk; nearly always one."""
+class _Part(NamedTuple):
+    """What goes into one chunk: entries, the messages in them, and how far publishers are in the log with it."""
+
+    entries: list[bytes]
+    records: int
+    sequences: dict[bytes, int]
+
+
+def _split(
+    batches: list[Batch], sequences: dict[bytes, int], numbered: list[Numbered], gathered: int
+) -> list[_Part]:
+    """What fits a chunk each; nearly always one, which tells of all sequences.
+
+    Of several each tells of what is in it, and of nothing more: after a crash it may be the last one.
+
+    Args:
+        batches: what was published, those that were gathered by AMQP 0-9-1 last.
+        sequences: how far publishers are with all of it.
+        numbered: which of those that were gathered are whose.
+        gathered: how many those are.
+    """
     entries = [entry for batch in batches for entry in batch.entries]
-    records = sum(batch.records for batch in batches)
     if len(entries) <= ENTRIES_MAX and sum(map(len, entries)) <= CHUNK_BYTES_MAX:
-        if entries:
-            yield entries, records
-        return
-    part: list[bytes] = []
-    size = 0
-    for entry in entries:
-        if part and (len(part) == ENTRIES_MAX or size + len(entry) > CHUNK_BYTES_MAX):
-            yield part, sum(map(records_of, part))
-            part, size = [], 0
-        part.append(entry)
+        return [_Part(entries, sum(batch.records for batch in batches), sequences)] if entries else []
+    cuts, size = [0], 0
+    for at, entry in enumerate(entries):
+        if at > cuts[-1] and (at - cuts[-1] == ENTRIES_MAX or size + len(entry) > CHUNK_BYTES_MAX):
+            cuts.append(at)
+            size = 0
         size += len(entry)
-    yield part, sum(map(records_of, part))
+    parts: list[_Part] = []
+    for first, end in pairwise([*cuts, len(entries)]):
+        part, before = entries[first:end], len(entries) - gathered
+        own = _ids_in(batches, first, end)
+        own |= sequences_in(numbered, first - before, end - before, is_last=end == len(entries))
+        parts.append(_Part(part, sum(map(records_of, part)), own))
+    return parts
 
 
-def _ignore(queue: Queue, header: Header, data: bytes) -> None:
+def _ids_in(batches: list[Batch], first: int, end: int) -> dict[bytes, int]:
+    """By publisher the last publishing id among the entries from `first` up to `end` of all batches together."""
+    found: dict[bytes, int] = {}
+    at = 0
+    for batch in batches:
+        last = min(end, at + len(batch.entries)) - at
+        if batch.reference and last > max(0, first - at):
+            found[batch.reference] = batch.entry_ids[last - 1]
+        at += len(batch.entries)
+    return found
+
+
+def _ignore(queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
     """Nobody counts."""
 
 

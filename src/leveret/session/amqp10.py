@@ -39,6 +39,7 @@ from leveret.model.errors import (
     AccessRefused,
     AuthenticationFailed,
     InvalidCommand,
+    LedElsewhere,
     NotAllowed,
     NotFound,
     PreconditionFailed,
@@ -82,6 +83,7 @@ CONDITION: Final[dict[type[Refusal], str]] = {
     NotAllowed: "amqp:not-allowed",
     InvalidCommand: "amqp:invalid-field",
     Unsupported: "amqp:not-implemented",
+    LedElsewhere: "amqp:precondition-failed",
 }
 """AMQP 1.0 section 2.8.15: the condition of each refusal."""
 
@@ -387,6 +389,8 @@ class Amqp10Session:
         try:
             body = self._host.schema_request(self.user, asked)
         except Refusal as refusal:
+            # Told of the next change, too: of being served again, for one.
+            self._told[request.reply_to] = self._host.schema_state()
             raise _Declined(CONDITION[type(refusal)], str(refusal)) from None
         reply = Message(body=body, inferred=True, correlation_id=request.id, address=request.reply_to)
         self._engine.send(sender, reply, settled=True)

@@ -34,6 +34,7 @@ from leveret.wire.schema_sync import REPLY_BYTES_MAX
 CREDIT: Final = 3
 """One for the reply that is awaited, one for a late one, one for a notice."""
 MESSAGE_BYTES_MAX: Final = REPLY_BYTES_MAX + 4096
+_NO_AMQP: Final = "amqp:connection:framing-error"
 # The first refusal that has a condition is the one it stands for on this side.
 _REFUSAL: Final[dict[str, type[Refusal]]] = {name: kind for kind, name in reversed(CONDITION.items())}
 
@@ -173,6 +174,8 @@ class SchemaLinkClient:
             self.failure = AuthenticationFailed(
                 f"the upstream refuses user '{self._username}' or its password"
             )
+        if condition is not None and condition.name == _NO_AMQP and not self._reply_to and not self.failure:
+            self.failure = SchemaLinkError("no AMQP 1.0 is spoken there: name an AMQP listener of the upstream")
         self._fail(condition)
 
     def _settle(self, delivery: Delivery) -> None:

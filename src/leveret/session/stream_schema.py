@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from leveret.model.errors import LeveretError, NotFound
+from leveret.model.errors import LedElsewhere, LeveretError, NotFound
 from leveret.session.stream_login import place
 from leveret.session.stream_types import Answer, Change, code_of
 from leveret.wire.record import OUTGOING_STREAM, RECOVERY_STREAM_PREFIX
@@ -111,7 +111,7 @@ def delete_super_stream(session: StreamSession, command: wire.DeleteSuperStream)
 
 def metadata(session: StreamSession, command: wire.Metadata) -> None:
     """Tell where streams are: here, at another node, or nowhere. They have no replicas."""
-    places = {place(session): 0}
+    places: dict[tuple[str, int], int] = {}
     streams = [_metadata_of(session, stream, places) for stream in command.streams]
     brokers = [Broker(reference, *where) for where, reference in places.items()]
     session.send(wire.MetadataResponse(command.correlation, brokers, streams))
@@ -125,10 +125,12 @@ def _metadata_of(session: StreamSession, stream: str, places: dict[tuple[str, in
             session.log(stream)
         else:
             leader = session.authority.leader_of(session.vhost, stream, tls=session.tls is not None)
+    except LedElsewhere:
+        # As by RabbitMQ: there is such a stream, and whoever leads it does not run.
+        return StreamMetadata(stream, Code.OK, NO_LEADER, [])
     except LeveretError as error:
         return StreamMetadata(stream, code_of(error), NO_LEADER, [])
-    reference = 0 if leader is None else places.setdefault(leader, len(places))
-    return StreamMetadata(stream, Code.OK, reference, [])
+    return StreamMetadata(stream, Code.OK, places.setdefault(leader or place(session), len(places)), [])
 
 
 def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:

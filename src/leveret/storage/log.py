@@ -219,6 +219,12 @@ class Log(LogReader):
         self._write(segment, header, [encode_header(*header), data, trailer])
         return header
 
+    def begin_at(self, offset: int) -> None:
+        """Have the first chunk at this offset, if nothing was ever written."""
+        first = self._segments[0]
+        if len(self._segments) == 1 and not first.size and not first.path.exists():
+            self._segments[0] = Segment(self.directory, offset)
+
     def append_raw(self, header: Header, octets: bytes | memoryview, segment: int) -> None:
         """Write a chunk of another node's log as it is, in a segment that begins where it does there.
 

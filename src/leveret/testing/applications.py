@@ -12,7 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, Protocol
 
 import pika
@@ -82,6 +82,19 @@ class Taken(NamedTuple):
 def parameters(port: int, vhost: str, host: str = LOOPBACK) -> pika.ConnectionParameters:
     """Where to connect, as guest."""
     return pika.ConnectionParameters(host, port, vhost, heartbeat=30, blocked_connection_timeout=30)
+
+
+@contextmanager
+def channel_of(connection: pika.BlockingConnection, *, confirms: bool = True) -> Iterator[Any]:
+    """A channel, in confirm mode or not, and the end of its connection; the broker may be gone before that."""
+    try:
+        channel = connection.channel()
+        if confirms:
+            channel.confirm_delivery()
+        yield channel
+    finally:
+        with suppress(AMQPError, OSError):
+            connection.close()
 
 
 class Publisher:

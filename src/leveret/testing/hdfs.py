@@ -4,10 +4,10 @@ Runs the jars that `tools/setup test` put into the virtual environment.
 
     with Hdfs() as hdfs:
         hdfs.new_place()        # URI of a directory that nobody else has
-        hdfs.namenode.kill9()
-        hdfs.start_namenode()
+        with hdfs.outage():     # it is down meanwhile
+            ...
 
-It asks for no password: it believes what a client says it is called (`environment`).
+It asks for no password: it believes what a client says it is called, by `HADOOP_USER_NAME` or else as the system's user.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from xml.sax.saxutils import escape
 from hdfs_native import Client, WriteOptions
 
 from leveret.pipeline.java import find_java_home
-from leveret.testing.ports import LOOPBACK, free_ports, wait_until
+from leveret.testing.ports import LOOPBACK, NotReady, free_ports, wait_until
 from leveret.testing.process import ServerProcess
 
-USER: Final = "standby"
 NAME_SERVICE: Final = "tests"
 START_TIMEOUT_S: Final = 120.0
 _SERVER: Final = "org.apache.hadoop.hdfs.server"
@@ -67,9 +66,10 @@ class Hdfs:
         self.configuration = self._home / "configuration"
         self.namenode = ServerProcess(self._home / "namenode.log")
         self.datanode = ServerProcess(self._home / "datanode.log")
+        self._said = ""
         java_home = find_java_home(self._home, os.environ)
         self._java = [java_home / "bin" / "java", *_JVM, "-cp", f"{self._home / 'server'}:{_jars()}/*"]
-        self._env = {"HOME": str(self._home), "HADOOP_USER_NAME": USER, "PATH": os.environ["PATH"]}
+        self._env = {"HOME": str(self._home)}
         served = {
             "fs.defaultFS": self.url,
             "dfs.namenode.name.dir": (self._home / "names").as_uri(),
@@ -101,19 +101,26 @@ class Hdfs:
         """Its root."""
         return f"hdfs://{LOOPBACK}:{self.port}"
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """What a process needs in its environment to be let in."""
-        return {"HADOOP_USER_NAME": USER}
-
     def new_place(self) -> str:
         """URI of a directory that nobody else has, and that is not there yet."""
-        return f"{self.url}/standbys/{secrets.token_hex(6)}"
+        return f"{self.url}/{secrets.token_hex(6)}/archives/eu 2"
 
     def start_namenode(self) -> None:
         """Start it on what it has; return when files can be written."""
         self.namenode.launch([*self._java, f"{_SERVER}.namenode.NameNode"], self._env)
-        wait_until(self._is_ready, f"HDFS on port {self.port}", START_TIMEOUT_S, interval_s=0.2)
+        try:
+            wait_until(self._is_ready, f"HDFS on port {self.port}", START_TIMEOUT_S, interval_s=0.2)
+        except NotReady as error:
+            raise NotReady(f"{error}; it said {self._said}\n{self.namenode.log_tail()}") from None
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """Have the namenode crash, and start it again later."""
+        self.namenode.kill9()
+        try:
+            yield
+        finally:
+            self.start_namenode()
 
     @contextmanager
     def silent_namenode(self) -> Iterator[None]:
@@ -132,18 +139,19 @@ class Hdfs:
             client.create("/ready", WriteOptions(overwrite=True)).close()
             with client.create("/ready", WriteOptions(overwrite=True)) as file:
                 file.write(b"1")
-        except (OSError, RuntimeError):
+        except (OSError, RuntimeError) as error:
+            self._said = str(error)[:300]
             return False
         return True
 
     def __enter__(self) -> Self:
         try:
-            formatting = ServerProcess(self._home / "format.log")
             namenode = f"{_SERVER}.namenode.NameNode"
-            formatting.launch([*self._java, namenode, "-format", "-nonInteractive"], self._env)
-            wait_until(lambda: formatting.exit_status is not None, "a new HDFS", START_TIMEOUT_S)
+            self.namenode.launch([*self._java, namenode, "-format", "-nonInteractive"], self._env)
+            wait_until(lambda: not self.namenode.alive, "a new HDFS", START_TIMEOUT_S)
             self.datanode.launch([*self._java, f"{_SERVER}.datanode.DataNode"], self._env)
             self.start_namenode()
+            Client(self.url).set_permission("/", 0o777)
         except BaseException:
             self._close()
             raise
@@ -163,7 +171,8 @@ class Hdfs:
 def _write_configuration(folder: Path, settings: dict[str, str]) -> None:
     folder.mkdir()
     text = "".join(
-        f"<property><name>{key}</name><value>{escape(value)}</value></property>" for key, value in settings.items()
+        f"<property><name>{key}</name><value>{escape(value)}</value></property>"
+        for key, value in settings.items()
     )
     for name in ("core-site.xml", "hdfs-site.xml"):
         (folder / name).write_text(f"<configuration>{text}</configuration>\n")

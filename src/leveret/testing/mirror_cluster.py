@@ -15,8 +15,8 @@ is its own. Waits end when what they ask for is so, and fail with what every nod
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -26,6 +26,7 @@ import httpx
 import pika
 from pika.exceptions import AMQPError
 
+from leveret.testing.applications import channel_of
 from leveret.testing.ports import LOOPBACK, NotReady, wait_until
 
 PATIENCE_S: Final = 60.0
@@ -205,18 +206,11 @@ class MirrorCluster:
         settings: dict[str, Any] = {"heartbeat": 0, "socket_timeout": REQUEST_TIMEOUT_S} | options
         return pika.BlockingConnection(pika.ConnectionParameters(LOOPBACK, node.amqp_port, vhost, **settings))
 
-    @contextmanager
-    def channel(self, node: ClusterNode, vhost: str = "/", *, confirms: bool = True) -> Iterator[Any]:
+    def channel(
+        self, node: ClusterNode, vhost: str = "/", *, confirms: bool = True
+    ) -> AbstractContextManager[Any]:
         """A channel of its own connection to one node; the node may be gone at the end."""
-        connection = self.connect(node, vhost)
-        channel = connection.channel()
-        if confirms:
-            channel.confirm_delivery()
-        try:
-            yield channel
-        finally:
-            with suppress(AMQPError, OSError):
-                connection.close()
+        return channel_of(self.connect(node, vhost), confirms=confirms)
 
     def forget(self, lost: ClusterNode, *, at: ClusterNode) -> bool:
         """Have a node that runs forget another; tells whether it did."""

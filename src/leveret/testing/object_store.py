@@ -3,6 +3,7 @@
     with ObjectStore() as store:
         store.environment   # what finds it: AWS_ENDPOINT_URL and the rest
         store.new_bucket()  # URI of an empty bucket
+        store.new_place()   # URI of a place in one
 
 The store is moto's, which knows the conditional requests that the archive's manifest rests on; in front of it
 it can be made one that does not know them, or one that is not to be reached.
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -65,6 +67,19 @@ class ObjectStore:
         name = f"bucket-{secrets.token_hex(6)}"
         httpx.put(f"{self.url}/{name}").raise_for_status()
         return f"{scheme}://{name}"
+
+    def new_place(self) -> str:
+        """URI of a place that nobody else has, as an archive may be given."""
+        return self.new_bucket("s3a") + "/archives/eu 2"
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """Be down for a while."""
+        self.is_down = True
+        try:
+            yield
+        finally:
+            self.is_down = False
 
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         self.requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))

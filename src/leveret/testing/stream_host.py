@@ -19,6 +19,7 @@ from leveret.core.stream_groups import ConsumerGroups
 from leveret.model.errors import (
     AccessRefused,
     AuthenticationFailed,
+    LedElsewhere,
     NotFound,
     PreconditionFailed,
     Refusal,
@@ -260,7 +261,7 @@ class FakeStreamHost:
     refuses_publishes: bool = False
     may_change: bool = True
     changes: list[Callable[[], None]] = field(default_factory=list)
-    elsewhere: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+    elsewhere: dict[tuple[str, str], tuple[str, int] | None] = field(default_factory=dict)
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
         """The name, if the password is right; guest only from loopback."""
@@ -296,7 +297,10 @@ class FakeStreamHost:
     def leader_of(self, vhost: str, name: str, *, tls: bool) -> tuple[str, int] | None:
         """Elsewhere, if it is in `elsewhere`."""
         if (vhost, name) in self.elsewhere:
-            return self.elsewhere[vhost, name]
+            place = self.elsewhere[vhost, name]
+            if place is None:
+                raise LedElsewhere(f"the leader of stream '{name}' does not run")
+            return place
         self.stream(vhost, name)
         return None
 

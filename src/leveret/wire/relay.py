@@ -10,6 +10,7 @@ connection.open, and no frame is too long for it, so a message's body is one fra
     200,40  settle      -                                             answer when all before it is on disk
     200,41  settle-ok   -
     200,50  moved       short consumer tag                            its queue is led elsewhere now: register it there
+    200,60  active      short consumer tag                            it is served from now on, and no other of its queue
 
 A target's publishes are confirmed by basic.ack and basic.nack, whose tags count them from 1. On its other channels,
 shadows of clients' channels, a consumer begins with `CREDIT_FIRST`, and its arguments may have a table `CLIENT`.
@@ -37,6 +38,7 @@ CREDIT: Final = b"\x00\xc8\x00\x1e"
 SETTLE: Final = b"\x00\xc8\x00\x28"
 SETTLE_OK: Final = b"\x00\xc8\x00\x29"
 MOVED: Final = b"\x00\xc8\x00\x32"
+ACTIVE: Final = b"\x00\xc8\x00\x3c"
 CLASS: Final = b"\x00\xc8"
 """What the payloads of all of them begin with."""
 
@@ -96,6 +98,11 @@ def moved(channel: int, consumer_tag: bytes) -> bytes:
     return _method(channel, MOVED + shortstr(consumer_tag))
 
 
+def active(channel: int, consumer_tag: bytes) -> bytes:
+    """relay.active."""
+    return _method(channel, ACTIVE + shortstr(consumer_tag))
+
+
 def decode_target(payload: bytes) -> Target:
     """The arguments of relay.target.
 
@@ -123,8 +130,8 @@ def decode_number(payload: bytes) -> int:
     return int.from_bytes(payload[4:], "big")
 
 
-def decode_moved(payload: bytes) -> bytes:
-    """The consumer tag of relay.moved.
+def decode_tag(payload: bytes) -> bytes:
+    """The consumer tag of relay.moved and relay.active.
 
     Raises:
         SyntaxFault: it is cut short, or goes on.
@@ -132,7 +139,7 @@ def decode_moved(payload: bytes) -> bytes:
     try:
         tag, end = _short(payload, 4)
     except IndexError as error:
-        raise SyntaxFault(f"relay.moved: {error}") from None
+        raise SyntaxFault(f"relay method without a consumer tag: {error}") from None
     _check_end(payload, end)
     return tag
 

@@ -3,6 +3,10 @@
 A stream keeps what its publishers sent: messages of AMQP 1.0, batches of them, compressed or not, or anything
 else. None of that is a stored message (`wire.record`). So an entry is packed into one: no exchange, no routing
 key, a content type that says so, and as its body the entry as it stands in the stream's chunk.
+
+On its way back into a stream an entry may be **marked**: another content type, and before the entry, after their length
+(u32), attributes as in a chunk's trailer. They say which offset the entry has where it comes from, and what readers
+(their offsets, as they are there) and publishers had stored.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from functools import lru_cache
 from typing import Final
 
 from leveret.wire.chunk import ChunkError
-from leveret.wire.record import content_header, message_head
+from leveret.wire.record import content_header, decode_message, message_head
 
 CONTENT_TYPE: Final = b"application/x-leveret-stream-entry"
 PROPERTIES: Final = b"\x80\x00" + bytes((len(CONTENT_TYPE),)) + CONTENT_TYPE
@@ -23,6 +27,8 @@ BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
 """A compressed batch that is larger is not unpacked (RabbitMQ's limit on an uncompressed one)."""
 COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 """Of batches, by their number; the first two are unpacked here."""
+_MARKED_TYPE: Final = b"application/x-leveret-marked-stream-entry"
+_MARKED: Final = b"\x80\x00" + bytes((len(_MARKED_TYPE),)) + _MARKED_TYPE
 _GZIP: Final = 1
 _LENGTH: Final = struct.Struct(">I")
 _SUB_BATCH: Final = struct.Struct(">BHII")
@@ -111,4 +117,31 @@ def _before(body_bytes: int) -> bytes:
     return _LENGTH.pack(len(head) + body_bytes) + head
 
 
+def mark_entry(entry: bytes, attributes: bytes) -> bytes:
+    """A stored message that holds an entry and what is to be known of it."""
+    body = _LENGTH.pack(len(attributes)) + attributes + entry
+    return message_head(b"", b"", content_header(_MARKED, len(body))) + body
+
+
+def unmark_entry(stored: bytes) -> tuple[bytes, bytes] | None:
+    """(entry, attributes) of a stored message, None if it is not a marked one.
+
+    Raises:
+        ChunkError: it is cut short.
+    """
+    if not stored.startswith(_MARKED, _MARK_AT):
+        return None
+    message = decode_message(stored)
+    if message.properties != _MARKED or message.exchange or message.routing_key:
+        return None
+    try:
+        start = _LENGTH.size + _LENGTH.unpack_from(message.body)[0]
+    except struct.error:
+        start = len(message.body) + 1
+    if start > len(message.body):
+        raise ChunkError("a marked entry is cut short")
+    return message.body[start:], message.body[_LENGTH.size : start]
+
+
 _HEAD_BYTES: Final = len(_before(0)) - _LENGTH.size
+_MARK_AT: Final = len(message_head(b"", b"", content_header(b"", 0)))

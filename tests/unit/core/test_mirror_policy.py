@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leveret.core.mirror_policy import NOT_MIRRORED, MirrorPolicy, mirror_policy
+from leveret.core.mirror_policy import NOT_MIRRORED, MirrorPolicy, group_policy, mirror_policy
 from leveret.core.policies import VhostPolicies, merge_definitions
 from leveret.core.policy_validation import definition_fault
 from leveret.model.definitions import Parameter, Policy
@@ -280,3 +280,29 @@ def test_a_mirroring_policy_is_for_classic_queues(queue_type: str, applied: str 
         Policy(vhost="/", name="ha", pattern="", apply_to="all", definition={"ha-mode": "all"}, priority=0)
     )
     assert policies.for_queue("q", queue_type).policy == applied
+
+
+# -- quorum queues --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "applied", "size"),
+    [
+        ({}, {}, 3),
+        ({"x-quorum-initial-group-size": 5}, {}, 5),
+        ({"x-quorum-initial-group-size": 5}, {"target-group-size": 2}, 2),
+        ({}, {"ha-mode": "all", "ha-promote-on-failure": "always"}, 3),
+    ],
+)
+def test_a_quorum_queue_is_mirrored_to_a_group_of_a_size(
+    arguments: dict[str, Any], applied: dict[str, Any], size: int
+) -> None:
+    found = group_policy(arguments, applied, group_size=3, batch_messages=9)
+    assert (found.mode, found.params, found.confirm, found.sync_batch_size) == (
+        "exactly",
+        size,
+        "majority",
+        9,
+    )
+    assert found.is_automatic
+    assert (found.promote_on_failure, found.promote_on_shutdown) == ("when-synced", "when-synced")

@@ -17,9 +17,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from leveret.core import queue as queue_module
+from leveret.core import dying as dying_module
+from leveret.core.dying import NOT_STORED, DeadLetters
 from leveret.core.head import Head
-from leveret.core.queue import NOT_STORED, DeadLetters, Queue
+from leveret.core.queue import Queue
 from leveret.core.queue_settings import QueueSettings
 from leveret.model.reasons import Reason
 from tests.unit.core.queue_log import PURGED, Log, Sink, body, offsets, shrink
@@ -79,7 +80,7 @@ class LimitsMachine(RuleBasedStateMachine):
         self.log.flush(self.queue, self.now_ms)
         self.queue.dispatch(self.now_ms)
         self._take_from_sinks()
-        dead = self.queue.take_dead()
+        dead = self.queue.dying.take()
         assert all(letters.runs for letters in dead)
         self.dying += dead
         self.log.flush(self.queue, self.now_ms)
@@ -134,7 +135,7 @@ class LimitsMachine(RuleBasedStateMachine):
         dying, self.dying = self.dying, []
         for letters in dying:
             if again:
-                self.queue.bury_again(letters)
+                self.queue.dying.add(letters)
                 continue
             for run in letters.runs:
                 assert run.first != NOT_STORED
@@ -165,8 +166,8 @@ class LimitsMachine(RuleBasedStateMachine):
         places = [
             *_each(queue.backlog.ready_ranges()),
             *self.held,
-            *(offset for letters in [*self.dying, *queue.dead] for offset in offsets(letters.runs)),
-            *_each((first, end) for first, end, _ in queue._rejected),
+            *(offset for letters in [*self.dying, *queue.dying.letters] for offset in offsets(letters.runs)),
+            *_each((first, end) for first, end, _ in queue.dying.condemned),
         ]
         assert len(places) == len(set(places)), "nothing is in two places"
         assert sorted(places) == list(_each(queue.settled.gaps(0, queue.next_offset)))
@@ -205,7 +206,7 @@ def _runs(chosen: list[int]) -> Iterator[tuple[int, int]]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch)
-    monkeypatch.setattr(queue_module, "DEAD_BYTES_MAX", 3 * queue_module.DEATH_BYTES)
+    monkeypatch.setattr(dying_module, "DEAD_BYTES_MAX", 3 * dying_module.DEATH_BYTES)
 
 
 @pytest.mark.usefixtures("small")

@@ -47,8 +47,15 @@ def test_append_to_acc() -> None:
 
 def test_nothing_is_measured_before_50_ms_have_passed() -> None:
     pace = SyncPace(1000, 0)
-    assert pace.sent(1_000_000, MEASURED_MS) == 0
-    assert pace.sent(0, MEASURED_MS + 1) == 1_000_000 - (MEASURED_MS + 1)
+    assert pace.sent(1000, MEASURED_MS) == 0
+    assert pace.sent(0, MEASURED_MS + 1) == 1000 - (MEASURED_MS + 1)
+
+
+def test_no_more_is_sent_at_once_than_in_a_second() -> None:
+    pace = SyncPace(1000, 0)
+    assert pace.sent(600, 1) == 0
+    assert pace.sent(600, 2) == 1200 - 2
+    assert pace.sent(1000, 1200) == 0
 
 
 def test_what_was_measured_once_does_not_count_again() -> None:

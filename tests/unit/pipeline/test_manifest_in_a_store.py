@@ -1,4 +1,4 @@
-"""The manifest as objects in a store that is a real one, over HTTP: each entry is written once, whoever writes."""
+"""The manifest as objects in a store, a server that speaks S3 or an HDFS: each entry is written once, whoever writes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from leveret.pipeline import manifest_log as module
 from leveret.pipeline.manifest import Manifest, TransferGap
 from leveret.pipeline.manifest_log import ManifestDamaged
 from leveret.pipeline.objects import ObjectPath
+from leveret.testing.hdfs import Hdfs
 from leveret.testing.object_store import ObjectStore
 from tests.unit.pipeline.test_manifest import stored
 
@@ -18,6 +19,11 @@ from tests.unit.pipeline.test_manifest import stored
 @pytest.fixture
 def place(object_store: ObjectStore) -> ObjectPath:
     return ObjectPath(object_store.new_bucket())
+
+
+@pytest.fixture
+def any_place(any_store: ObjectStore | Hdfs) -> ObjectPath:
+    return ObjectPath(any_store.new_place())
 
 
 def filled(place: ObjectPath, count: int) -> Manifest:
@@ -31,14 +37,15 @@ def names(place: ObjectPath, kind: str) -> list[int]:
     return [int(each.name.partition(".")[0]) for each in (place / "manifest" / kind).iterdir()]
 
 
-def test_many_writers_at_once_record_every_file_once_and_all_see_the_same(place: ObjectPath) -> None:
+def test_many_writers_at_once_record_every_file_once_and_all_see_the_same(any_place: ObjectPath) -> None:
+    place, count = any_place, 8
     writers = [Manifest(place) for _ in range(6)]
-    for number in range(20):
+    for number in range(count):
         stored(place, number, number + 1)
 
     def write(writer: Manifest) -> list[int]:
         mine = []
-        while (have := writer.next_by_vhost.get("/", 0)) < 20:
+        while (have := writer.next_by_vhost.get("/", 0)) < count:
             try:
                 mine += [file.first for file in writer.append([stored(place, have, have + 1)])]
             except TransferGap:
@@ -47,22 +54,38 @@ def test_many_writers_at_once_record_every_file_once_and_all_see_the_same(place:
 
     with ThreadPoolExecutor(len(writers)) as threads:
         recorded = list(threads.map(write, writers))
-    assert sorted(first for mine in recorded for first in mine) == list(range(20))
+    assert sorted(first for mine in recorded for first in mine) == list(range(count))
     for writer in writers:
         writer.refresh()
         assert writer.entries == Manifest(place).entries
-    assert [file.first for file in Manifest(place).files()] == list(range(20))
+    assert [file.first for file in Manifest(place).files()] == list(range(count))
 
 
 def test_an_answer_that_was_lost_is_not_taken_for_another_writer(
-    place: ObjectPath, monkeypatch: pytest.MonkeyPatch
+    any_place: ObjectPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = ObjectPath.create
     # As when the store did it, its answer did not arrive, and it is asked again.
     monkeypatch.setattr(ObjectPath, "create", lambda self, octets: create(self, octets) and False)
-    manifest = filled(place, 2)
+    manifest = filled(any_place, 2)
     assert manifest.number == 2
-    assert [file.first for file in Manifest(place).files()] == [0, 1]
+    assert [file.first for file in Manifest(any_place).files()] == [0, 1]
+
+
+def test_a_second_writer_is_noticed_and_what_the_first_wrote_stays(any_place: ObjectPath) -> None:
+    one, other = Manifest(any_place), Manifest(any_place)
+    file = stored(any_place, 0, 10)
+    assert one.append([file]) == [file]
+    assert other.append([file]) == []
+    assert other.append([stored(any_place, 10, 12)])
+    with pytest.raises(TransferGap):
+        one.append([stored(any_place, 13, 14)])
+    assert Manifest(any_place).next_by_vhost == {"/": 12}
+
+
+def test_a_store_that_keeps_what_is_there_is_accepted(any_place: ObjectPath) -> None:
+    Manifest(any_place).check()
+    assert not any_place.exists(), "nothing is left of the attempt"
 
 
 def test_entries_are_folded_into_logs_that_say_the_same(
@@ -118,7 +141,6 @@ def test_a_store_that_overwrites_what_is_to_be_created_is_refused(
     place: ObjectPath, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = Manifest(place)
-    manifest.check()
     monkeypatch.setattr(object_store, "knows_conditions", False)
     with pytest.raises(StorageError, match="If-None-Match"):
         manifest.check()

@@ -1,4 +1,4 @@
-"""Names in an object store: a real one, over HTTP."""
+"""Names in a store: a server that speaks S3, and an HDFS, both real."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 from leveret.pipeline import objects as module
+from leveret.pipeline import stores
 from leveret.pipeline.files import opened
 from leveret.pipeline.objects import ObjectPath, StoreFailed
+from leveret.testing.hdfs import Hdfs
 from leveret.testing.object_store import ObjectStore
 
 
 @pytest.fixture
-def root(object_store: ObjectStore) -> ObjectPath:
-    return ObjectPath(object_store.new_bucket() + "/a b/ä")
+def root(any_store: ObjectStore | Hdfs) -> ObjectPath:
+    return ObjectPath(any_store.new_place() + "/ä")
 
 
 def test_what_is_put_somewhere_is_there_alone_and_whole(root: ObjectPath) -> None:
@@ -58,6 +60,27 @@ def test_of_all_who_create_one_succeeds(root: ObjectPath) -> None:
     assert name.read_bytes() == b"%d" % created.index(True)
 
 
+def test_what_is_moved_is_where_it_belongs_and_nowhere_else(root: ObjectPath) -> None:
+    for name in ("data/v/1", "data/v/2", "data/w/1", "database/1"):
+        (root / name).write_bytes(name.encode())
+    (root / "data").move(root / "former" / "5" / "data")
+    (root / "database" / "1").move(root / "former" / "5" / "file")
+    (root / "nothing").move(root / "former" / "5" / "nothing")
+    found = {
+        each.key: each.read_bytes()
+        for depth in range(1, 6)
+        for each in root.glob("/".join("*" * depth))
+        if not any(True for _ in each.iterdir())
+    }
+    assert found == {
+        "former/5/data/v/1": b"data/v/1",
+        "former/5/data/v/2": b"data/v/2",
+        "former/5/data/w/1": b"data/w/1",
+        "former/5/file": b"database/1",
+    }
+    assert not (root / "data").exists()
+
+
 @pytest.mark.parametrize("whole_bytes_max", [0, 1 << 20])
 def test_large_objects_are_read_here_and_there(
     root: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_bytes_max: int
@@ -78,9 +101,10 @@ def test_large_objects_are_read_here_and_there(
 
 
 def test_a_store_that_is_down_is_said_in_a_sentence_without_secrets(
-    root: ObjectPath, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_RETRIES", {"max_retries": 0})
+    root = ObjectPath(object_store.new_place())
+    monkeypatch.setattr(stores, "_RETRIES", {"max_retries": 0})
     monkeypatch.setattr(object_store, "is_down", True)
     with pytest.raises(StoreFailed) as caught:
         (root / "x").write_bytes(b"")

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rstream import AMQPMessage
 
 from leveret.core.queue import SEQUENCES_MAX
@@ -19,8 +21,8 @@ from leveret.runtime.commit import GroupCommit
 from leveret.runtime.committed_log import CommittedLog
 from leveret.runtime.stream_store import StreamStore
 from leveret.storage.tree import Tree
-from leveret.wire.chunk import Attribute, ChunkType, Header, decode_chunk, decode_trailer
-from tests.unit.runtime.site import HEAD
+from leveret.wire.chunk import Attribute, ChunkType, Header, decode_chunk, decode_trailer, split_entries
+from tests.unit.runtime.site import HEAD, head_of, scratch
 
 
 class Store:
@@ -188,6 +190,55 @@ def test_a_chunk_is_no_larger_than_a_reader_takes(store: Store, monkeypatch: pyt
     store.publish(*[b"x" * 36] * 5, b"y" * 500, b"z")
     store.flush()
     assert [header.records for header in store.chunks()] == [2, 2, 1, 1, 1]
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.sampled_from([b"a", b"b", b"c", b""]), st.integers(0, 3), st.integers(1, 12)), max_size=8
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    st.integers(1, 10),
+)
+def test_after_any_chunk_the_sequences_are_those_of_the_messages_that_are_there(
+    flushes: list[list[tuple[bytes, int, int]]], entries_max: int
+) -> None:
+    """`a` and `b` publish by the protocol of streams, and some again; `c` is a node that relays for its clients."""
+    with scratch() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_module, "ENTRIES_MAX", entries_max)
+        store = Store(directory)
+        last = {b"a": 0, b"b": 0, b"c": 0}
+        for flush in flushes:
+            for reference, again, count in flush:
+                first = max(1, last.get(reference, 0) + 1 - (again if reference != b"c" else 0))
+                published = [b"%s%5d" % (reference or b"?", number) for number in range(first, first + count)]
+                last[reference] = max(last.get(reference, 0), first + count - 1)
+                if reference in (b"a", b"b"):
+                    store.publish(*published, reference=reference.decode(), first_id=first)
+                    continue
+                store.stream.gather(head_of(6), published)
+                if reference:
+                    store.stream.advance_sequence(reference, last[reference], count)
+            store.flush()
+        there: dict[bytes, int] = {}
+        told: dict[bytes, int] = {}
+        bodies: list[bytes] = []
+        for chunk in store.log.log.read(0, 1 << 30):
+            for entry in split_entries(bytes(chunk.data)):
+                bodies.append(bytes(entry)[-6:])
+                if bodies[-1][:1] in last:
+                    there[bodies[-1][:1]] = int(bodies[-1][1:])
+            attributes = decode_trailer(chunk.trailer)
+            told |= {name: value for kind, name, value in attributes if kind == Attribute.SEQUENCE}
+            assert told == there
+        for reference in (b"a", b"b", b"c"):
+            numbers = [int(body[1:]) for body in bodies if body[:1] == reference]
+            assert numbers == list(range(1, last[reference] + 1))
+        store.restart()
+        assert store.stream.sequences == there
+        store.close()
 
 
 def test_filter_values_are_in_the_trailer_and_too_many_mean_any(

@@ -152,6 +152,13 @@ def test_garbage_from_an_upstream_is_a_failure_and_nothing_worse(pieces: list[by
     assert client.failure is not None
 
 
+def test_a_port_of_another_protocol_is_told_as_one() -> None:
+    client = SchemaLinkClient(container_id="downstream", username="u", password="p")
+    client.start(0)
+    client.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n", 0)
+    assert "name an AMQP listener of the upstream" in str(client.failure)
+
+
 @given(st.data())
 def test_a_flipped_octet_from_an_upstream_is_never_worse_than_a_failure(drawn: st.DataObject) -> None:
     at = drawn.draw(st.integers(0, CONVERSATION - 1))

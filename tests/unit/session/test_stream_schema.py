@@ -52,17 +52,19 @@ def test_where_another_node_may_change_things_they_wait_and_are_asked_for_then(p
 
 
 def test_streams_that_other_nodes_lead_are_found_there(peer: Peer) -> None:
-    peer.host.elsewhere = {("/", "b"): ("b.example", 5552), ("/", "b2"): ("b.example", 5552), ("/", "c"): ("c", 1)}
-    asked = wire.Metadata(1, ["b", "s", "c", "b2", "missing"])
+    elsewhere = {"b": ("b.example", 5552), "b2": ("b.example", 5552), "c": ("c", 1), "down": None}
+    peer.host.elsewhere = {("/", name): place for name, place in elsewhere.items()}
+    asked = wire.Metadata(1, ["b", "s", "c", "b2", "down", "missing"])
     [found] = peer.send(asked)
     assert found == wire.MetadataResponse(
         1,
-        [Broker(0, "127.0.0.1", 0), Broker(1, "b.example", 5552), Broker(2, "c", 1)],
+        [Broker(0, "b.example", 5552), Broker(1, "127.0.0.1", 0), Broker(2, "c", 1)],
         [
-            StreamMetadata("b", Code.OK, 1, []),
-            StreamMetadata("s", Code.OK, 0, []),
+            StreamMetadata("b", Code.OK, 0, []),
+            StreamMetadata("s", Code.OK, 1, []),
             StreamMetadata("c", Code.OK, 2, []),
-            StreamMetadata("b2", Code.OK, 1, []),
+            StreamMetadata("b2", Code.OK, 0, []),
+            StreamMetadata("down", Code.OK, NO_LEADER, []),
             StreamMetadata("missing", Code.STREAM_DOES_NOT_EXIST, NO_LEADER, []),
         ],
     )

@@ -37,7 +37,8 @@ def test_its_own_methods_come_back_as_they_were(name: str, number: int, octets: 
     assert relay.decode_number(payload(relay.target_ok(7, number))) == number
     assert relay.decode_number(payload(relay.numbers(7, number))) == number
     assert relay.decode_credit(payload(relay.credit(7, octets, count))) == (octets, count)
-    assert relay.decode_moved(payload(relay.moved(7, octets))) == octets
+    assert relay.decode_tag(payload(relay.moved(7, octets))) == octets
+    assert relay.decode_tag(payload(relay.active(7, octets))) == octets
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,8 @@ def test_its_own_methods_come_back_as_they_were(name: str, number: int, octets: 
         (relay.decode_target, relay.TARGET),
         (relay.decode_number, relay.NUMBERS),
         (relay.decode_credit, relay.CREDIT),
-        (relay.decode_moved, relay.MOVED),
+        (relay.decode_tag, relay.MOVED),
+        (relay.decode_tag, relay.ACTIVE),
     ],
 )
 @given(rest=st.binary(max_size=40))

@@ -70,26 +70,6 @@ def check_virtual_hosts(ctl: Session) -> Message:
     return passed(ctl, f"Node {ctl.node} reported all vhosts as running")
 
 
-@command(
-    "Checking if node {node} is critical for quorum of any quorum queues ...",
-    "check_if_node_is_quorum_critical",
-)
-def check_if_node_is_quorum_critical(ctl: Session) -> Message:
-    """Pass: no node is part of a quorum."""
-    if ctl.api.verdict("health", "checks", "node-is-quorum-critical").get("reason"):
-        return single(ctl)
-    return passed(ctl, f"Node {ctl.node} reported no quorum queues with minimum quorum")
-
-
-@command(
-    "Will wait for a quorum + 1 of nodes to be online for all quorum queues ...",
-    "await_online_quorum_plus_one",
-)
-def await_online_quorum_plus_one(ctl: Session) -> Message:
-    """Return at once: no node is part of a quorum."""
-    return single(ctl)
-
-
 @command("Asking node {node} to report its protocol listeners ...", "listeners")
 def listeners(ctl: Session) -> Message | Table:
     """Show where the node listens, and for what."""

@@ -14,8 +14,7 @@ from leveret.cli import exits
 from leveret.cli.api import CtlError, NotThere, TimedOut
 from leveret.cli.checks import refused_as
 from leveret.cli.command import Session, command
-from leveret.cli.commands.cluster import wait_until
-from leveret.cli.commands.health import passed, single
+from leveret.cli.commands.health import passed
 from leveret.cli.commands.policies import policy_table
 from leveret.cli.names import queues
 from leveret.cli.progress_bar import ProgressBar
@@ -23,7 +22,6 @@ from leveret.cli.values import Message, Table
 
 Name = Annotated[str, Argument(help="Name of the queue.", autocompletion=queues)]
 
-_MIRROR_TIMEOUT_S: Final = 120
 _POLL_S: Final = 0.2
 _SYNCING: Final = "syncing"
 _POLICIES: Final = "policies"
@@ -54,49 +52,6 @@ def cancel_sync_queue(ctl: Session, name: Name) -> Message | None:
     with _found():
         found = ctl.api.delete_with_answer("cluster", "sync", ctl.vhost, name)
     return None if found["was_syncing"] else Message("not_syncing")
-
-
-@command(
-    "Checking if node {node} is critical for data safety of any classic mirrored queues ...",
-    "check_if_node_is_mirror_sync_critical",
-)
-def check_if_node_is_mirror_sync_critical(ctl: Session) -> Message:
-    """Fail if the node leads mirrored queues that would lose messages with it, for want of a synchronised mirror."""
-    found = _verdict(ctl)
-    if found.get("reason") and found["status"] == "ok":
-        return single(ctl)
-    if found["status"] == "ok":
-        text = f"Node {ctl.node} reported no classic mirrored queues without online synchronised mirrors"
-        return passed(ctl, text)
-    lines = [
-        f"{each['readable_name']} would lose its only synchronised replica (master) if node {ctl.node} is stopped"
-        for each in found["queues"]
-    ]
-    raise CtlError(exits.UNAVAILABLE, "; ".join(lines))
-
-
-@command("", "await_online_synchronized_mirror --timeout 60")
-def await_online_synchronized_mirror(ctl: Session) -> Message | None:
-    """Wait until all mirrored queues that the node leads have a synchronised mirror, two minutes by default."""
-    timeout_s = ctl.timeout_s or _MIRROR_TIMEOUT_S
-    ctl.announce(
-        "Will wait for a synchronised mirror be online for all classic mirrored queues "
-        f"for {timeout_s} seconds..."
-    )
-    if _verdict(ctl).get("reason") == _SINGLE:
-        text = "Target node seems to be the only one in a single node cluster, the command does not apply"
-        return passed(ctl, text)
-    if not wait_until(lambda: _verdict(ctl)["status"] == "ok", timeout_s):
-        text = "time is up, no synchronised mirror came online for at least some classic mirrored queues"
-        raise CtlError(exits.UNAVAILABLE, text)
-    return None
-
-
-_SINGLE: Final = "single node cluster"
-
-
-def _verdict(ctl: Session) -> dict[str, Any]:
-    return ctl.api.verdict("health", "checks", "node-is-mirror-sync-critical")
 
 
 @command(

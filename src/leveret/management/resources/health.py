@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
 from starlette.responses import Response
 
 from leveret.core.placing import QueuePlacement
-from leveret.core.validation import queue_type
+from leveret.core.queue import Queue
+from leveret.core.validation import CLASSIC, QUORUM, queue_type
 from leveret.management.asking import parts
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
@@ -81,15 +82,23 @@ async def check_in_service(call: Call) -> Response:
 
 
 async def check_quorum_critical(call: Call) -> Response:
-    """Ok: no node is part of a quorum, whose loss would stop a queue."""
-    return json_reply({"status": "ok", "reason": _SINGLE}) if _is_single(call) else _ok()
+    """No quorum queue is here that would be left without a majority of its members, were this node to stop."""
+    reason = "There are quorum queues that would lose their quorum if the target node is shut down"
+    return _check_queues(call, _loses_quorum, reason)
 
 
 async def check_mirror_sync_critical(call: Call) -> Response:
     """No mirrored queue is led here that has no synchronised mirror: none would lose messages with this node."""
+    reason = "There are classic mirrored queues without online synchronised mirrors"
+    return _check_queues(call, _is_critical, reason)
+
+
+def _check_queues(
+    call: Call, is_critical: Callable[[Queue, QueuePlacement, str], bool], reason: str
+) -> Response:
     if _is_single(call):
         return json_reply({"status": "ok", "reason": _SINGLE})
-    placement = call.cluster.placement
+    cluster = call.cluster
     queues = [
         {
             "readable_name": f"queue '{name}' in vhost '{vhost}'",
@@ -98,16 +107,22 @@ async def check_mirror_sync_critical(call: Call) -> Response:
             "type": queue_type(queue.definition.arguments),
         }
         for (vhost, name), queue in sorted(call.broker.queues.items())
-        if not queue.is_remote and _is_critical(placement((vhost, name)))
+        if is_critical(queue, cluster.placement((vhost, name)), cluster.name)
     ]
-    if queues:
-        reason = "There are classic mirrored queues without online synchronised mirrors"
-        return _failed(reason, {"queues": queues})
-    return _ok()
+    return _failed(reason, {"queues": queues}) if queues else _ok()
 
 
-def _is_critical(placed: QueuePlacement) -> bool:
-    return placed.is_mirrored and not placed.synchronised_mirrors
+def _is_critical(queue: Queue, placed: QueuePlacement, me: str) -> bool:
+    is_here = placed.leader == me and placed.is_mirrored and not placed.synchronised_mirrors
+    return is_here and queue_type(queue.definition.arguments) == CLASSIC
+
+
+def _loses_quorum(queue: Queue, placed: QueuePlacement, me: str) -> bool:
+    if queue_type(queue.definition.arguments) != QUORUM:
+        return False
+    members = (placed.leader, *placed.recoverable_mirrors)
+    online = {placed.leader, *placed.synchronised_mirrors} if placed.state != "down" else set()
+    return me in online and len(online) - 1 <= len(members) // 2
 
 
 def _is_single(call: Call) -> bool:

@@ -16,6 +16,7 @@ from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.replies import done, json_reply
 from leveret.model.definitions import GlobalParameter, Put
+from leveret.runtime.schema_endpoints import decode_upstream
 from leveret.runtime.standby import UPSTREAM_PARAMETER
 from leveret.runtime.standby_transfer import parse_upstream
 
@@ -44,7 +45,7 @@ async def set_mode(call: Call) -> Response:
 
 async def set_endpoints(call: Call) -> Response:
     """Name the upstream; the body is the JSON of the seed's command."""
-    await set_upstream(call, await call.body(object))
+    await set_upstream(call, decode_upstream(await call.octets()))
     return done()
 
 

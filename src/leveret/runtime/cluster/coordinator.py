@@ -21,6 +21,7 @@ from leveret.core.cluster import (
     PlacementChanged,
 )
 from leveret.core.confirms import Batch
+from leveret.core.mirror_news import MirrorNews
 from leveret.core.queue import Queue
 from leveret.core.remote_queue import RemoteQueue
 from leveret.model import definitions as d
@@ -88,6 +89,7 @@ class Coordinator:
         self._node = node
         self._tasks: list[asyncio.Task[None]] = []
         self._slowed: list[Callable[[], None]] = []
+        self._news = MirrorNews(member.name)
         broker, state, settings = node.broker, member.state, node.config.cluster
         credentials = Credentials(secret, member.node_id, member.name, member.incarnation)
         self.links = MemberLinks(settings, credentials, self.answer)
@@ -211,6 +213,7 @@ class Coordinator:
             LeveretError: etcd does not answer.
         """
         await self.member.joined()
+        self._news.begin(self.member.state.placements)
         self.member.take_with(self._take)
         self.links.know(self.member.state.alive)
         await self.door.start()
@@ -279,6 +282,8 @@ class Coordinator:
                 case MemberChanged(name):
                     self.placing.node_changed(name)
                 case PlacementChanged(key):
+                    for text in self._news.changed(change):
+                        self._tell(key, text)
                     self.placing.changed(key)
         self._node.engine.touch()
 

@@ -18,6 +18,7 @@ from leveret.config.kinds import Address
 from leveret.config.uris import NodeUri
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.heart import Heart
+from leveret.runtime.replication.arrival import proven
 from leveret.runtime.replication.link_peer import LinkPeer, Receiver
 from leveret.runtime.tls import server_context
 from leveret.session.link_handshake import (
@@ -32,7 +33,7 @@ from leveret.session.link_handshake import (
     refusal,
 )
 from leveret.storage.secret_file import Secret
-from leveret.wire.link import LinkError, Type, message
+from leveret.wire.link import LinkError, Type
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +165,6 @@ class _Arrival:
         own = door.credentials
         self._door = door
         self._peer = peer
-        self._has_helloed = False
         self._handshake = LeaderHandshake(
             own.secret.octets,
             node_id=own.node_id,
@@ -178,17 +178,9 @@ class _Arrival:
     def received(self, kind: Type, payload: memoryview) -> None:
         """See link_peer.Receiver."""
         said = Message(kind, bytes(payload))
-        try:
-            if not self._has_helloed:
-                self._has_helloed = True
-                self._send(self._handshake.answer_hello(said))
-                return
-            follower = self._handshake.take_proof(said)
-        except HandshakeDeclined as declined:
-            logger.warning("cluster_link_refused peer=%s reason=%s", self._peer.address, declined)
-            self._send(declined.answer)
-            raise
-        self._pass_on(follower)
+        follower = proven(self._peer, self._handshake, said, refused="cluster_link_refused")
+        if follower is not None:
+            self._pass_on(follower)
 
     def _pass_on(self, follower: Follower) -> None:
         peer, door = self._peer, self._door
@@ -202,17 +194,14 @@ class _Arrival:
                 caller.kind,
                 reason,
             )
-            self._send(refusal(reason))
+            self._peer.say(refusal(reason))
             raise LinkError(reason)
         self._late.cancel()
         peer.is_trusted = True
-        self._send(self._handshake.welcome(reign=NOBODY, uri=""))
+        self._peer.say(self._handshake.welcome(reign=NOBODY, uri=""))
         logger.info("cluster_link peer=%s node=%s kind=%s", peer.address, caller.name, caller.kind)
         peer.receiver = door.handlers[caller.kind](peer, caller)
         Heart(peer)
-
-    def _send(self, said: Message) -> None:
-        self._peer.write(message(Type(said.type), said.payload))
 
     def _is_late(self) -> None:
         self._peer.abort(LinkError(f"it did not say who it is within {HANDSHAKE_TIMEOUT_S:.0f} s"))

@@ -20,7 +20,6 @@ from leveret.core.cluster import (
     Placement,
     definition_writes,
     differences,
-    encode,
     placement_write,
 )
 from leveret.core.election import Delete, Put, Transaction, Unchanged

@@ -38,7 +38,7 @@ from leveret.session.link_handshake import (
     Leader,
     Message,
 )
-from leveret.wire.link import LinkError, Type, message
+from leveret.wire.link import LinkError, Type
 
 logger = logging.getLogger(__name__)
 
@@ -301,7 +301,7 @@ class _Dialling:
     async def shake(self, handshake: FollowerHandshake) -> Leader:
         """Who is there; from then on messages wait for another receiver."""
         self._handshake = handshake
-        self._send(handshake.hello())
+        self._peer.say(handshake.hello())
         return await self._leader
 
     def received(self, kind: Type, payload: memoryview) -> None:
@@ -314,17 +314,14 @@ class _Dialling:
             try:
                 proof = self._handshake.answer_hello(said, reign=NOBODY, followed_epoch=0, led=False, uri="")
             except HandshakeDeclined as declined:
-                self._send(declined.answer)
+                self._peer.say(declined.answer)
                 raise
-            self._send(proof)
+            self._peer.say(proof)
             return
         leader = self._handshake.take_welcome(said)
         self._peer.is_trusted = True
         self._peer.hold()
         self._leader.set_result(leader)
-
-    def _send(self, said: Message) -> None:
-        self._peer.write(message(Type(said.type), said.payload))
 
     def ended(self, error: Exception | None) -> None:
         """See link_peer.Receiver."""

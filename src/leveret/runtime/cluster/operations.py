@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from leveret.core.cluster import Placement, placement_write
 from leveret.core.election import Delete, Transaction
+from leveret.core.mirror_policy import NOT_MIRRORED
 from leveret.core.placing import QueuePlacement, led_when_started
 from leveret.core.remote_queue import RemoteQueue
 from leveret.core.validation import CLASSIC, QUORUM, STREAM, queue_type
@@ -96,6 +97,15 @@ class Operations:
             return QueuePlacement(self.name)
         alive = self._member.state.alive
         queue = self._coordinator.queue(queue_key)
+        policy = self._coordinator.placing.policy(queue.definition) if queue is not None else NOT_MIRRORED
+        copies = (*placement.mirrors, *placement.stopped)
+        if (
+            queue is not None
+            and queue_type(queue.definition.arguments) == QUORUM
+            and isinstance(policy.params, int)
+        ):
+            # Not those in whose place others have come.
+            copies = copies[: policy.params - 1]
         state = "running" if placement.leader in alive else "down"
         if state == "running" and self._coordinator.is_synchronising(queue_key):
             state = "syncing"
@@ -103,8 +113,8 @@ class Operations:
             leader=placement.leader,
             mirrors=tuple(node for node in placement.mirrors if node in alive),
             synchronised_mirrors=tuple(node for node in placement.synchronised if node in alive),
-            recoverable_mirrors=(*placement.mirrors, *placement.stopped),
-            is_mirrored=queue is not None and self._coordinator.placing.policy(queue.definition).is_mirrored,
+            recoverable_mirrors=copies,
+            is_mirrored=policy.is_mirrored,
             state=state,
             term=placement.term,
             is_exclusive=placement.exclusive,

@@ -33,7 +33,7 @@ from leveret.core.broker import Broker
 from leveret.core.cluster import ClusterState, Placement, placement_write
 from leveret.core.election import Transaction, Unchanged
 from leveret.core.leader_location import Nodes, leader_location, locator
-from leveret.core.mirror_policy import NOT_MIRRORED, MirrorPolicy, mirror_policy
+from leveret.core.mirror_policy import NOT_MIRRORED, MirrorPolicy, group_policy, mirror_policy
 from leveret.core.mirroring import Promotion, successor
 from leveret.core.placing import (
     Surroundings,
@@ -49,7 +49,7 @@ from leveret.core.placing import (
     stood_aside,
     taken_over,
 )
-from leveret.core.validation import CLASSIC, queue_type
+from leveret.core.validation import QUORUM, STREAM, queue_type
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.hands import Hands, QueueKey
@@ -164,18 +164,18 @@ class Placing:
     def policy(self, definition: d.Queue, applied: Mapping[str, Any] | None = None) -> MirrorPolicy:
         """What is said of a queue's mirrors. Queues that end with their node, and streams, have none."""
         kind = queue_type(definition.arguments)
-        queue = self._broker.queues.get(definition.key)
-        if not definition.durable or kind != CLASSIC:
+        if not definition.durable or kind == STREAM:
             return NOT_MIRRORED
         if applied is None:
-            applied = (
-                self._broker.topologies[definition.vhost].policies.for_queue(definition.name, kind).definition
-            )
-        return mirror_policy(
-            applied,
-            is_exclusive=queue is not None and queue.owner is not None,
-            batch_messages=self._settings.sync_batch_size,
-        )
+            topology = self._broker.topologies[definition.vhost]
+            applied = topology.policies.for_queue(definition.name, kind).definition
+        batch_messages = self._settings.sync_batch_size
+        if kind == QUORUM:
+            size = self._settings.initial_group_size
+            return group_policy(definition.arguments, applied, group_size=size, batch_messages=batch_messages)
+        queue = self._broker.queues.get(definition.key)
+        is_exclusive = queue is not None and queue.owner is not None
+        return mirror_policy(applied, is_exclusive=is_exclusive, batch_messages=batch_messages)
 
     def known(self, key: QueueKey) -> Placement | None:
         """Where a queue is, or is about to be recorded to be."""

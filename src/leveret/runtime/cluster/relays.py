@@ -77,7 +77,7 @@ class Relays:
         self._relieved: list[Callable[[], None]] = []
         self._ticker: asyncio.Task[None] | None = None
         self.leaders = RelayedLeaders(name, node.broker, node.engine.outbox, incarnation.encode(), self._dial)
-        self.leaders.on_freed = self._relieve
+        self.leaders.kept.on_freed = self._relieve
         self.host.leaders = self.leaders
         node.alarms.on_change.append(self._alarms_changed)
 
@@ -139,13 +139,14 @@ class Relays:
     @property
     def unconfirmed_bytes(self) -> int:
         """Octets of bodies that leaders have not confirmed yet."""
-        return self.leaders.unconfirmed_bytes
+        return self.leaders.kept.size_bytes
 
     def is_overloaded(self) -> bool:
-        """Whether publishers should wait for the leaders of queues."""
-        return self.leaders.unconfirmed_bytes > UNCONFIRMED_BYTES_MAX or any(
-            link.peer.waiting_bytes > LINK_BYTES_MAX for link in self._links.values()
-        )
+        """Whether publishers should wait for the leaders of queues; for a queue that is down nobody waits."""
+        kept = self.leaders.kept
+        if kept.size_bytes > UNCONFIRMED_BYTES_MAX < kept.expected_bytes:
+            return True
+        return any(link.peer.waiting_bytes > LINK_BYTES_MAX for link in self._links.values())
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
         """Call back once they have caught up."""

@@ -21,7 +21,7 @@ from leveret.session.link_handshake import (
     Message,
 )
 from leveret.storage.secret_file import Secret
-from leveret.wire.link import Type, message
+from leveret.wire.link import Type
 
 logger = logging.getLogger(__name__)
 
@@ -128,13 +128,10 @@ class _Telling:
         """The former leader has taken note; what it knows."""
         self._handshake = await self._fencer.connect(self._peer)
         try:
-            self._send(self._handshake.hello())
+            self._peer.say(self._handshake.hello())
             return await self._welcome
         finally:
             self._peer.close()
-
-    def _send(self, said: Message) -> None:
-        self._peer.write(message(Type(said.type), said.payload))
 
     def received(self, kind: Type, payload: memoryview) -> None:
         """See link_peer.Receiver."""
@@ -142,7 +139,7 @@ class _Telling:
             return
         said = Message(kind, bytes(payload))
         if not self._proven:
-            self._send(self._fencer.prove(self._handshake, said))
+            self._peer.say(self._fencer.prove(self._handshake, said))
             self._proven = True
             return
         self._welcome.set_result(self._handshake.take_welcome(said))

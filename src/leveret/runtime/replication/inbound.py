@@ -42,7 +42,6 @@ from leveret.wire.link import (
     Type,
     decode_frame,
     decode_u64,
-    message,
     pack,
     pack_ack,
     pack_u64,
@@ -382,7 +381,7 @@ class Inbound:
 
     def _send(self, message_: Message) -> None:
         if self._peer is not None:
-            self._peer.write(message(Type(message_.type), message_.payload))
+            self._peer.say(message_)
 
     async def _tell_inventory(self, peer: LinkPeer) -> None:
         """Of thousands of logs in slices: each has a header to be read."""

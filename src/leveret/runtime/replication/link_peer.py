@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
 from leveret.model.errors import LeveretError
+from leveret.session.link_handshake import Message
 from leveret.wire.link import (
     GREETING,
     LENGTH,
@@ -21,6 +22,7 @@ from leveret.wire.link import (
     LinkError,
     Octets,
     Type,
+    message,
 )
 
 logger = logging.getLogger(__name__)
@@ -210,6 +212,10 @@ class LinkPeer(asyncio.BufferedProtocol):
             self._transport.write(pieces[0])
         else:
             self._transport.writelines(cast("Sequence[bytes]", pieces))
+
+    def say(self, said: Message) -> None:
+        """Send a message of a handshake."""
+        self.write(message(Type(said.type), said.payload))
 
     @property
     def channel(self) -> bytes:

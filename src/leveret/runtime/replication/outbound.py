@@ -21,6 +21,7 @@ import msgspec
 
 from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.commit import GroupCommit
+from leveret.runtime.replication.arrival import proven
 from leveret.runtime.replication.catching_up import STEP_BYTES, Lacking
 from leveret.runtime.replication.comparing import Comparing
 from leveret.runtime.replication.feed import Feed
@@ -30,7 +31,6 @@ from leveret.runtime.replication.questions import Questions, in_thread
 from leveret.session.link_handshake import (
     NONCE_BYTES,
     Follower,
-    HandshakeDeclined,
     LeaderHandshake,
     Message,
     SecretsDiffer,
@@ -39,7 +39,7 @@ from leveret.session.link_handshake import (
 from leveret.storage.secret_file import Secret
 from leveret.storage.tree import Tree
 from leveret.wire import link
-from leveret.wire.link import Held, LinkError, Octets, Type, decode_ack, decode_u64, message, pack, pack_u64
+from leveret.wire.link import Held, LinkError, Octets, Type, decode_ack, decode_u64, pack, pack_u64
 
 logger = logging.getLogger(__name__)
 
@@ -169,25 +169,19 @@ class Outbound:
 
     def _shake(self, said: Message) -> None:
         leading = self._leading
-        try:
-            if said.type == Type.HELLO:
-                self._send(self._handshake.answer_hello(said))
-                return
-            follower = self._handshake.take_proof(said)
-        except HandshakeDeclined as declined:
-            logger.warning("replication_refused peer=%s reason=%s", self.peer.address, declined)
-            self._send(declined.answer)
-            raise
+        follower = proven(self.peer, self._handshake, said, refused="replication_refused")
+        if follower is None:
+            return
         self.peer.is_trusted = True
         is_replaced, own = leading.met(follower), leading.identity.identity
         reason = self._why_not(follower, own, is_replaced=is_replaced)
         if follower.kind == "follow" and reason:
-            self._send(refusal(reason))
+            self.peer.say(refusal(reason))
             self.peer.close()
             return
         # Who comes to follow is told of what it will have; who leads, of any later leader.
         reign = own.reign if follower.kind == "follow" else own.seen
-        self._send(self._handshake.welcome(reign=reign, uri=leading.uri(), former=own.former_leaders))
+        self.peer.say(self._handshake.welcome(reign=reign, uri=leading.uri(), former=own.former_leaders))
         if follower.kind == "fence":
             self.peer.close()
             return
@@ -210,9 +204,6 @@ class Outbound:
         if follower.epoch > own.epoch:
             return f"this node's data have epoch {own.epoch}, and there is one with epoch {follower.epoch}"
         return ""
-
-    def _send(self, said: Message) -> None:
-        self.peer.write(message(Type(said.type), said.payload))
 
     def ended(self, error: Exception | None) -> None:
         """See link_peer.Receiver."""

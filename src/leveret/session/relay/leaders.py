@@ -13,7 +13,6 @@ from typing import Final
 from leveret.core.broker import Broker
 from leveret.core.confirms import Batch
 from leveret.core.queue import Queue
-from leveret.core.queue_settings import DROP_HEAD
 from leveret.core.remote_queue import RemoteQueue
 from leveret.model.errors import LeveretError
 from leveret.session.amqp091.channel import Channel
@@ -23,54 +22,16 @@ from leveret.session.amqp091.stalls import Postponed, Stall
 from leveret.session.host import Sender
 from leveret.session.relay.asking import Asking, Outlet
 from leveret.session.relay.detached import Detached
+from leveret.session.relay.publication import Kept, Publication
 from leveret.session.relay.serving import RelayChannel, RelayConnection, RelayConsumer
 from leveret.session.relay.shadow import Shadow, ShadowChannel
-from leveret.session.relay.unconfirmed import Told, Unconfirmed
+from leveret.session.relay.unconfirmed import Told
 
 CANCEL_ON_FAILOVER: Final = "x-cancel-on-ha-failover"
 IDLE_MS: Final = 60_000
 """An outlet through which nothing went for so long is closed."""
 
 Key = tuple[str, ...]
-
-
-class Publication:
-    """What this node published to one queue, whoever leads it.
-
-    Attributes:
-        queue: what is, or stands for, the queue.
-        unconfirmed: what no leader has confirmed.
-        outlet: the way to the leader, if there is one.
-    """
-
-    def __init__(self, leaders: RelayedLeaders, queue: Queue) -> None:
-        """Nothing was published."""
-        self.queue = queue
-        self.unconfirmed = Unconfirmed()
-        self.outlet: Outlet | None = None
-        self.used_at_ms = 0
-        self._leaders = leaders
-
-    def settled(self, number: int, *, ok: bool) -> None:
-        """The leader has, or refuses, all up to a number."""
-        before = self.unconfirmed.size_bytes
-        told = self.unconfirmed.settle(number, ok=ok)
-        self._leaders.freed(before - self.unconfirmed.size_bytes)
-        for call in told:
-            call()
-
-    def is_at(self, number: int) -> None:
-        """The leader has taken what is up to a number.
-
-        It confirms all that again when it is on disk. But of a queue that rejects it may have rejected some of it.
-        """
-        if self.queue.settings.overflow != DROP_HEAD:
-            self.settled(number, ok=False)
-
-    def detached(self) -> None:
-        """The outlet is gone."""
-        self.outlet = None
-        self._leaders.has_waiting = True
 
 
 class RelayedLeaders:
@@ -80,9 +41,8 @@ class RelayedLeaders:
         reference: stands for this node until it ends, in the logs of the queues it publishes to.
         askings: the connections to leaders, by name and vhost.
         serving: connections that other nodes made to this one, as a leader.
-        unconfirmed_bytes: of what is kept until it is confirmed.
+        kept: how much is kept of what was published, until it is confirmed.
         has_waiting: whether something waits for a leader that has said it does not lead; then call `tick` soon.
-        on_freed: told when less is kept.
     """
 
     def __init__(
@@ -91,10 +51,9 @@ class RelayedLeaders:
         """`dial` is asked for a connection, and `connected` is the answer; one to this node itself is `up` at once."""
         self.reference = reference
         self.askings: dict[tuple[str, str], Asking] = {}
-        self.unconfirmed_bytes = 0
+        self.kept = Kept()
         self.has_waiting = False
         self.serving: set[RelayConnection] = set()
-        self.on_freed: Callable[[], None] = _do_nothing
         self._me = me
         self._broker = broker
         self._outbox = outbox
@@ -169,27 +128,23 @@ class RelayedLeaders:
     def append_messages(self, queue: RemoteQueue) -> None:
         """Send what the queue gathered to its leader, or keep it until there is one."""
         if queue.gathered:
-            publication = self._keep(queue)
+            publication = self._publication(queue)
+            if queue.is_down and self.kept.is_full:
+                # What waits from before: of what is to be kept now nobody could be told yet.
+                publication.refuse_all()
+            self._keep(publication)
             if publication.outlet is None:
                 self._attach(publication)
 
-    def _keep(self, queue: RemoteQueue) -> Publication:
-        """Number what the queue gathered, and send it if there is a way."""
-        publication = self._publication(queue)
+    def _keep(self, publication: Publication) -> None:
         publication.used_at_ms = self._now_ms
-        queue.published_total += queue.gathered_count
-        for head, bodies in queue.take_gathered():
-            publication.unconfirmed.add(head, bodies)
-            self.unconfirmed_bytes += len(bodies) * head.body_bytes
-            if publication.outlet is not None:
-                publication.outlet.publish(head, bodies)
-        return publication
+        publication.publish()
 
     def _publication(self, queue: RemoteQueue) -> Publication:
         key = (queue.key, queue.epoch)
         found = self._publications.get(key)
         if found is None:
-            found = self._publications[key] = Publication(self, queue)
+            found = self._publications[key] = Publication(queue, self.kept, self._detached)
         if found.queue is not queue:
             found.queue = queue
             queue.ahead = found.unconfirmed.last - queue.published_total
@@ -252,10 +207,8 @@ class RelayedLeaders:
                 self.when_confirmed(each, one_told, batch.places.get(each))
         return True
 
-    def freed(self, size: int) -> None:
-        """So many octets are kept no longer."""
-        self.unconfirmed_bytes -= size
-        self.on_freed()
+    def _detached(self) -> None:
+        self.has_waiting = True
 
     # -- what clients ask ---------------------------------------------------------------------
 
@@ -384,22 +337,28 @@ class RelayedLeaders:
         """Another node leads the queue now."""
         self._leave(queue)
         queue.leader, queue.is_down = leader, False
+        self._kept_for(queue, down=False)
         self._go_on_with(queue)
 
     def down(self, queue: RemoteQueue) -> None:
-        """The queue's leader is gone, and there is no other one: what was published waits, consumers are cancelled."""
+        """The queue's leader is gone, and there is no other one: what was published waits, consumers are cancelled.
+
+        But when too much waits it is refused (`Kept.is_full`).
+        """
         self._leave(queue)
         queue.is_down = True
+        self._kept_for(queue, down=True)
         self._go_on_with(queue)
 
     def led_here(self, before: Queue, queue: Queue) -> None:
         """This node leads it: `queue` is in the broker, where `before` stood for it."""
         self._leave(before)
         if isinstance(before, RemoteQueue) and before.gathered:
-            self._keep(before)
+            self._keep(self._publication(before))
         publication = self._publications.get((queue.key, queue.epoch))
         if publication is not None:
             publication.queue = queue
+        self._kept_for(queue, down=False)
         self._go_on_with(queue)
 
     def ceded(self, before: Queue, stands: RemoteQueue, leader: str) -> None:
@@ -413,15 +372,16 @@ class RelayedLeaders:
         self._leave_local(before)
         publication = self._publications.get((before.key, before.epoch))
         if publication is not None:
-            self._close_outlet(publication)
+            publication.close()
             self._publication(stands)
 
     def ceased(self, queue: Queue) -> None:
         """The queue is deleted: nothing will be confirmed of what its leader had not confirmed."""
         publication = self._publications.pop((queue.key, queue.epoch), None)
         if publication is not None:
-            self._close_outlet(publication)
-            publication.settled(publication.unconfirmed.last, ok=False)
+            publication.close()
+            publication.refuse_all()
+            self.kept.is_for(publication, down=False)
         # Its leader, if there is one, cancels the consumers, and answers what it was asked.
         self._go_on_with(queue)
 
@@ -429,13 +389,13 @@ class RelayedLeaders:
         """Whoever was asked for a queue until now is not asked any more."""
         publication = self._publications.get((queue.key, queue.epoch))
         if publication is not None:
-            self._close_outlet(publication)
+            publication.close()
         self._leave_channels(queue.key)
 
-    def _close_outlet(self, publication: Publication) -> None:
-        if publication.outlet is not None:
-            publication.outlet.close()
-            publication.outlet = None
+    def _kept_for(self, queue: Queue, *, down: bool) -> None:
+        publication = self._publications.get((queue.key, queue.epoch))
+        if publication is not None:
+            self.kept.is_for(publication, down=down)
 
     def _leave_channels(self, key: Key) -> None:
         for channel in self._shadows.pop(key, {}):
@@ -477,11 +437,12 @@ class RelayedLeaders:
             if len(publication.unconfirmed) or now_ms - publication.used_at_ms <= IDLE_MS:
                 continue
             if publication.outlet is not None:
-                self._close_outlet(publication)
+                publication.close()
                 is_due = True
             held = self._broker.queues.get(key[0])
             if held is None or held.epoch != key[1]:
                 del self._publications[key]
+                self.kept.is_for(publication, down=False)
         return is_due
 
 
@@ -489,7 +450,3 @@ def _channels(connections: Iterable[object]) -> Iterator[Channel]:
     for connection in connections:
         if isinstance(connection, ClientConnection):
             yield from connection.channels.values()
-
-
-def _do_nothing() -> None:
-    """Nobody waits for it."""

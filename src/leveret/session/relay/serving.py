@@ -178,6 +178,7 @@ class RelayChannel(Channel):
 
     def make_consumer(self, queue: Source, tag: bytes, method: commands.Basic.Consume) -> Consumer:
         """See Channel."""
+        queue.consumers.on_active = _tell_active
         return RelayConsumer(self, queue, tag, method, self.prefetch)
 
     def tick(self, now_ms: int) -> None:
@@ -258,6 +259,13 @@ class RelayConsumer(Consumer):
         """See Consumer."""
         self.credit -= sum(len(run.bodies) for run in runs)
         super().deliver(queue, runs, redelivered)
+
+
+def _tell_active(consumer: AnyConsumer) -> None:
+    """Have the node of a client know that this is the one consumer that is served."""
+    if isinstance(consumer, RelayConsumer):
+        channel = consumer.channel
+        channel.connection.send(relay.active(channel.number, consumer.tag))
 
 
 def _client(told: object) -> Client | None:

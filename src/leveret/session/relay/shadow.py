@@ -284,6 +284,7 @@ class ShadowChannel:
         tag = self._tags.pop(consumer, b"")
         self.consumers.pop(tag, None)
         self._windows.pop(tag, None)
+        _not_active(consumer)
         for found in [each for each in self._held if each.consumer_tag == tag]:
             self._held.remove(found)
             self.settle(_REQUEUE, found.first_tag, found.first_tag + len(found.bodies))
@@ -438,7 +439,9 @@ class ShadowChannel:
         elif method == _CANCEL:
             self._cancelled(payload[5 : 5 + payload[4]])
         elif method == relay.MOVED:
-            self._moved(relay.decode_moved(payload))
+            self._moved(relay.decode_tag(payload))
+        elif method == relay.ACTIVE:
+            self._is_active(relay.decode_tag(payload))
         else:
             self._answer(method, payload)
 
@@ -472,6 +475,12 @@ class ShadowChannel:
         if consumer is not None:
             self.forget(consumer)
             self.channel.consumer_cancelled(consumer)
+
+    def _is_active(self, tag: bytes) -> None:
+        """Of a queue of which one consumer at a time is served it is this one."""
+        consumer = self.consumers.get(tag)
+        if consumer is not None:
+            consumer.queue.consumers.active = consumer
 
     def _moved(self, tag: bytes) -> None:
         consumer = self.consumers.get(tag)
@@ -552,6 +561,8 @@ class ShadowChannel:
     def _end(self) -> None:
         self._is_over = True
         self._asked = None
+        for consumer in self.consumers.values():
+            _not_active(consumer)
         self.consumers.clear()
         self._tags.clear()
         self._windows.clear()
@@ -563,6 +574,13 @@ class ShadowChannel:
         self._registry.ended(self)
         if self.channel.shadows.get(self._link.leader) is self:
             del self.channel.shadows[self._link.leader]
+
+
+def _not_active(consumer: Consumer) -> None:
+    """It is not served any more, as far as is known."""
+    consumers = consumer.queue.consumers
+    if consumers.active is consumer:
+        consumers.active = None
 
 
 def _ignore(_: bytes) -> None:

@@ -94,18 +94,19 @@ class Stage:
         params: int | Sequence[ClusterNode] | None = None,
         *,
         name: str = "ha",
+        at: ClusterNode | None = None,
         **more: str,
     ) -> None:
-        """Set the policy `name`; `_` in names of more keys stands for `-`."""
+        """Set the policy `name`, at a node; `_` in names of more keys stands for `-`."""
         definition: dict[str, Any] = {"ha-mode": mode}
         definition |= {key.replace("_", "-"): value for key, value in more.items()}
         if params is not None:
             definition["ha-params"] = params if isinstance(params, int) else [each.node for each in params]
-        self.cluster.set_policy(name, pattern, definition)
+        self.cluster.set_policy(name, pattern, definition, at=at)
 
-    def unmirror(self, name: str = "ha") -> None:
+    def unmirror(self, name: str = "ha", *, at: ClusterNode | None = None) -> None:
         """Take a policy away."""
-        self.cluster.clear_policy(name)
+        self.cluster.clear_policy(name, at=at)
 
     # -- queues -------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leveret.cli.commands import cluster as commands
-from leveret.cli.commands import mirrors
+from leveret.cli.commands import mirrors, safe_to_stop
 from leveret.cli.ctl import _describe, build_app, common_options_first, wanted_command
 from leveret.cli.program import run
 from leveret.core.alarms import Watermark
@@ -263,7 +263,7 @@ def test_a_node_that_may_not_be_stopped_is_told(
         f"{lost.format('q2')}; {lost.format('q3')}",
     )
     late = "time is up, no synchronised mirror came online for at least some classic mirrored queues"
-    monkeypatch.setattr(mirrors, "_MIRROR_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(safe_to_stop, "_TIMEOUT_S", 0.05)
     assert failure(ctl, "await_online_synchronized_mirror") == (69, late)
     assert ctl("check_if_node_is_quorum_critical")[0] == 0
 

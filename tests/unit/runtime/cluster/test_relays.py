@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from leveret.runtime.node import Node
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.relay.serving import RelayConsumer
 from leveret.session.relay.shadow import Shadow
+from leveret.testing.applications import channel_of, parameters
 from leveret.testing.ports import LOOPBACK
 from leveret.testing.waiting import until
 from tests.unit.runtime.cluster.nodes import SECRET, SETTINGS
@@ -135,15 +136,8 @@ async def sites(*queues: d.Queue) -> AsyncIterator[tuple[Site, Site]]:
             await there.stop()
 
 
-@contextmanager
-def channel(site: Site) -> Iterator[BlockingChannel]:
-    parameters = pika.ConnectionParameters(LOOPBACK, site.port, blocked_connection_timeout=60)
-    connection = pika.BlockingConnection(parameters)
-    try:
-        yield connection.channel()
-    finally:
-        if connection.is_open:
-            connection.close()
+def channel(site: Site) -> AbstractContextManager[BlockingChannel]:
+    return channel_of(pika.BlockingConnection(parameters(site.port, "/")), confirms=False)
 
 
 def publish(channel: BlockingChannel, bodies: Iterable[bytes], queue: str = "q") -> None:

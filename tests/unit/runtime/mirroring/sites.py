@@ -23,8 +23,6 @@ from leveret.wire.chunk import ChunkType, encode_entry
 from leveret.wire.link import LinkError, Type
 
 SEGMENT_BYTES = 4096
-TIMEOUT_S = 20.0
-POLL_S = 0.005
 KNOWN = (b"mirror", b"a", b"b", b"c")
 NAMES = tuple(f"queues/{each:016x}" for each in range(1, 5))
 

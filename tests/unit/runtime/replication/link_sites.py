@@ -32,8 +32,6 @@ from leveret.wire.chunk import Chunk, ChunkType, encode_entry
 
 SECRET = Secret(b"s" * 44)
 SEGMENT_BYTES = 4096
-TIMEOUT_S = 20.0
-POLL_S = 0.005
 
 
 def unheard(*_: Any) -> dict[str, Any]:

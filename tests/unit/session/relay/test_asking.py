@@ -7,6 +7,7 @@ from pamqp import commands
 
 from leveret.core.queue_settings import REJECT_PUBLISH_DLX
 from leveret.session.amqp091.stalls import Stall
+from leveret.session.relay import publication
 from tests.unit.session.amqp091.fakes import publish
 from tests.unit.session.relay.sites import CONFIRM, Client, Cluster, methods
 
@@ -32,7 +33,7 @@ def test_publishes_arrive_in_order_and_are_confirmed(cluster: Cluster) -> None:
     cluster.settle()
     assert [body for _, _, body in cluster["b"].messages()["q"]] == [b"%d" % n for n in range(20)]
     assert client.told(B.Ack)[-1].delivery_tag == 20
-    assert cluster["a"].relayed.unconfirmed_bytes == 0
+    assert cluster["a"].relayed.kept.size_bytes == 0
 
 
 def test_messages_keep_their_exchange_routing_key_and_header(cluster: Cluster) -> None:
@@ -265,7 +266,33 @@ def test_what_waits_for_a_leader_is_nacked_when_the_queue_is_deleted(cluster: Cl
     cluster.delete("q")
     cluster.settle()
     assert client.told(B.Nack)[0].delivery_tag == 1
-    assert cluster["a"].relayed.unconfirmed_bytes == 0
+    assert cluster["a"].relayed.kept.size_bytes == 0
+
+
+def test_a_queue_that_is_down_costs_no_other_queue_its_publishers(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is published to it waits as far as there is room for it; what waited before that is refused."""
+    monkeypatch.setattr(publication, "DOWN_BYTES_MAX", 1000)
+    client, relayed = Client(cluster["a"]), cluster["a"].relayed
+    queue = cluster["a"].remote_queue("q")
+    client.send(CONFIRM, *publish(b"0" * 500))
+    cluster["a"].turn()
+    assert relayed.kept.expected_bytes == relayed.kept.size_bytes == 500
+    relayed.down(queue)
+    for text in (b"1" * 500, b"2" * 500, b"3" * 500):
+        client.send(*publish(text))
+        cluster.settle()
+    assert relayed.kept.expected_bytes == 0
+    assert relayed.kept.size_bytes <= 1000
+    assert [refused.delivery_tag for refused in client.told(B.Nack)] == [1, 2]
+    assert not client.told(B.Ack)
+    relayed.led_by(queue, "b")
+    assert relayed.kept.expected_bytes == relayed.kept.size_bytes
+    cluster.settle()
+    assert [body[:1] for _, _, body in cluster["b"].messages()["q"]] == [b"2", b"3"]
+    assert client.told(B.Ack)[-1].delivery_tag == 4
+    assert relayed.kept.size_bytes == 0
 
 
 def test_a_change_of_definitions_waits_for_the_pen(cluster: Cluster) -> None:
@@ -316,7 +343,7 @@ def test_dlx_of_a_rejected_publish_is_the_leaders(cluster: Cluster) -> None:
     client.send(CONFIRM, *publish(b"x", "r"))
     cluster.settle()
     assert client.told(B.Nack)[0].delivery_tag == 1
-    assert cluster["b"].queue("r").dead[0].reason == "maxlen"
+    assert cluster["b"].queue("r").dying.letters[0].reason == "maxlen"
 
 
 def filled(messages: int) -> tuple[Cluster, Client]:
@@ -327,7 +354,7 @@ def filled(messages: int) -> tuple[Cluster, Client]:
         cluster.declare(name, leader)
         there = Client(cluster[leader])
         for number in range(messages):
-            there.send(*publish(f"{name} {number}".encode(), routing_key=name))
+            there.send(*publish(f"{name} {number}".encode(), key=name))
     cluster.settle()
     return cluster, client
 
@@ -359,9 +386,15 @@ def test_the_limit_of_a_channel_is_one_for_all_leaders(limit: int) -> None:
 
 def test_what_is_held_back_returns_when_its_consumer_goes_and_comes_when_the_limit_does() -> None:
     cluster, client = filled(4)
-    client.send(B.Qos(0, 3, True), B.Consume(queue="q", consumer_tag="q"), B.Consume(queue="r", consumer_tag="r"))
+    client.send(
+        B.Qos(0, 3, True), B.Consume(queue="q", consumer_tag="q"), B.Consume(queue="r", consumer_tag="r")
+    )
     cluster.settle()
-    assert (len(client.bodies), cluster["b"].queue("q").unacked_count, cluster["c"].queue("r").unacked_count) == (3, 3, 3)
+    assert (
+        len(client.bodies),
+        cluster["b"].queue("q").unacked_count,
+        cluster["c"].queue("r").unacked_count,
+    ) == (3, 3, 3)
     client.send(B.Cancel("r"))
     cluster.settle()
     of_r = sum(body.startswith(b"r ") for body in client.bodies)
@@ -376,7 +409,9 @@ def test_what_is_held_back_returns_when_its_consumer_goes_and_comes_when_the_lim
 
 def test_what_is_held_back_of_a_leader_that_is_lost_comes_from_the_next_one() -> None:
     cluster, client = filled(4)
-    client.send(B.Qos(0, 3, True), B.Consume(queue="r", consumer_tag="r"), B.Consume(queue="q", consumer_tag="q"))
+    client.send(
+        B.Qos(0, 3, True), B.Consume(queue="r", consumer_tag="r"), B.Consume(queue="q", consumer_tag="q")
+    )
     cluster.settle()
     cluster.move("q", "c", crash=True)
     cluster.settle()
@@ -385,3 +420,37 @@ def test_what_is_held_back_of_a_leader_that_is_lost_comes_from_the_next_one() ->
         cluster.settle()
     assert {body for body in client.bodies if body.startswith(b"q ")} == {b"q %d" % n for n in range(4)}
     assert cluster["c"].queue("q").message_count == cluster["c"].queue("r").message_count == 0
+
+
+def test_which_of_a_queues_consumers_is_served_is_known_where_its_client_is() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster.declare("single", "b", arguments={"x-single-active-consumer": True})
+    clients = [Client(cluster[name]) for name in ("a", "b", "a", "c")]
+    for client in clients:
+        client.send(B.Consume(queue="single", consumer_tag="x"))
+        cluster.settle()
+
+    def served() -> list[bool]:
+        channels = [client.session.channels.get(1) for client in clients]
+        consumers = [None if channel is None else channel.consumers.get(b"x") for channel in channels]
+        return [each is not None and each.queue.consumers.is_active(each) for each in consumers]
+
+    assert served() == [True, False, False, False]
+    # Whoever goes, and however, the next one is told.
+    clients[0].send(B.Cancel("x"))
+    cluster.settle()
+    assert served() == [False, True, False, False]
+    clients[1].leave()
+    cluster.settle()
+    assert served()[2:] == [True, False]
+    clients[2].send(commands.Channel.Close(200, "", 0, 0))
+    cluster.settle()
+    assert served()[3]
+    # Of another leader it is another one until that has said so, and nobody else's.
+    again = Client(cluster["a"])
+    again.send(B.Consume(queue="single", consumer_tag="x"))
+    cluster.settle()
+    clients = [again, clients[3]]
+    cluster.move("single", "a", crash=True)
+    cluster.settle()
+    assert sorted(served()) == [False, True]

@@ -74,7 +74,7 @@ def test_each_publish_is_stored_once_in_its_order_and_confirmed(seed: int, steps
         assert [int(number) for name, number in found if int(name) == who] == list(range(count))
         assert not clients[who].told(B.Nack)
         assert sum(1 for _ in _confirmed(clients[who])) == count
-    assert all(not node.relayed.unconfirmed_bytes for node in cluster.nodes.values())
+    assert all(not node.relayed.kept.size_bytes for node in cluster.nodes.values())
 
 
 def _confirmed(client: Client) -> list[int]:
@@ -94,20 +94,28 @@ def test_consumers_get_everything_and_what_they_acknowledge_to_its_leader_is_gon
     dice = random.Random(seed)
     cluster = Cluster(*NODES)
     cluster.declare("q", "b")
+    cluster.declare("other", "c")
     consumers = [Client(cluster[name]) for name in NODES]
-    for number, client in enumerate(consumers):
-        client.send(B.Qos(0, dice.choice([0, 1, 5])), B.Consume(queue="q", consumer_tag=f"{number}"))
+    limits = [dice.choice([0, 0, 1, 3]) for _ in consumers]
+    for number, (client, limit) in enumerate(zip(consumers, limits, strict=True)):
+        client.send(B.Qos(0, dice.choice([0, 1, 5])), B.Qos(0, limit, True))
+        client.send(B.Consume(queue="q", consumer_tag=f"{number}"))
+        client.send(B.Consume(queue="other", consumer_tag=f"other {number}"))
+    # A client that waits for an answer would not know yet which of its acknowledgements were taken.
+    cluster.settle()
     publisher = Client(cluster["a"])
     count = 0
     for _ in range(steps):
         if dice.random() < 0.3:
             for _ in range(dice.choice([1, 20])):
-                publisher.send(*publish(b"%d" % count))
+                publisher.send(*publish(b"%d" % count, key=dice.choice(["q", "q", "other"])))
                 count += 1
         elif dice.random() < 0.4:
             _acknowledge(dice.choice(consumers), dice)
         else:
             upset(cluster, dice)
+        for client, limit in zip(consumers, limits, strict=True):
+            assert not limit or client.session.channels[1].unacked.count <= limit
     for _ in range(10_000):
         cluster.settle()
         if not any([_acknowledge(client, None) for client in consumers]):
@@ -115,7 +123,8 @@ def test_consumers_get_everything_and_what_they_acknowledge_to_its_leader_is_gon
     assert {int(body) for client in consumers for body in client.bodies} == set(range(count))
     [leader] = [node for node in cluster.nodes.values() if not node.queue("q").is_remote]
     queue = leader.queue("q")
-    assert (queue.message_count, queue.unacked_count, len(queue.consumers)) == (0, 0, len(consumers))
+    for queue in (queue, cluster["c"].queue("other")):
+        assert (queue.message_count, queue.unacked_count, len(queue.consumers)) == (0, 0, len(consumers))
     for client in consumers:
         assert "Channel.Close" not in methods(client)
 

@@ -1,0 +1,105 @@
+"""Whether a node may be stopped without a queue that lacks it: asked, or waited for."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from leveret.cli import exits
+from leveret.cli.api import CtlError
+from leveret.cli.command import Session, command
+from leveret.cli.commands.cluster import wait_until
+from leveret.cli.commands.health import passed, single
+from leveret.cli.values import Message
+
+_TIMEOUT_S: Final = 120
+_SINGLE: Final = "single node cluster"
+_ONLY_ONE: Final = "Target node seems to be the only one in a single node cluster, the command does not apply"
+
+
+class _Danger(NamedTuple):
+    """What may become of queues when a node stops, in RabbitMQ's words.
+
+    Attributes:
+        check: the health check that tells of it.
+        none: what a node has not, if all is well.
+        becomes: what a queue does that is in danger.
+        awaited: what is waited for.
+        late: what did not come.
+    """
+
+    check: str
+    none: str
+    becomes: str
+    awaited: str
+    late: str
+
+
+_NO_MIRROR: Final = _Danger(
+    "node-is-mirror-sync-critical",
+    "classic mirrored queues without online synchronised mirrors",
+    "would lose its only synchronised replica (master)",
+    "a synchronised mirror be online for all classic mirrored queues",
+    "no synchronised mirror came online for at least some classic mirrored queues",
+)
+_NO_QUORUM: Final = _Danger(
+    "node-is-quorum-critical",
+    "quorum queues with minimum quorum",
+    "would lose quorum",
+    "a quorum + 1 of nodes to be online for all quorum queues",
+    "no quorum + 1 of nodes came online for at least some quorum queues",
+)
+
+
+@command(
+    "Checking if node {node} is critical for data safety of any classic mirrored queues ...",
+    "check_if_node_is_mirror_sync_critical",
+)
+def check_if_node_is_mirror_sync_critical(ctl: Session) -> Message:
+    """Fail if the node leads mirrored queues that would lose messages with it, for want of a synchronised mirror."""
+    return _checked(ctl, _NO_MIRROR)
+
+
+@command("", "await_online_synchronized_mirror --timeout 60")
+def await_online_synchronized_mirror(ctl: Session) -> Message | None:
+    """Wait until all mirrored queues that the node leads have a synchronised mirror, two minutes by default."""
+    return _awaited(ctl, _NO_MIRROR)
+
+
+@command(
+    "Checking if node {node} is critical for quorum of any quorum queues ...",
+    "check_if_node_is_quorum_critical",
+)
+def check_if_node_is_quorum_critical(ctl: Session) -> Message:
+    """Fail if quorum queues would be without a majority of their members, were the node stopped."""
+    return _checked(ctl, _NO_QUORUM)
+
+
+@command("", "await_online_quorum_plus_one --timeout 60")
+def await_online_quorum_plus_one(ctl: Session) -> Message | None:
+    """Wait until no quorum queue would be without a majority, were the node stopped; two minutes by default."""
+    return _awaited(ctl, _NO_QUORUM)
+
+
+def _checked(ctl: Session, danger: _Danger) -> Message:
+    found = _verdict(ctl, danger)
+    if found["status"] != "ok":
+        lines = [
+            f"{each['readable_name']} {danger.becomes} if node {ctl.node} is stopped"
+            for each in found["queues"]
+        ]
+        raise CtlError(exits.UNAVAILABLE, "; ".join(lines))
+    return single(ctl) if found.get("reason") else passed(ctl, f"Node {ctl.node} reported no {danger.none}")
+
+
+def _awaited(ctl: Session, danger: _Danger) -> Message | None:
+    timeout_s = ctl.timeout_s or _TIMEOUT_S
+    ctl.announce(f"Will wait for {danger.awaited} for {timeout_s} seconds...")
+    if _verdict(ctl, danger).get("reason") == _SINGLE:
+        return passed(ctl, _ONLY_ONE)
+    if not wait_until(lambda: _verdict(ctl, danger)["status"] == "ok", timeout_s):
+        raise CtlError(exits.UNAVAILABLE, f"time is up, {danger.late}")
+    return None
+
+
+def _verdict(ctl: Session, danger: _Danger) -> dict[str, Any]:
+    return ctl.api.verdict("health", "checks", danger.check)

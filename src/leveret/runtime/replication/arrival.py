@@ -1,0 +1,29 @@
+"""Who has connected to a link's door proves who it is: one message in, one out, until that is known."""
+
+from __future__ import annotations
+
+import logging
+
+from leveret.runtime.replication.link_peer import LinkPeer
+from leveret.session.link_handshake import Follower, HandshakeDeclined, LeaderHandshake, Message
+from leveret.wire.link import Type
+
+logger = logging.getLogger(__name__)
+
+
+def proven(peer: LinkPeer, handshake: LeaderHandshake, said: Message, *, refused: str) -> Follower | None:
+    """Who is there, once the message it sends proves that; None after its HELLO, which is answered.
+
+    Raises:
+        HandshakeDeclined: it was told why, and that is logged as the event `refused`.
+        LinkError: it says something else.
+    """
+    try:
+        if said.type == Type.HELLO:
+            peer.say(handshake.answer_hello(said))
+            return None
+        return handshake.take_proof(said)
+    except HandshakeDeclined as declined:
+        logger.warning("%s peer=%s reason=%s", refused, peer.address, declined)
+        peer.say(declined.answer)
+        raise
