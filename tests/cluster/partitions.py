@@ -165,13 +165,14 @@ class Story:
 
     def begin(self) -> None:
         """Declare everything; the cluster runs."""
-        self.site.set_policy("ha", f"^({'|'.join(QUEUES)})$", POLICY)
         with self.site.channel(self.nodes[0]) as channel:
             declare(channel, QUEUES)
 
     def play(self, name: str) -> None:
         """One scenario, and what it cost, printed."""
-        self._name = name
+        confirm = self.chance.choice(["all", "majority"])
+        self._name = f"{name}, confirm by {confirm}"
+        self.site.set_policy("ha", f"^({'|'.join(QUEUES)})$", {**POLICY, "ha-confirm": confirm})
         self.site.api("POST", "rebalance/queues", {})
         self.wait_synchronised()
         self._hire()
@@ -182,7 +183,7 @@ class Story:
         self.wait_confirms(self.nodes)
         figures = self._figures(cut, synchronised_ms)
         self._end()
-        print(f"{name}: {figures}; {told(self._judge())}", flush=True)
+        print(f"{self._name}: {figures}; {told(self._judge())}", flush=True)
 
     def _hire(self) -> None:
         """Publishers to each queue at each node, and a consumer of all queues."""

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pika
 import pytest
@@ -223,7 +224,9 @@ def test_a_stream_is_made_at_any_node_and_found_at_its_leader(site: ClusterSite)
         link = clients[at].connection
         link.request(wire.Create(link.next_id(), f"stream{number}", {}), wire.CreateResponse)
         for client in clients:
-            found = client.connection.request(wire.Metadata(client.connection.next_id(), [f"stream{number}"]), Found)
+            found = client.connection.request(
+                wire.Metadata(client.connection.next_id(), [f"stream{number}"]), Found
+            )
             [metadata] = found.streams
             places = {broker.reference: (broker.host, broker.port) for broker in found.brokers}
             assert places[metadata.leader] == (LOOPBACK, site.members[at].process.stream_port)
@@ -248,7 +251,7 @@ def test_a_stock_client_of_streams_goes_to_the_leader_by_itself(site: ClusterSit
     bodies = [b"%d" % number for number in range(50)]
 
     async def script() -> list[bytes]:
-        login = {"username": "guest", "password": "guest"}
+        login: dict[str, Any] = {"username": "guest", "password": "guest"}
         producer = Producer(LOOPBACK, a.process.stream_port, **login)
         consumer = Consumer(LOOPBACK, b.process.stream_port, **login)
         got: list[bytes] = []

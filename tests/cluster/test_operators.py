@@ -140,16 +140,20 @@ def test_which_consumer_of_a_queue_is_served_is_seen_from_every_node(
 
         def told() -> dict[str, str]:
             """What a node tells of consumers whose clients are there."""
-            found = {}
+            found: dict[str, str] = {}
             for node in nodes:
                 for channel in site.api("GET", "channels", at=node):
                     shown = site.api("GET", f"channels/{quote(channel['name'], safe='')}", at=node)
-                    found |= {each["consumer_tag"]: each["activity_status"] for each in shown["consumer_details"]}
+                    found |= {
+                        each["consumer_tag"]: each["activity_status"] for each in shown["consumer_details"]
+                    }
             return found
 
         for node in nodes:
             assert site.api("GET", "queues/%2F/single", at=node)["single_active_consumer_tag"] == "served"
-            rows = {row["consumer_tag"]: row["activity_status"] for row in site.api("GET", "consumers", at=node)}
+            rows = {
+                row["consumer_tag"]: row["activity_status"] for row in site.api("GET", "consumers", at=node)
+            }
             assert rows == told() == {"served": "single_active", "waiting": "waiting"}
         served.basic_cancel("served")
         site.wait(lambda: told() == {"waiting": "single_active"}, "the other one is served")

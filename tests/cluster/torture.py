@@ -21,10 +21,14 @@ from tests.cluster.torture_apps import Crew, TxSite
 from tests.e2e.site import ENDLESS, PATIENCE_S, drain_all
 
 MIRRORED: Final = ("one", "two")
+GROUP: Final = "group"
+"""A quorum queue."""
+GROUP_SIZE: Final = 3
+KEPT: Final = (*MIRRORED, GROUP)
 LONELY: Final = "lonely"
 """Has no mirror: it is away with its node, and back with it."""
 LONELY_MAX: Final = 10_000
-QUEUES: Final = (*MIRRORED, LONELY)
+QUEUES: Final = (*KEPT, LONELY)
 LEASE_S: Final = 2.0
 RATE: Final = 300
 DELAYS_S: Final = (0.0, 0.02, 0.1)
@@ -56,11 +60,11 @@ class Story:
         self._made_so_far = 0
 
     def begin(self) -> None:
-        """Declare everything, each queue at a node of its own; the cluster runs."""
+        """Declare everything; the cluster runs."""
         self._mirror("all", None)
-        for node, queue in zip(self._chance.sample(self.site.members, len(QUEUES)), QUEUES, strict=True):
-            with self.site.channel(node) as channel:
-                declare(channel, [queue])
+        for queue in QUEUES:
+            with self.site.channel(self._someone()) as channel:
+                declare(channel, [queue], {"x-queue-type": "quorum"} if queue == GROUP else None)
         self._wait_synchronised()
 
     def round(self, events: Sequence[str]) -> Audit:
@@ -94,7 +98,7 @@ class Story:
         return lambda: self._apps.publisher([queue], rate=RATE)
 
     def _consumer(self) -> Callable[[], Consumer]:
-        return lambda: self._apps.consumer(MIRRORED)
+        return lambda: self._apps.consumer(KEPT)
 
     def _awake(self) -> list[SiteNode]:
         return [each for each in self.site.members if each.alive]
@@ -126,6 +130,7 @@ class Story:
                 found[queue].state == "running"
                 and set(found[queue].mirrors or ()) == set(found[queue].synchronised)
                 and (queue == LONELY or bool(found[queue].mirrors))
+                and (queue != GROUP or len(found[queue].mirrors or ()) == GROUP_SIZE - 1)
                 for queue in QUEUES
             )
 
@@ -144,7 +149,7 @@ class Story:
 
     def _leader(self) -> SiteNode:
         """Who leads one of the mirrored queues, as a node says that answers."""
-        queue, found = self._chance.choice(MIRRORED), ""
+        queue, found = self._chance.choice(KEPT), ""
 
         def led() -> bool:
             nonlocal found

@@ -47,7 +47,8 @@ def test_an_archive_in_a_store_is_transferred_into_recovered_from_and_set_aside(
         wait_until(all_came, "the first", TIMEOUT_S)
         with any_store.outage():
             publish_some(upstream, 20, rng)
-            wait_until(lambda: bool(said.last("restarting")), "the store to be missed", TIMEOUT_S)
+            # The second time it is missed before a query is started.
+            wait_until(lambda: said.count("restarting") > 1, "the store to be missed", TIMEOUT_S)
         publish_some(upstream, 20, rng)
         wait_until(all_came, "what came meanwhile", TIMEOUT_S)
     assert_all_is_there_once(archive, upstream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import signal
@@ -27,6 +28,7 @@ from leveret.pipeline.origins import AnotherLog, Origins
 from leveret.pipeline.store import store_range
 from leveret.runtime.pipeline_process import PipelineFailed
 from leveret.runtime.standby import StandbyDownstream
+from leveret.runtime.standby_recovery import EVERYTHING, Wanted
 from leveret.storage.state_file import StateFile
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
@@ -248,7 +250,50 @@ def test_only_a_downstream_can_be_promoted_or_connected(node: FakeNode) -> None:
             with pytest.raises(PreconditionFailed, match=r"not a downstream \(operating mode: upstream\)"):
                 await refused()
         assert standby.promotion_summary() == []
-        assert standby.status()["vhosts"] == []
+        status = standby.status()
+        assert (status["vhosts"], status["state"]) == ([], "running")
+        with pytest.raises(PreconditionFailed, match="nothing was transferred to this node"):
+            await standby.recoveries.rehearse(EVERYTHING, lambda event: None)
+
+    node.streams.addresses, node.amqp.addresses = [Address("127.0.0.1", 1)], [Address("127.0.0.1", 2)]
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text"),
+    [
+        (Wanted(exclude=["shop", "shoop"]), "no vhost 'shoop' to leave out"),
+        (Wanted(queues=["ordres"]), "no queue 'ordres' to recover"),
+    ],
+)
+def test_a_name_that_is_nowhere_is_a_slip_and_not_a_wish(node: FakeNode, wanted: Wanted, text: str) -> None:
+    node.tag("shop")
+    node.streams.addresses = [Address("127.0.0.1", 1)]
+
+    async def scenario() -> None:
+        standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
+        with pytest.raises(InvalidCommand, match=text):
+            await standby.promote(wanted)
+        with pytest.raises(InvalidCommand, match=text):
+            await standby.recoveries.dry_run(wanted, None, lambda event: None)
+        assert (standby.mode, standby.status()["state"]) == ("downstream", "disconnected"), (
+            "nothing has begun"
+        )
+
+    asyncio.run(scenario())
+
+
+def test_a_place_that_cannot_be_written_is_named_with_its_setting(node: FakeNode) -> None:
+    (node.data_dir / "file").touch()
+    place = node.data_dir / "file" / "standby"
+    node.config = load(None, {"standby.replication.downstream.data_dir": str(place)})
+
+    async def scenario() -> None:
+        standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
+        with pytest.raises(
+            PipelineFailed, match=r"Not a directory; see standby.replication.downstream.data_dir"
+        ):
+            await standby.delete_all_data()
 
     asyncio.run(scenario())
 
@@ -289,14 +334,23 @@ def test_malformed_endpoints_are_told_in_the_status(
     asyncio.run(scenario())
 
 
-def test_modes_set_at_run_time_win_over_the_configuration(node: FakeNode) -> None:
+def test_modes_set_at_run_time_win_over_the_configuration(
+    node: FakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
         standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
         with pytest.raises(InvalidCommand, match="none of upstream, downstream, none"):
             await standby.set_mode("leader")
+        assert standby.status()["operating_mode_source"] == "configuration"
         await standby.set_mode("none")
         assert StandbyDownstream(node, StateFile(node.data_dir / "standby.json")).mode == "none"
         await standby.set_mode("upstream")
-        assert StandbyDownstream(node, StateFile(node.data_dir / "standby.json")).mode == "upstream"
+        again = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
+        await again.start()
+        status = again.status()
+        assert (status["operating_mode"], status["operating_mode_source"]) == ("upstream", "run time")
 
+    caplog.set_level(logging.INFO)
     asyncio.run(scenario())
+    assert "standby_mode_decided mode=upstream" in caplog.text
+    assert "standby_mode_set_at_run_time mode=upstream configured=downstream" in caplog.text

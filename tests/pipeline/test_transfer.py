@@ -28,7 +28,6 @@ from leveret.pipeline.store import delete_orphans
 from leveret.pipeline.transfer import Transfer
 from leveret.testing.certificates import CertificateAuthority, Issued
 from leveret.testing.link_proxy import Direction, LinkProxy
-from leveret.testing.object_store import ObjectStore
 from leveret.testing.ports import wait_until
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
@@ -54,6 +53,10 @@ class Recorder:
     def commands(self) -> list[dict[str, Any]]:
         commands, self.to_send = self.to_send, []
         return commands
+
+    def count(self, event: str) -> int:
+        assert self.failed() is None
+        return sum(each["event"] == event for each in self.events)
 
     def last(self, event: str, vhost: str = "/") -> dict[str, Any]:
         assert self.failed() is None
@@ -366,11 +369,12 @@ def test_another_job_is_taken_over_without_another_start(
 
 
 @pytest.mark.parametrize(
-    ("kills", "is_in_a_store"),
+    ("kills", "store"),
     [
-        (1, False),
-        pytest.param(8, False, marks=[pytest.mark.torture, pytest.mark.timeout(1200)]),
-        pytest.param(4, True, marks=[pytest.mark.torture, pytest.mark.timeout(1200)]),
+        (1, None),
+        pytest.param(8, None, marks=[pytest.mark.torture, pytest.mark.timeout(1200)]),
+        pytest.param(4, "object_store", marks=[pytest.mark.torture, pytest.mark.timeout(1200)]),
+        pytest.param(4, "hdfs", marks=[pytest.mark.torture, pytest.mark.timeout(1200)]),
     ],
 )
 def test_exactly_once_across_kill_9_of_the_driver(
@@ -378,13 +382,13 @@ def test_exactly_once_across_kill_9_of_the_driver(
     transfer_job: Job,
     tmp_path: Path,
     kills: int,
-    is_in_a_store: bool,
-    object_store: ObjectStore,
+    store: str | None,
+    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     upstream = StandbyUpstream()
     rng = random.Random(3)
-    place = object_store.new_bucket() if is_in_a_store else str(tmp_path / "standby")
+    place = request.getfixturevalue(store).new_place() if store else str(tmp_path / "standby")
     data_dir = place_of(place)
     changes = {"data_dir": place, "work_dir": str(tmp_path / "standby")}
     with upstream.serving() as port:
@@ -400,7 +404,7 @@ def test_exactly_once_across_kill_9_of_the_driver(
         assert child.wait() == 0
         assert child.events[-1] == {"event": "drained", "complete": True}
     assert_all_is_there_once(data_dir, upstream)
-    if is_in_a_store:
+    if store:
         # Orphans stay there for an hour.
         monkeypatch.setattr("leveret.pipeline.files.ORPHAN_AGE_S", -3600.0)
         delete_orphans(Manifest(data_dir))

@@ -56,11 +56,21 @@ def main() -> None:
     except msgspec.DecodeError as error:
         console.say("failed", error=f"the job on standard input is malformed: {error}")
         console.leave(1)
+    except OSError as error:
+        # A directory that is not to be made, a disk that is full: told without a stack.
+        console.say("failed", error=_of_a_file(error))
+        console.leave(1)
     except Exception as error:
         traceback.print_exc()
         console.say("failed", error=f"{type(error).__name__}: {cause_of(error)}")
         console.leave(1)
     console.leave(0)
+
+
+def _of_a_file(error: OSError) -> str:
+    if error.filename is None:
+        return f"{type(error).__name__}: {error}"
+    return f"{error.filename}: {error.strerror}; see standby.replication.downstream.data_dir"
 
 
 def run(task: str, console: Console) -> None:

@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -186,8 +187,8 @@ class HdfsStore:
             writer = self._ask(lambda client: client.create(path, options))
         with self._gone_if_it_fails(path):
             for piece in _pieces(content):
-                self._ask(lambda _, piece=piece: writer.write(piece))
-            self._ask(lambda _: _finish(writer))
+                self._ask(partial(_write, writer, piece))
+            self._ask(partial(_finish, writer))
         return path
 
     @contextmanager
@@ -238,7 +239,11 @@ def _client(host: str) -> Client:
     return Client(f"hdfs://{host}:{DEFAULT_PORT}", _SETTINGS)
 
 
-def _finish(writer: FileWriter) -> None:
+def _write(writer: FileWriter, piece: bytes, _client: Client) -> None:
+    writer.write(piece)
+
+
+def _finish(writer: FileWriter, _client: Client) -> None:
     # Closing a file leaves it in the memory of the datanodes. One that is erasure-coded has no other way.
     with suppress(NotImplementedError):
         writer.hsync()

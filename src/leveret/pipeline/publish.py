@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.files import Place, opened
+from leveret.pipeline.files import Place, opened, uncache
 from leveret.pipeline.marks import Marks, is_of_stream
 from leveret.pipeline.message_runs import BODY, SHAPE, message_runs
 from leveret.pipeline.plan import PlanDirectory, QueueOrder, QueueOutcome, read_order
@@ -31,6 +31,8 @@ PUBLISHERS_PER_CLIENT: Final = 200
 CONFIRM_TIMEOUT_S: Final = 60.0
 GROUPS_UNDER_WAY: Final = 2
 """Row groups whose confirms are not yet waited for: the broker syncs one while the next is read."""
+FILES_KEPT: Final = 4
+"""Files behind the one that is read that stay in memory: other tasks read them too, a little later maybe."""
 _NEWS_INTERVAL_S: Final = 0.2
 
 
@@ -142,12 +144,17 @@ class PlanPublisher:
         ids, queues, places = ids[order], queues[order], places[order]
         files = places >> 32
         bounds = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(files)]
+        been_read: deque[Place] = deque()
         for begin, end in pairwise(bounds):
             path = self._directory.data_dir / self._plan.files[int(files[begin])]
             rows = places[begin:end] & 0xFFFF_FFFF
             for first, last, messages in _messages(path, rows):
                 at = slice(begin + first, begin + last)
                 yield list(_by_queue(queues[at], ids[at], messages))
+            been_read.append(path)
+            if len(been_read) > FILES_KEPT:
+                # What the broker writes fits into its place.
+                uncache(been_read.popleft())
 
     def _tell(self, now: bool = False) -> None:
         if self._sent and (now or time.monotonic() - self._told_s > _NEWS_INTERVAL_S):

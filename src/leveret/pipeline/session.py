@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from leveret.pipeline import daemon
@@ -19,6 +21,7 @@ from leveret.pipeline.archive import archive_path, use_archive
 from leveret.pipeline.files import make_directory
 from leveret.pipeline.java import find_java_home
 from leveret.pipeline.job import SparkSettings
+from leveret.pipeline.spark_error import SparkFailed, cause_of
 
 # Plain local[*] retries no task.
 LOCAL_MASTER: Final = "local[*,4]"
@@ -53,6 +56,7 @@ def start_session(name: str, settings: SparkSettings, scratch: Path, jvm_options
 
     Raises:
         ConfigError: there is no Java.
+        SparkFailed: Spark, or its master, does not start.
     """
     builder = SparkSession.builder.appName(f"leveret-{name}")
     if "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -79,7 +83,13 @@ def start_session(name: str, settings: SparkSettings, scratch: Path, jvm_options
         builder = builder.master(master)
     for key, value in conf.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise SparkFailed(
+            f"Spark does not start, with master {master or 'as Spark itself is configured'}: {cause_of(error)}; its "
+            f"log is in {scratch.parent}; see spark.master, spark.conf"
+        ) from error
     spark.sparkContext.setLogLevel("WARN")
     return spark
 

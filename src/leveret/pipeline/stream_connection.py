@@ -52,6 +52,8 @@ LOOK_AHEAD_BYTES: Final = 65536
 """Read at once when a frame's size is not known yet; larger frames go past this buffer."""
 CLOSE_TIMEOUT_S: Final = 2.0
 _SIZE: Final = struct.Struct(">I")
+_OTHERS: Final = {b"AMQP": "an AMQP listener", b"HTTP": "an HTTP listener"}
+"""What begins with these octets."""
 _TIMEVAL: Final = struct.Struct("@ll")
 _DELIVER: Final = Key.DELIVER.to_bytes(2, "big")
 
@@ -288,6 +290,9 @@ class _FrameReader:
             self._fill()
         (size,) = _SIZE.unpack_from(self._buffer, self._start)
         if not 4 <= size <= FRAME_BYTES_MAX:
+            other = _OTHERS.get(bytes(self._buffer[self._start : self._start + 4]))
+            if other is not None:
+                raise PeerError(f"{other} answers there: name a stream listener (port 5552, with TLS 5551)")
             raise PeerError(f"a frame of {size} octets was announced")
         self._start += 4
         frame = memoryview(bytearray(size))

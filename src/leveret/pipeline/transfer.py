@@ -24,6 +24,7 @@ from leveret.pipeline.console import Console
 from leveret.pipeline.files import locked, make_directory
 from leveret.pipeline.job import TransferJob
 from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.objects import StoreFailed
 from leveret.pipeline.progress import Event, Inbox
 from leveret.pipeline.session import start_session
 from leveret.pipeline.sink import StoreSink
@@ -78,14 +79,8 @@ class Transfer:
             if self._next_job is not None:
                 self._job, self._next_job = self._next_job, None
                 self._links.clear()
-            query = self._start()
             started_s = time.monotonic()
-            while query.isActive and not self._is_drained() and self._next_job is None:
-                self._pass_on(self._inbox.wait(_POLL_S))
-                self._compact()
-            error = query.exception()
-            query.stop()
-            self._pass_on(self._inbox.wait(0))
+            error = self._run_query()
             if error is None:
                 continue
             if time.monotonic() - started_s > BACKOFF_MAX_S:
@@ -94,6 +89,20 @@ class Transfer:
             self._pause(backoff_s)
             backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
         self._console.say("drained", complete=self._has_all())
+
+    def _run_query(self) -> Exception | None:
+        """Start the query, and keep at it until there is something else to do; what it failed of, if it did."""
+        try:
+            query = self._start()
+        except StoreFailed as error:
+            return error
+        while query.isActive and not self._is_drained() and self._next_job is None:
+            self._pass_on(self._inbox.wait(_POLL_S))
+            self._compact()
+        failed = query.exception()
+        query.stop()
+        self._pass_on(self._inbox.wait(0))
+        return failed
 
     def _start(self) -> StreamingQuery:
         """Start the query from the manifest."""
@@ -119,7 +128,7 @@ class Transfer:
         try:
             for row in self._compaction.turn(self._job):
                 self._console.say("compacted", **row)
-        except LeveretError as error:
+        except (LeveretError, StoreFailed) as error:
             self._console.say("compaction_failed", error=str(error))
 
     def _pause(self, seconds: float) -> None:

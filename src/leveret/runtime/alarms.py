@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import gc
 import logging
 import os
 import time
@@ -15,6 +13,7 @@ from typing import Final
 
 from leveret.config.limits import Watermarks
 from leveret.core.alarms import Alarms, Watermark
+from leveret.runtime.allocator import give_back_memory
 
 logger = logging.getLogger(__name__)
 
@@ -100,14 +99,6 @@ class AlarmWatch(Alarms):
         )
         for call in self.on_change:
             call()
-
-
-def give_back_memory() -> None:
-    """Collect garbage, and return to the system what the allocator keeps for later: an alarm must be able to end."""
-    gc.collect()
-    # Of the C library of GNU only; others give back by themselves.
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def used_memory_bytes() -> int:

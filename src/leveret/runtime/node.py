@@ -28,6 +28,7 @@ from leveret.model import definitions as d
 from leveret.model.errors import StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime.alarms import AlarmWatch
+from leveret.runtime.allocator import keep_freed_memory
 from leveret.runtime.amqp_listener import AmqpListener
 from leveret.runtime.boot_definitions import BootDefinitions
 from leveret.runtime.commit import GroupCommit
@@ -257,6 +258,7 @@ class Node:
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        keep_freed_memory()
 
     async def _unless_failed(self, step: Coroutine[None, None, None]) -> None:
         """Take a step of the start; a disk that fails would let it wait for ever."""

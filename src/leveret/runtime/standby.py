@@ -135,6 +135,9 @@ class StandbyDownstream:
 
     async def start(self) -> None:
         """Follow, if that is what this node is for."""
+        configured = self._node.config.standby.operating_mode
+        if self.mode != configured:
+            logger.info("standby_mode_set_at_run_time mode=%s configured=%s", self.mode, configured)
         await self.recoveries.clear_up()
         if self.mode == "downstream" and self._decided.connected and self._decided.promoting is None:
             await self._transfer.start()
@@ -191,6 +194,7 @@ class StandbyDownstream:
                 self._decided.connected = True
                 self._decided.promoting = None
             self._save()
+            logger.info("standby_mode_decided mode=%s", mode)
             await self.start()
 
     async def promote(
@@ -204,12 +208,14 @@ class StandbyDownstream:
         Raises:
             PreconditionFailed: this node is not a downstream and never was promoted; nothing listens that
                 the recovery could publish to.
+            InvalidCommand: a vhost or queue is named that there is not.
             PipelineFailed: the recovery did not get to its end; promoting again goes on from there.
         """
         async with self._changing("promote"):
             if not self._decided.promotions and self._decided.promoting is None:
                 self._check_downstream("promoted")
             endpoint = own_endpoint(self._node, "stream")
+            await self.recoveries.check_names(wanted)
             promotion = Promotion(begun_ms=_now_ms(), wanted=wanted)
             self._decided.promoting = promotion
             self._save()
@@ -280,7 +286,7 @@ class StandbyDownstream:
         """Mode, state, endpoints, and a row a vhost; quick."""
         promoting = self._decided.promoting
         upstream, error = self.upstream
-        state = "disconnected"
+        state = "running" if self.mode == "upstream" else "disconnected"
         if promoting is not None:
             state = "promoting"
             error = promoting.error or error
@@ -289,6 +295,7 @@ class StandbyDownstream:
         return {
             "node": self._node.config.node_name,
             "operating_mode": self.mode,
+            "operating_mode_source": "run time" if self._decided.operating_mode else "configuration",
             "state": state,
             "upstream_endpoints": upstream.endpoints if upstream else [],
             "upstream_username": upstream.username if upstream else "",
@@ -336,6 +343,7 @@ class StandbyDownstream:
         self._decided.promoting = None
         self._decided.operating_mode = "upstream"
         self._save()
+        logger.info("standby_mode_decided mode=upstream")
         for row in told_rows(promotion.summary):
             logger.info(
                 "standby_promotion_done vhost=%s recovered=%d from=%s to=%s",
@@ -397,7 +405,12 @@ class StandbyDownstream:
         return sorted(each.name for each in vhosts if isinstance(each, Vhost) and STANDBY_TAG in each.tags)
 
     def _losses(self) -> list[dict[str, Any]]:
-        """A row a vhost: what the upstream is known to have, or to have had, beyond what was transferred."""
+        """A row a vhost: what the upstream is known to have, or to have had, beyond what was transferred.
+
+        None once this node is an upstream itself: who follows nobody lags behind nobody.
+        """
+        if self.mode != "downstream":
+            return []
         fields = ("virtual_host", "state", "lag_records", "lag_ms", "missing_records", "last_timestamp")
         return [{name: row.get(name) for name in fields} for row in self._transfer.rows(self._vhosts())]
 

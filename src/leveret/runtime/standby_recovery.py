@@ -132,8 +132,10 @@ class Recoveries:
             `vhosts`: what would be lost, as far as it is known; `took_s`.
 
         Raises:
+            InvalidCommand: a vhost or queue is named that there is not.
             PipelineFailed: why it cannot be told.
         """
+        await self.check_names(wanted)
         job = self._job(wanted) | {"dry_run": True, "scratch": _scratch(), "to": self._to(target)}
         done = await self._aside(ask("recover", job, tell))
         return self._told(done)
@@ -145,8 +147,10 @@ class Recoveries:
             A row a vhost, as of a promotion, and `in_doubt`: so many messages may be there twice.
 
         Raises:
+            InvalidCommand: a vhost or queue is named that there is not.
             PipelineFailed: it did not get to its end; the next time it goes on from there.
         """
+        await self.check_names(wanted)
         logger.info("standby_recovery_begun to=%s:%d", target.host, target.port)
         done = await self._aside(ask("recover", self._job(wanted) | {"to": self._to(target)}, tell))
         rows = told_rows(done["summary"])
@@ -168,10 +172,36 @@ class Recoveries:
             As `dry_run`, and `recovered_s`, `compared_s`, `compared` (messages).
 
         Raises:
-            PreconditionFailed: nothing listens on loopback that the recovery could publish to.
+            PreconditionFailed: nothing listens on loopback that the recovery could publish to; nothing was transferred.
+            InvalidCommand: a vhost or queue is named that there is not.
             PipelineFailed: a promotion would have failed as well, and why.
         """
+        await self.check_names(wanted)
         return await self._aside(self._rehearse(wanted, tell))
+
+    async def check_names(self, wanted: Wanted) -> None:
+        """See that the vhosts and queues that an operator names are there: a slip must not pass for a wish.
+
+        Raises:
+            InvalidCommand: nothing was transferred of one of them, and this node does not have it either.
+        """
+        if not wanted.exclude and not wanted.queues:
+            return
+        looked = await self._archive.look(fresh=True)
+        defined = self._node.broker.definitions.by_kind
+        vhosts = {row["vhost"] for row in looked["vhosts"]} | {key[0] for key in defined["vhosts"]}
+        for name in wanted.exclude:
+            if name not in vhosts:
+                raise InvalidCommand(
+                    f"there is no vhost '{name}' to leave out; "
+                    "see list_vhosts_available_for_standby_replication_recovery"
+                )
+        queues = {row["queue"] for row in looked["queues"]} | {key[1] for key in defined["queues"]}
+        for name in wanted.queues:
+            if name not in queues:
+                raise InvalidCommand(
+                    f"there is no queue '{name}' to recover; see inspect_standby_downstream_metrics"
+                )
 
     async def give_way(self) -> None:
         """End what goes on, for a promotion."""
@@ -194,7 +224,12 @@ class Recoveries:
     async def _rehearse(self, wanted: Wanted, tell: Progress) -> dict[str, Any]:
         stream = own_endpoint(self._node, "stream")
         host, _, port = own_endpoint(self._node, "amqp").rpartition(":")
-        vhosts = [name for name in await self._archive.list_vhosts_available() if name not in wanted.exclude]
+        available = await self._archive.list_vhosts_available()
+        if not available:
+            raise PreconditionFailed(
+                "nothing was transferred to this node, so there is nothing to rehearse; see standby_replication_status"
+            )
+        vhosts = [name for name in available if name not in wanted.exclude]
         name = _scratch()
         with self._node.internal_user("rehearsal") as (username, password):
             async with self._scratch_vhosts(name, vhosts) as places:

@@ -175,7 +175,9 @@ class SchemaLinkClient:
                 f"the upstream refuses user '{self._username}' or its password"
             )
         if condition is not None and condition.name == _NO_AMQP and not self._reply_to and not self.failure:
-            self.failure = SchemaLinkError("no AMQP 1.0 is spoken there: name an AMQP listener of the upstream")
+            self.failure = SchemaLinkError(
+                "no AMQP 1.0 is spoken there: name an AMQP listener of the upstream"
+            )
         self._fail(condition)
 
     def _settle(self, delivery: Delivery) -> None:

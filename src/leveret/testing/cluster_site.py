@@ -319,11 +319,14 @@ class ClusterSite(MirrorCluster):
 
 
 def _placed(row: Mapping[str, Any]) -> Placed:
-    mirrors = row.get("slave_nodes")
+    leader, mirrors = row.get("node", ""), row.get("slave_nodes")
+    synchronised = row.get("synchronised_slave_nodes")
+    if row.get("type") == "quorum":
+        mirrors = synchronised = [node for node in row.get("online", ()) if node != leader]
     return Placed(
-        leader=row.get("node", ""),
+        leader=leader,
         mirrors=None if mirrors is None else tuple(mirrors),
-        synchronised=tuple(row.get("synchronised_slave_nodes") or ()),
+        synchronised=tuple(synchronised or ()),
         state=row.get("state", ""),
         messages=row.get("messages"),
         policy=row.get("policy") or "",

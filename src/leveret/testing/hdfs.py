@@ -68,7 +68,12 @@ class Hdfs:
         self.datanode = ServerProcess(self._home / "datanode.log")
         self._said = ""
         java_home = find_java_home(self._home, os.environ)
-        self._java = [java_home / "bin" / "java", *_JVM, "-cp", f"{self._home / 'server'}:{_jars()}/*"]
+        self._java: list[str | Path] = [
+            java_home / "bin" / "java",
+            *_JVM,
+            "-cp",
+            f"{self._home / 'server'}:{_jars()}/*",
+        ]
         self._env = {"HOME": str(self._home)}
         served = {
             "fs.defaultFS": self.url,

@@ -7,7 +7,7 @@ topic exchange and through the default one. All are persistent.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -45,11 +45,11 @@ def parcels(queues: Sequence[str], count: int, *, first: int = 0, seed: int = 0)
         )
 
 
-def declare(channel: Any, queues: Sequence[str]) -> None:
+def declare(channel: Any, queues: Sequence[str], arguments: Mapping[str, Any] | None = None) -> None:
     """Make the exchange and these queues, durable, and bind them."""
     channel.exchange_declare(EXCHANGE, exchange_type="topic", durable=True)
     for queue in queues:
-        channel.queue_declare(queue, durable=True)
+        channel.queue_declare(queue, durable=True, arguments=dict(arguments or {}))
         channel.queue_bind(queue, EXCHANGE, f"{queue}.*")
 
 

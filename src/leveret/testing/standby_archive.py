@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from leveret.pipeline.books import books_at
 from leveret.pipeline.files import Place
 from leveret.pipeline.job import EVERYTHING, Selection
 from leveret.pipeline.manifest import Manifest
@@ -48,6 +49,7 @@ def freeze_plan(
         selection=selection,
         files=[file.path for file in files],
         parts=parts,
+        books=list(books_at(manifest, vhost, selection.as_of_ms).values()),
     )
     directory.freeze(plan)
     return directory

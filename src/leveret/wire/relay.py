@@ -10,7 +10,7 @@ connection.open, and no frame is too long for it, so a message's body is one fra
     200,40  settle      -                                             answer when all before it is on disk
     200,41  settle-ok   -
     200,50  moved       short consumer tag                            its queue is led elsewhere now: register it there
-    200,60  active      short consumer tag                            it is served from now on, and no other of its queue
+    200,60  active      short consumer tag                            from now on it is served, no other of its queue
 
 A target's publishes are confirmed by basic.ack and basic.nack, whose tags count them from 1. On its other channels,
 shadows of clients' channels, a consumer begins with `CREDIT_FIRST`, and its arguments may have a table `CLIENT`.

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 DIES = """
 import os, sys
 from leveret.pipeline import hdfs
-hdfs._finish = lambda writer: (writer.hsync(), print("written", flush=True), os.kill(os.getpid(), 9))
+hdfs._finish = lambda writer, _: (writer.hsync(), print("written", flush=True), os.kill(os.getpid(), 9))
 hdfs.HdfsStore(sys.argv[1]).create("entry", b"half")
 """
 
@@ -138,9 +138,14 @@ def test_a_name_service_and_the_default_are_hadoops_own(hdfs: Hdfs, monkeypatch:
 
 
 def test_a_name_that_is_no_services_is_a_machines_with_hadoops_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    asked: list[str | None] = []
+
+    def client(url: str | None, settings: dict[str, str]) -> Client:
+        asked.append(url)
+        return Client(url, settings)
+
     monkeypatch.setattr(module, "_SETTINGS", {"dfs.client.failover.max.attempts": "0"})
-    monkeypatch.setattr(module, "Client", lambda url, settings: asked.append(url) or Client(url, settings))
+    monkeypatch.setattr(module, "Client", client)
     with pytest.raises(OSError):  # noqa: PT011 # whatever is, or is not, at that port of this machine
         HdfsStore("hdfs://127.0.0.1/archive").read("x", None)
     assert asked == ["hdfs://127.0.0.1", "hdfs://127.0.0.1:8020"]

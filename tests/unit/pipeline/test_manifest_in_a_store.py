@@ -1,4 +1,4 @@
-"""The manifest as objects in a store, a server that speaks S3 or an HDFS: each entry is written once, whoever writes."""
+"""The manifest as objects in a store, one that speaks S3 or an HDFS: each entry is written once, whoever writes."""
 
 from __future__ import annotations
 

@@ -107,7 +107,9 @@ def test_a_server_that_limits_nothing_limits_frames_all_the_same() -> None:
 @pytest.mark.parametrize(
     ("octets", "reason"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "frame of 1213486160 octets was announced"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an HTTP listener answers there: name a stream listener"),
+        (b"AMQP\0\0\x09\1", "an AMQP listener answers there: name a stream listener"),
+        (b"\x7f\0\0\0abc", "frame of 2130706432 octets was announced"),
         (b"\0\0\0\3abc", "frame of 3 octets was announced"),
         (bytes.fromhex("00000004 9999 0001"), "unknown frame: key 0x9999"),
         (bytes.fromhex("00000006 8011 0001 0000"), "PeerPropertiesResponse: 4 octets announced"),

@@ -195,7 +195,8 @@ def test_a_chunk_is_no_larger_than_a_reader_takes(store: Store, monkeypatch: pyt
 @given(
     st.lists(
         st.lists(
-            st.tuples(st.sampled_from([b"a", b"b", b"c", b""]), st.integers(0, 3), st.integers(1, 12)), max_size=8
+            st.tuples(st.sampled_from([b"a", b"b", b"c", b""]), st.integers(0, 3), st.integers(1, 12)),
+            max_size=8,
         ),
         min_size=1,
         max_size=3,

@@ -25,4 +25,5 @@ def side_lines(status: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("State", status["state"]),
         ("Upstream endpoint(s)", ",".join(status["upstream_endpoints"])),
         ("Upstream username", status["upstream_username"]),
+        ("Operating mode set by", status["operating_mode_source"]),
     ]

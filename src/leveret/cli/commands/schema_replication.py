@@ -44,7 +44,6 @@ def schema_replication_status(ctl: Session) -> Report:
     status = ctl.api.get("tanzu", "osr", "schema", "status")
     lines = side_lines(status)
     more = {
-        "operating_mode_source": "Operating mode set by",
         "upstream_endpoint": "Connected to",
         "upstream_cluster": "Upstream cluster",
         "last_sync_duration": "Last sync duration (milliseconds)",

@@ -70,7 +70,8 @@ def promote_standby_replication_downstream(
     if dry_run:
         ctl.announce("Finding out what a promotion would bring back ...")
         found = _done(ctl, "dry-run", body, _LOOK)
-        return Report(_losses(found), found, Table.of(_QUEUES, found["queues"], unknown=None))
+        lines = [("Would come back", _amount(found["queues"])), *_losses(found)]
+        return Report(lines, found, Table.of(_QUEUES, found["queues"], unknown=None))
     if to:
         ctl.announce(f"Recovering into {urlsplit(to).hostname} ...")
         rows = _done(ctl, "promote", body, "that; do it again, it goes on from there")
@@ -137,6 +138,10 @@ def _without_password(uri: str) -> str:
 
 def _password() -> str:
     return os.environ.get(TO_PASSWORD) or password_of(None)
+
+
+def _amount(queues: list[dict[str, Any]]) -> str:
+    return f"{sum(row['message_count'] for row in queues)} messages, of {len(queues)} queues"
 
 
 def _losses(found: dict[str, Any]) -> list[tuple[str, str]]:

@@ -31,6 +31,7 @@ from leveret.runtime.cluster.hands import QueueKey
 from leveret.runtime.cluster.keeping import Keeping
 from leveret.runtime.cluster.links import MemberLinks
 from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.places import Places
 from leveret.runtime.cluster.placing import Placing
 from leveret.runtime.cluster.queues import ClusterQueues
 from leveret.runtime.cluster.relays import Relays
@@ -79,7 +80,8 @@ class Coordinator:
 
     Attributes:
         member: the node's membership.
-        placing: where its queues are.
+        places: where its queues are.
+        placing: sees to that.
     """
 
     def __init__(self, member: ClusterMember, node: Node, secret: Secret) -> None:
@@ -112,16 +114,17 @@ class Coordinator:
             clock_ms=node.engine.clock_ms,
         )
         self.relays = Relays(member.name, node, self.links.dial, member.incarnation)
+        self.places = Places(settings, state, broker, member.around)
         self._keeping = self._make_keeping()
         self.placing = Placing(
-            settings, member.store, state, broker, self._keeping, member.around, self._tell
+            member.store, state, broker, self.places, self._keeping, member.around, self._tell
         )
         self.sharing = Sharing(
             member.store,
             state,
             broker.epochs,
             held=lambda: member.pen.held,
-            placed=self.placing.recorded,
+            placed=self.places.first,
             all_have=member.all_have,
             on_idle=member.pen.look,
             on_lost=member.lost,
@@ -157,7 +160,7 @@ class Coordinator:
             node.tree,
             node.commits,
             node.engine,
-            lambda definition, exclusive: self.placing.placement_of(definition, exclusive),
+            self.places.placement_of,
         )
         return Keeping(
             self.member.name,
@@ -168,7 +171,7 @@ class Coordinator:
             self.sources,
             self.copies,
             self.relays,
-            lambda definition: self.placing.policy(definition),
+            self.places.policy,
             self.member.ask,
             lambda keys: self.placing.due(keys),
         )

@@ -44,7 +44,8 @@ logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 3.0
 LINK_WAIT_S: Final = 5.0
-"""Who asks a node that is about to be reached waits so long for that."""
+"""Who asks a node waits for the link until it has been missing for so long: an operator who asks need not wait for
+each answer of a node that has been cut off for longer."""
 RETRY_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 Answer: TypeAlias = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -190,6 +191,7 @@ class _MemberLink:
         self._name = name
         self._error = ""
         self._is_stopped = False
+        self._missing_since_s = asyncio.get_running_loop().time()
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()
         self._questions = Questions(_nothing)
@@ -234,7 +236,7 @@ class _MemberLink:
         if self.peer is None and not self._is_stopped:
             self._changed.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(LINK_WAIT_S):
+                async with asyncio.timeout_at(self._missing_since_s + LINK_WAIT_S):
                     await self._changed.wait()
         if self.peer is None:
             raise Unanswered(f"node {self._name} is not reached: {self._error or 'it does not run'}")
@@ -250,6 +252,7 @@ class _MemberLink:
     def ended(self, error: Exception | None) -> None:
         """See link_peer.Receiver."""
         self.peer = None
+        self._missing_since_s = asyncio.get_running_loop().time()
         self._questions.ended()
         if not self._is_stopped:
             self._note(str(error or "it closed the link"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -23,6 +24,7 @@ from leveret.runtime.stores import queue_log_name
 
 _NOT_MIRRORED: Final = "not_mirrored"
 _KINDS: Final = (CLASSIC, QUORUM, STREAM)
+_LENGTHS: Final = "lengths"
 
 
 class Operations:
@@ -92,12 +94,12 @@ class Operations:
     def placement(self, key: tuple[str, ...]) -> QueuePlacement:
         """See ClusterOperations."""
         queue_key = (key[0], key[1])
-        placement = self._coordinator.placing.known(queue_key)
+        placement = self._coordinator.places.known(queue_key)
         if placement is None:
             return QueuePlacement(self.name)
         alive = self._member.state.alive
         queue = self._coordinator.queue(queue_key)
-        policy = self._coordinator.placing.policy(queue.definition) if queue is not None else NOT_MIRRORED
+        policy = self._coordinator.places.policy(queue.definition) if queue is not None else NOT_MIRRORED
         copies = (*placement.mirrors, *placement.stopped)
         if (
             queue is not None
@@ -122,7 +124,7 @@ class Operations:
 
     def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:
         """See ClusterOperations."""
-        placement = self._coordinator.placing.known((key[0], key[1]))
+        placement = self._coordinator.places.known((key[0], key[1]))
         if placement is None or placement.leader != self.name:
             return []
         return [_mirror_state(row) for row in self._coordinator.sources.rows(queue_log_name(placement.epoch))]
@@ -135,7 +137,11 @@ class Operations:
 
     def answer_with(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
         """See ClusterOperations."""
-        self._coordinator.answer_management = answer
+
+        async def answered(what: str, about: Any) -> Any:
+            return self._lengths() if what == _LENGTHS else await answer(what, about)
+
+        self._coordinator.answer_management = answered
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
@@ -157,12 +163,12 @@ class Operations:
     def _mirrored_here(self, vhost: str, name: str) -> str:
         """The name of the queue's log."""
         queue = self._coordinator.queue((vhost, name))
-        placement = self._coordinator.placing.known((vhost, name))
+        placement = self._coordinator.places.known((vhost, name))
         if queue is None or placement is None:
             raise NotFound(f"no queue '{name}' in vhost '{vhost}'")
         if placement.leader != self.name:
             raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' is led by {placement.leader}")
-        if not self._coordinator.placing.policy(queue.definition).is_mirrored:
+        if not self._coordinator.places.policy(queue.definition).is_mirrored:
             raise PreconditionFailed(_NOT_MIRRORED)
         return queue_log_name(placement.epoch)
 
@@ -191,7 +197,10 @@ class Operations:
         return counts
 
     async def _move_some(self, kind: str, vhosts: re.Pattern[str], queues: re.Pattern[str]) -> None:
-        """From the node that leads most to a synchronised mirror that leads fewer, as long as that evens them out."""
+        """From the node that leads most to a synchronised mirror that leads fewer, as long as that evens them out.
+
+        As at RabbitMQ, the queues with the fewest messages first.
+        """
 
         def chosen(key: QueueKey) -> bool:
             queue = self._coordinator.queue(key)
@@ -203,7 +212,9 @@ class Operations:
             )
 
         led: Counter[str] = Counter({node: 0 for node in self.alive()})
+        lengths = await self._all_lengths()
         keys = [key for key in self._member.state.placements if chosen(key)]
+        keys.sort(key=lambda key: (lengths[key], key))
         for key in keys:
             led[self._member.state.placements[key].placement.leader] += 1
         for key in keys:
@@ -213,6 +224,26 @@ class Operations:
                 await self.ask_to_move(key, placement, fewest)
                 led[placement.leader] -= 1
                 led[fewest] += 1
+
+    async def _all_lengths(self) -> Counter[QueueKey]:
+        """How many messages queues have; 0 for those of a node that does not answer."""
+        others = [node for node in self.alive() if node != self.name]
+        asked = (self.ask(node, _LENGTHS, {}) for node in others)
+        told = [self._lengths(), *await asyncio.gather(*asked, return_exceptions=True)]
+        lengths: Counter[QueueKey] = Counter()
+        for each in told:
+            if not isinstance(each, BaseException):
+                lengths.update({(vhost, name): count for vhost, name, count in each})
+        return lengths
+
+    def _lengths(self) -> list[tuple[str, str, int]]:
+        """Vhost, name and messages of the queues that this node leads."""
+        found = []
+        for key, (placement, _) in self._member.state.placements.items():
+            queue = self._coordinator.queue(key) if placement.leader == self.name else None
+            if queue is not None and queue.message_count:
+                found.append((*key, queue.message_count))
+        return found
 
     async def ask_to_move(self, key: QueueKey, placement: Placement, to: str) -> None:
         """Have a queue led by another node, which has all of it."""

@@ -21,24 +21,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from leveret.config.cluster import Cluster
 from leveret.core.broker import Broker
 from leveret.core.cluster import ClusterState, Placement, placement_write
 from leveret.core.election import Transaction, Unchanged
-from leveret.core.leader_location import Nodes, leader_location, locator
-from leveret.core.mirror_policy import NOT_MIRRORED, MirrorPolicy, group_policy, mirror_policy
+from leveret.core.mirror_policy import MirrorPolicy
 from leveret.core.mirroring import Promotion, successor
 from leveret.core.placing import (
     Surroundings,
     Waits,
-    first,
     following,
     handed_over,
     is_lost,
@@ -49,10 +45,10 @@ from leveret.core.placing import (
     stood_aside,
     taken_over,
 )
-from leveret.core.validation import QUORUM, STREAM, queue_type
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.hands import Hands, QueueKey
+from leveret.runtime.cluster.places import Places
 from leveret.runtime.cluster.store import ClusterStore
 
 logger = logging.getLogger(__name__)
@@ -88,24 +84,22 @@ class Placing:
     """See the module.
 
     Attributes:
-        fresh: where queues are to be that were declared here and are not recorded yet.
         is_held: whether nothing is to be changed of queues that are led here, as the node stops.
     """
 
     def __init__(
         self,
-        settings: Cluster,
         store: ClusterStore,
         state: ClusterState,
         broker: Broker,
+        places: Places,
         hands: Hands,
         around: Callable[[], Surroundings],
         log: Callable[[QueueKey, str], None],
     ) -> None:
         """Nothing is due. `log` says something of a mirrored queue."""
-        self.fresh: dict[QueueKey, Placement] = {}
         self.is_held = False
-        self._settings = settings
+        self._places = places
         self._store = store
         self._state = state
         self._broker = broker
@@ -121,77 +115,11 @@ class Placing:
         self._changed: dict[QueueKey, None] = {}
         self._wake = asyncio.Event()
 
-    # -- where queues are ---------------------------------------------------------------------
-
-    def placement_of(self, definition: d.Queue, exclusive: bool) -> Placement:
-        """Where a queue is; a new one is placed by its locator, and recorded with its definition."""
-        key = (definition.vhost, definition.name)
-        placed = self._state.placements.get(key)
-        if placed is not None and placed.placement.epoch == definition.epoch:
-            return placed.placement
-        found = self.fresh.get(key)
-        if found is None or found.epoch != definition.epoch:
-            leader = self._locate(definition, exclusive)
-            policy = NOT_MIRRORED if exclusive else self.policy(definition)
-            found = first(definition.epoch, leader, policy, self._around(), exclusive=exclusive)
-            self.fresh[key] = found
-        return found
-
-    def _locate(self, definition: d.Queue, exclusive: bool) -> str:
-        around, settings = self._around(), self._settings
-        topology = self._broker.topologies[definition.vhost]
-        kind = queue_type(definition.arguments)
-        applied = topology.policies.for_queue(definition.name, kind).definition
-        strategy = locator(
-            definition.arguments,
-            applied,
-            queue_master_locator=settings.queue_master_locator,
-            queue_leader_locator=settings.queue_leader_locator,
-        )
-        serving = [name for name in around.members if name in around.alive and around.alive[name].uri]
-        led = Counter(placed.placement.leader for placed in self._state.placements.values())
-        led.update(placement.leader for placement in self.fresh.values())
-        draining = [name for name in serving if around.alive[name].draining]
-        nodes = Nodes(client=around.me, alive=serving or [around.me], draining=draining, led=led)
-        return leader_location(
-            strategy,
-            nodes,
-            lambda among: around.shuffle(among)[0],
-            policy=self.policy(definition, applied),
-            is_exclusive=exclusive,
-        )
-
-    def policy(self, definition: d.Queue, applied: Mapping[str, Any] | None = None) -> MirrorPolicy:
-        """What is said of a queue's mirrors. Queues that end with their node, and streams, have none."""
-        kind = queue_type(definition.arguments)
-        if not definition.durable or kind == STREAM:
-            return NOT_MIRRORED
-        if applied is None:
-            topology = self._broker.topologies[definition.vhost]
-            applied = topology.policies.for_queue(definition.name, kind).definition
-        batch_messages = self._settings.sync_batch_size
-        if kind == QUORUM:
-            size = self._settings.initial_group_size
-            return group_policy(definition.arguments, applied, group_size=size, batch_messages=batch_messages)
-        queue = self._broker.queues.get(definition.key)
-        is_exclusive = queue is not None and queue.owner is not None
-        return mirror_policy(applied, is_exclusive=is_exclusive, batch_messages=batch_messages)
-
-    def known(self, key: QueueKey) -> Placement | None:
-        """Where a queue is, or is about to be recorded to be."""
-        placed = self._state.placements.get(key)
-        return placed.placement if placed is not None else self.fresh.get(key)
-
-    def recorded(self, definition: d.Queue) -> Placement:
-        """The first record of a queue that was declared here."""
-        key = (definition.vhost, definition.name)
-        return self.fresh.get(key) or self._state.placements[key].placement
-
     # -- what is due --------------------------------------------------------------------------
 
     def changed(self, key: QueueKey) -> None:
         """The record of a queue was written."""
-        self.fresh.pop(key, None)
+        self._places.recorded(key)
         if self._unseen.get(key, 0) <= self._state.revision:
             self._unseen.pop(key, None)
         self._changed[key] = None
@@ -302,7 +230,7 @@ class Placing:
             # It is looked at again when that is over: nothing is decided by a record that does not stand any more.
             return
         around = self._around()
-        policy = self.policy(definition)
+        policy = self._places.policy(definition)
         lost = is_lost(placement, around.alive, durable=definition.durable)
         if placement.leader == around.me:
             if lost:
@@ -485,7 +413,7 @@ class Placing:
             queue = self._broker.queues.get(key)
             if placement.leader != around.me or queue is None:
                 continue
-            policy = self.policy(queue.definition)
+            policy = self._places.policy(queue.definition)
             promoted = successor(policy, placement.mirrors, placement.synchronised, others, is_graceful=True)
             if promoted.log:
                 self._log(key, promoted.log)

@@ -16,7 +16,7 @@ from leveret.config import Config
 from leveret.config.uris import NodeUri
 from leveret.model.errors import LeveretError
 from leveret.runtime.node import Node, clock_ms
-from leveret.runtime.replication import shown
+from leveret.runtime.replication import holding
 from leveret.runtime.replication.applier import Applier
 from leveret.runtime.replication.delaying import Delaying, hands_of
 from leveret.runtime.replication.door import TLS
@@ -187,7 +187,7 @@ class Following:
 
     def _show_anew(self) -> None:
         """What was shown may be of chunks that are gone."""
-        self.node = shown.build_anew(self.node)
+        self.node = holding.build_anew(self.node)
         self._took(self.node)
         self.node.show()
 

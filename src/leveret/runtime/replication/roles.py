@@ -34,7 +34,7 @@ from leveret.config import Config
 from leveret.config.uris import NodeUri
 from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.runtime.node import Node, clock_ms
-from leveret.runtime.replication import shown
+from leveret.runtime.replication import holding
 from leveret.runtime.replication.delaying import refuse_to_lead
 from leveret.runtime.replication.door import TLS, FollowersDoor, uri_of
 from leveret.runtime.replication.fencer import Fencer
@@ -185,7 +185,7 @@ class Roles:
         if not hasattr(self, "node"):
             return
         if self.role != "leader":
-            await shown.close(self.node, in_order=in_order)
+            await holding.close(self.node, in_order=in_order)
         elif in_order:
             if self._clustered is not None:
                 await self._clustered.hand_over()
@@ -318,8 +318,8 @@ class Roles:
     async def _show(self, role: str) -> None:
         """Hold everything, serve nobody."""
         stamp = self.identity.stamp
-        node = self._take(shown.build(self.config, self.data_dir, stamp=stamp, failed=self.failed), role)
-        shown.show(node)
+        node = self._take(holding.build(self.config, self.data_dir, stamp=stamp, failed=self.failed), role)
+        holding.show(node)
         if role == "follower" and self._settings.bind is not None:
             await self._listen(self._settings.bind, recorded=frozenset(), unreadable=set())
 

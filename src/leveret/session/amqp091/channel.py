@@ -29,7 +29,7 @@ from leveret.wire import amqp091 as wire
 
 if TYPE_CHECKING:
     from leveret.session.amqp091.connection import ClientConnection
-    from leveret.session.relay.shadow import ShadowChannel
+    from leveret.session.relay.shadow_channel import ShadowChannel
 
 _CLOSE: Final = b"\x00\x14\x00\x28"
 _CLOSE_OK: Final = b"\x00\x14\x00\x29"

@@ -14,7 +14,7 @@ from leveret.model.errors import PeerError
 from leveret.session.amqp091.replies import Fault
 from leveret.session.host import Sender
 from leveret.session.relay.deliveries import Deliveries
-from leveret.session.relay.shadow import ShadowChannel
+from leveret.session.relay.shadow_channel import ShadowChannel
 from leveret.session.relay.unconfirmed import Unconfirmed
 from leveret.wire import amqp091 as wire
 from leveret.wire import relay

@@ -10,7 +10,7 @@ from leveret.session.amqp091.delivery import Consumer, Source
 
 if TYPE_CHECKING:
     from leveret.session.amqp091.channel import Channel
-    from leveret.session.relay.shadow import ShadowChannel
+    from leveret.session.relay.shadow_channel import ShadowChannel
 
 
 class Registry(Protocol):

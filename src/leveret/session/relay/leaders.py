@@ -24,7 +24,8 @@ from leveret.session.relay.asking import Asking, Outlet
 from leveret.session.relay.detached import Detached
 from leveret.session.relay.publication import Kept, Publication
 from leveret.session.relay.serving import RelayChannel, RelayConnection, RelayConsumer
-from leveret.session.relay.shadow import Shadow, ShadowChannel
+from leveret.session.relay.shadow import Shadow
+from leveret.session.relay.shadow_channel import ShadowChannel
 from leveret.session.relay.unconfirmed import Told
 
 CANCEL_ON_FAILOVER: Final = "x-cancel-on-ha-failover"

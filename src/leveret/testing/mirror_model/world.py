@@ -33,7 +33,20 @@ from leveret.testing.mirror_model.parts import (
 )
 
 _PATIENCE_MAX: Final = 60
-_KINDS: Final = ("crash", "start", "cut", "mend", "away", "back", "policy", "move", "stop", "lapse", "anew", "damage")
+_KINDS: Final = (
+    "crash",
+    "start",
+    "cut",
+    "mend",
+    "away",
+    "back",
+    "policy",
+    "move",
+    "stop",
+    "lapse",
+    "anew",
+    "damage",
+)
 _SLOW: Final = 0.06
 
 Action = Callable[[], None]

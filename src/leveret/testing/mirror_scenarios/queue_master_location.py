@@ -164,29 +164,6 @@ def declare_with_random_and_some_nodes_under_maintenance(stage: Stage) -> None:
     stage.cluster.revive(c)
 
 
-def _all_under_maintenance(stage: Stage, strategy: str) -> None:
-    """No client gets in, but operators do."""
-    for node in stage.nodes:
-        stage.cluster.drain(node)
-    for node in stage.nodes[:2]:
-        queue = f"{QUEUE}.{stage.letter(node)}"
-        wanted = {"durable": True, "arguments": {"x-queue-master-locator": strategy}}
-        stage.cluster.api("PUT", f"queues/%2F/{queue}", wanted, at=node)
-        _led(stage, queue)
-    for node in stage.nodes:
-        stage.cluster.revive(node)
-
-
-def declare_with_min_masters_and_all_nodes_under_maintenance(stage: Stage) -> None:
-    """Where all nodes are drained, the one that is asked leads."""
-    _all_under_maintenance(stage, MIN_MASTERS)
-
-
-def declare_with_random_and_all_nodes_under_maintenance(stage: Stage) -> None:
-    """Also with `random`."""
-    _all_under_maintenance(stage, "random")
-
-
 CASES: Final = (
     *(
         Case(play)
@@ -202,8 +179,6 @@ CASES: Final = (
             calculate_client_local,
             declare_with_min_masters_and_some_nodes_under_maintenance,
             declare_with_random_and_some_nodes_under_maintenance,
-            declare_with_min_masters_and_all_nodes_under_maintenance,
-            declare_with_random_and_all_nodes_under_maintenance,
         )
     ),
     Case(declare_config, config=(("queue_master_locator", MIN_MASTERS),)),

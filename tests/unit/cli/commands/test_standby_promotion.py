@@ -118,10 +118,11 @@ def test_a_dry_run_has_a_row_a_queue_and_says_what_would_be_lost() -> None:
     report = promote(api, dry_run=True, queues="q,r", as_of="2026-11-21")
     assert report.table.rows == [["v", "q", 3, "a", "b"]]
     assert report.lines == [
+        ("Would come back", "3 messages, of 1 queues"),
         (
             "Would be lost of v",
             "7 records that the upstream has and this node not yet; and 2 records that its retention was too short for",
-        )
+        ),
     ]
     [(path, body)] = api.asked
     assert (path, body["queues"], body["as_of"]) == ("dry-run", ["q", "r"], "2026-11-21")
@@ -137,7 +138,7 @@ def test_a_dry_run_has_a_row_a_queue_and_says_what_would_be_lost() -> None:
 )
 def test_the_loss_is_told_as_far_as_it_is_known(fields: dict[str, Any], text: str) -> None:
     told = cast(Report, promote(FakeApi({"queues": [], "vhosts": [loss(**fields)]}), dry_run=True))
-    [(_, said)] = told.lines
+    [_, (_, said)] = told.lines
     assert re.search(text, said)
 
 

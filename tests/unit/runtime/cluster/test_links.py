@@ -129,6 +129,29 @@ def test_a_node_that_is_not_reached_yet_is_waited_for() -> None:
     play(scene())
 
 
+def test_a_node_that_has_been_missed_for_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        port = free_port()
+        a, b = Node("a"), Node("b", replace(SETTINGS, port=port))
+        async with started(a):
+            a.knows(b=Presence("run-b", f"tcp://{LOOPBACK}:{port}", "", 0, "1"))
+            with monkeypatch.context() as context:
+                context.setattr(links_room, "LINK_WAIT_S", 0.2)
+                with pytest.raises(Unanswered, match="is not reached"):
+                    await a.links.ask("b", "x", {})
+                asking = asyncio.create_task(a.links.ask("b", "x", {}))
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                assert asking.done()
+                with pytest.raises(Unanswered, match="is not reached"):
+                    await asking
+            async with started(b):
+                await until(lambda: bool(a.links.connected()))
+                assert (await a.links.ask("b", "x", {}))["node"] == "b"
+
+    play(scene())
+
+
 def test_a_link_that_is_cut_comes_again_and_one_to_another_place_is_made_anew() -> None:
     async def scene() -> None:
         a, b = Node("a"), Node("b")

@@ -122,8 +122,7 @@ def test_consumers_get_everything_and_what_they_acknowledge_to_its_leader_is_gon
             break
     assert {int(body) for client in consumers for body in client.bodies} == set(range(count))
     [leader] = [node for node in cluster.nodes.values() if not node.queue("q").is_remote]
-    queue = leader.queue("q")
-    for queue in (queue, cluster["c"].queue("other")):
+    for queue in (leader.queue("q"), cluster["c"].queue("other")):
         assert (queue.message_count, queue.unacked_count, len(queue.consumers)) == (0, 0, len(consumers))
     for client in consumers:
         assert "Channel.Close" not in methods(client)

@@ -1,0 +1,100 @@
+"""Where queues are, where a new one goes, and what is said of its mirrors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from leveret.config.cluster import Cluster
+from leveret.core.broker import Broker
+from leveret.core.cluster import ClusterState, Placement
+from leveret.core.leader_location import Nodes, leader_location, locator
+from leveret.core.mirror_policy import NOT_MIRRORED, MirrorPolicy, group_policy, mirror_policy
+from leveret.core.placing import Surroundings, first
+from leveret.core.validation import QUORUM, STREAM, queue_type
+from leveret.model import definitions as d
+from leveret.runtime.cluster.hands import QueueKey
+
+
+class Places:
+    """See the module."""
+
+    def __init__(
+        self, settings: Cluster, state: ClusterState, broker: Broker, around: Callable[[], Surroundings]
+    ) -> None:
+        """All queues are where their records say."""
+        self._settings = settings
+        self._state = state
+        self._broker = broker
+        self._around = around
+        self._fresh: dict[QueueKey, Placement] = {}
+        """Where queues are to be that were declared here and are not recorded yet."""
+
+    def placement_of(self, definition: d.Queue, exclusive: bool) -> Placement:
+        """Where a queue is; a new one is placed by its locator, and recorded with its definition."""
+        key = (definition.vhost, definition.name)
+        placed = self._state.placements.get(key)
+        if placed is not None and placed.placement.epoch == definition.epoch:
+            return placed.placement
+        found = self._fresh.get(key)
+        if found is None or found.epoch != definition.epoch:
+            leader = self._locate(definition, exclusive)
+            policy = NOT_MIRRORED if exclusive else self.policy(definition)
+            found = first(definition.epoch, leader, policy, self._around(), exclusive=exclusive)
+            self._fresh[key] = found
+        return found
+
+    def _locate(self, definition: d.Queue, exclusive: bool) -> str:
+        around, settings = self._around(), self._settings
+        topology = self._broker.topologies[definition.vhost]
+        kind = queue_type(definition.arguments)
+        applied = topology.policies.for_queue(definition.name, kind).definition
+        strategy = locator(
+            definition.arguments,
+            applied,
+            queue_master_locator=settings.queue_master_locator,
+            queue_leader_locator=settings.queue_leader_locator,
+        )
+        serving = [name for name in around.members if name in around.alive and around.alive[name].uri]
+        led = Counter(placed.placement.leader for placed in self._state.placements.values())
+        led.update(placement.leader for placement in self._fresh.values())
+        draining = [name for name in serving if around.alive[name].draining]
+        nodes = Nodes(client=around.me, alive=serving or [around.me], draining=draining, led=led)
+        return leader_location(
+            strategy,
+            nodes,
+            lambda among: around.shuffle(among)[0],
+            policy=self.policy(definition, applied),
+            is_exclusive=exclusive,
+        )
+
+    def policy(self, definition: d.Queue, applied: Mapping[str, Any] | None = None) -> MirrorPolicy:
+        """What is said of a queue's mirrors. Queues that end with their node, and streams, have none."""
+        kind = queue_type(definition.arguments)
+        if not definition.durable or kind == STREAM:
+            return NOT_MIRRORED
+        if applied is None:
+            topology = self._broker.topologies[definition.vhost]
+            applied = topology.policies.for_queue(definition.name, kind).definition
+        batch_messages = self._settings.sync_batch_size
+        if kind == QUORUM:
+            size = self._settings.initial_group_size
+            return group_policy(definition.arguments, applied, group_size=size, batch_messages=batch_messages)
+        queue = self._broker.queues.get(definition.key)
+        is_exclusive = queue is not None and queue.owner is not None
+        return mirror_policy(applied, is_exclusive=is_exclusive, batch_messages=batch_messages)
+
+    def known(self, key: QueueKey) -> Placement | None:
+        """Where a queue is, or is about to be recorded to be."""
+        placed = self._state.placements.get(key)
+        return placed.placement if placed is not None else self._fresh.get(key)
+
+    def first(self, definition: d.Queue) -> Placement:
+        """The first record of a queue that was declared here."""
+        key = (definition.vhost, definition.name)
+        return self._fresh.get(key) or self._state.placements[key].placement
+
+    def recorded(self, key: QueueKey) -> None:
+        """Where a queue is stands in its record."""
+        self._fresh.pop(key, None)

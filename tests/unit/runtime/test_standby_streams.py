@@ -1,0 +1,272 @@
+"""Streams at a standby and back: their offsets, where their readers were, and which ids their publishers had used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leveret.core.stream import Batch, Stream, records_of
+from leveret.model import definitions as d
+from leveret.pipeline.books import books_at
+from leveret.pipeline.compact import compact
+from leveret.pipeline.job import Selection
+from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.plan import PlanDirectory
+from leveret.pipeline.publish import PlanPublisher, Publisher
+from leveret.pipeline.store import store_range
+from leveret.runtime.recovery_ingest import RecoveryIngest
+from leveret.testing.standby_archive import freeze_plan
+from leveret.wire.chunk import ChunkType
+from leveret.wire.record import RECOVERY_STREAM_PREFIX
+from leveret.wire.stream.publish import MessageRun
+from leveret.wire.stream_entry import entries_of
+from tests.unit.runtime.site import POLICY, TAGGED, Site, scratch
+
+LIMITED = {"x-queue-type": "stream", "x-max-length-bytes": 2500, "x-stream-max-segment-size-bytes": 400}
+KEPT = {"x-queue-type": "stream"}
+Scenario = Callable[[Path], Coroutine[Any, Any, None]]
+
+
+def queue(arguments: dict[str, Any]) -> d.Put:
+    return d.Put(d.Queue(name="qs", vhost="v", arguments=arguments))
+
+
+def stream_of(site: Site) -> Stream:
+    found = site.queue("qs")
+    assert isinstance(found, Stream)
+    return found
+
+
+def entry(number: int) -> bytes:
+    """A message, or each fifth time a batch of three in one entry."""
+    body = b"%040d" % number
+    if number % 5 == 4:
+        return b"\x80\0\x03\0\0\0\x28\0\0\0\x28" + body
+    return b"\0\0\0\x28" + body
+
+
+async def publish(site: Site, numbers: range, *, reference: bytes = b"", entries_each: int = 1) -> None:
+    """In chunks of so many entries; publishing ids are the numbers."""
+    for first in range(numbers.start, numbers.stop, entries_each):
+        ids = range(first, min(first + entries_each, numbers.stop))
+        entries = [entry(number) for number in ids]
+        stream_of(site).publish(Batch(reference, ids, entries, sum(map(records_of, entries)), None))
+        await site.touched("qs")
+
+
+async def store(site: Site, reader: bytes, offset: int) -> None:
+    stream_of(site).store_offset(reader, offset)
+    await site.touched("qs")
+
+
+def by_offset(site: Site) -> dict[int, bytes]:
+    """Entries at their offsets."""
+    log = site.node.stores.log(stream_of(site))
+    found: dict[int, bytes] = {}
+    for chunk in log.read(log.first_offset, 1 << 30):
+        offset = chunk.header.chunk_id
+        for each in entries_of(bytes(chunk.data)) if chunk.header.type == ChunkType.USER else ():
+            found[offset] = each
+            offset += records_of(each)
+    return found
+
+
+def transfer(site: Site, data_dir: Path, *, chunks_per_file: int = 7) -> Manifest:
+    """As the transfer stores it, a few chunks a file."""
+    log = site.node.collector.logs["v"].log
+    manifest = Manifest(data_dir)
+    chunks = [octets for _, octets in log.read_raw(manifest.next_by_vhost.get("v", 0), 1 << 30)]
+    for first in range(0, len(chunks), chunks_per_file):
+        file = store_range(data_dir, "v", chunks[first : first + chunks_per_file])
+        assert file is not None
+        manifest.append([file])
+    return manifest
+
+
+class Ingesting:
+    """publish.Client and publish.Publisher: hands runs to the node in this process, and may die on the way."""
+
+    def __init__(self, site: Site, runs: int) -> None:
+        self._site = site
+        self._left = runs
+
+    def declare_publisher(self, reference: str, stream: str) -> Publisher:
+        node = self._site.node
+        key = ("v", stream.removeprefix(RECOVERY_STREAM_PREFIX))
+        self._reference = reference
+        self._ingest = RecoveryIngest(node.broker, key, node.engine, node.commits)
+        self.last_sequence = self._ingest.last_sequence(reference)
+        return self
+
+    def publish(self, run: MessageRun) -> None:
+        if not self._left:
+            raise InterruptedError
+        self._left -= 1
+        self._ingest.append(self._reference, [run], lambda: None)
+
+    def wait_confirmed(self, up_to: int, timeout_s: float) -> None:
+        """Nothing is under way."""
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+def recover(site: Site, plan: PlanDirectory | None, *, runs: int = 1 << 30) -> None:
+    assert plan is not None
+    PlanPublisher(plan, lambda: Ingesting(site, runs), lambda count: None, marks_streams=True).publish(["qs"])
+
+
+async def used(site: Site, arguments: dict[str, Any]) -> None:
+    """A stream of which retention took the begin, if it may, with two publishers and some readers."""
+    await site.start()
+    await site.apply(d.Put(TAGGED), d.Put(POLICY), queue(arguments))
+    await publish(site, range(40), reference=b"gone")
+    await store(site, b"early", 3)
+    await publish(site, range(40, 80), reference=b"p", entries_each=4)
+    await store(site, b"late", 60)
+    await store(site, b"late", 97)
+    await publish(site, range(80, 90), reference=b"p")
+    await store(site, b"beyond", 10_000)
+    stream_of(site).store_offset(b"riding", 101)
+    await publish(site, range(90, 100), reference=b"q")
+    site.node.stores.streams.retain()
+    site.node.collector.retain()
+    await site.settle()
+
+
+def run(scenario: Scenario) -> None:
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+@pytest.mark.parametrize("arguments", [KEPT, LIMITED], ids=["whole", "begin-taken"])
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_a_stream_that_is_new_here_has_the_offsets_that_it_had_and_its_books(
+    arguments: dict[str, Any], looked_at: bool
+) -> None:
+    async def scenario(directory: Path) -> None:
+        up, down = Site(directory / "up"), Site(directory / "down")
+        await used(up, arguments)
+        manifest = transfer(up, directory / "standby")
+        plan = freeze_plan(manifest, "v")
+        await down.start()
+        await down.apply(d.Put(TAGGED), queue(KEPT))
+        if looked_at:
+            down.node.stores.log(stream_of(down))
+        with pytest.raises(InterruptedError):
+            recover(down, plan, runs=5)
+        await down.settle()
+        await down.restart()
+        recover(down, plan)
+        recover(down, plan)
+        await down.settle()
+        await down.restart()
+        there, here = stream_of(up), stream_of(down)
+        assert by_offset(down) == by_offset(up)
+        assert (there.log.first_offset > 50) == (arguments is LIMITED)
+        assert min(by_offset(down)) == here.log.first_offset or arguments is KEPT
+        assert here.log.first_offset == (min(by_offset(up)) if arguments is LIMITED else 0)
+        stored = {name: here.offset_of(name) for name in (b"early", b"late", b"riding")}
+        assert stored == {name: there.offset_of(name) for name in stored}
+        assert {b"p", b"q", b"gone"} <= there.sequences.keys() <= here.sequences.keys()
+        assert all(here.last_sequence(name) == last for name, last in there.sequences.items())
+        end = here.next_offset
+        await publish(down, range(85, 90), reference=b"p")
+        assert here.message_count + here.log.first_offset == end, "what is published twice is stored once"
+        await publish(down, range(90, 91), reference=b"p")
+        assert by_offset(down)[end] == entry(90)
+        await up.kill()
+        await down.kill()
+
+    run(scenario)
+
+
+def test_where_the_stream_holds_others_messages_readers_go_on_at_the_same_message() -> None:
+    async def scenario(directory: Path) -> None:
+        up, down = Site(directory / "up"), Site(directory / "down")
+        await used(up, KEPT)
+        manifest = transfer(up, directory / "standby")
+        await down.start()
+        await down.apply(d.Put(TAGGED), queue(KEPT))
+        await publish(down, range(500, 700), reference=b"p")
+        await store(down, b"late", 1)
+        await store(down, b"early", 9_999)
+        before = stream_of(down).next_offset
+        recover(down, freeze_plan(manifest, "v"))
+        await down.settle()
+        there, here = by_offset(up), by_offset(down)
+        assert [each for at, each in here.items() if at >= before] == list(there.values())
+        assert min(there) == 0
+        late, riding = (stream_of(down).offset_of(name) for name in (b"late", b"riding"))
+        assert late is not None
+        assert riding is not None
+        # 97 and 101 are in batches, or not: what follows them is the same.
+        assert [each for at, each in here.items() if at > late] == [
+            each for at, each in there.items() if at > 97
+        ]
+        assert [each for at, each in here.items() if at > riding] == [
+            each for at, each in there.items() if at > 101
+        ]
+        assert stream_of(down).offset_of(b"early") == 9_999, "nobody falls back behind what was stored here"
+        assert stream_of(down).last_sequence(b"p") == 699
+        assert stream_of(down).last_sequence(b"q") == 99
+        await up.kill()
+        await down.kill()
+
+    run(scenario)
+
+
+def test_books_are_those_of_what_arrived_of_a_moment_and_the_same_after_a_compaction() -> None:
+    async def scenario(directory: Path) -> None:
+        up = Site(directory / "up")
+        await used(up, LIMITED)
+        manifest = transfer(up, directory / "standby")
+        [book] = books_at(manifest, "v").values()
+        place = dict(book.offsets)[b"beyond"]
+        assert place < 200
+        assert (book.clamped, dict(book.offsets)[b"late"]) == (1, 97)
+        assert dict(book.sequences) == {b"gone": 39, b"p": 89, b"q": 99}
+        assert books_at(manifest, "v", as_of_ms=1) == {}
+        files = manifest.files()
+        half = files[: len(files) // 2]
+        compacted = compact(manifest.data_dir, half)
+        manifest.append([compacted], removed=[each.path for each in half])
+        [again] = books_at(Manifest(manifest.data_dir), "v").values()
+        assert (sorted(again.offsets), sorted(again.sequences)) == (
+            sorted(book.offsets),
+            sorted(book.sequences),
+        )
+        assert again.clamped == 1
+        assert compacted.books in compacted.names
+        moment = Selection(as_of_ms=half[-1].max_ms)
+        plan = freeze_plan(manifest, "v", moment)
+        assert plan is not None
+        assert len(plan.load().books) == 1
+        await up.kill()
+
+    run(scenario)
+
+
+def test_a_stream_that_is_made_anew_or_collected_again_has_only_what_was_stored_since() -> None:
+    async def scenario(directory: Path) -> None:
+        up = Site(directory / "up")
+        await up.start()
+        await up.apply(d.Put(TAGGED), d.Put(POLICY), queue(KEPT))
+        await publish(up, range(5), reference=b"old")
+        await up.apply(d.Delete("queues", ("v", "qs")))
+        await up.apply(queue(KEPT))
+        await publish(up, range(2), reference=b"new")
+        [book] = books_at(transfer(up, directory / "standby"), "v").values()
+        assert book.sequences == [(b"new", 1)]
+        await up.apply(d.Delete("policies", ("v", "p")))
+        await store(up, b"reader", 1)
+        await up.apply(d.Put(POLICY))
+        [book] = books_at(transfer(up, directory / "standby"), "v").values()
+        assert (book.sequences, book.offsets) == ([(b"new", 1)], [(b"reader", 1)])
+        await up.kill()
+
+    run(scenario)
