@@ -103,7 +103,9 @@ def test_a_mirror_that_cannot_read_its_copy_does_not_lead_though_it_is_recorded_
     site.wait_placed("ha", third, mirrors=[mirror, leader], synchronised=[mirror, leader])
 
 
-def test_a_leader_that_cannot_read_what_it_has_is_followed_by_a_mirror_that_has_all(site: ClusterSite) -> None:
+def test_a_leader_that_cannot_read_what_it_has_is_followed_by_a_mirror_that_has_all(
+    site: ClusterSite,
+) -> None:
     leader, *mirrors = site.members
     fill(site, leader, "ha")
     for node in site.members:

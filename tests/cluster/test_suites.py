@@ -42,12 +42,9 @@ SUITES: Final = (
 CASES: Final = sorted(
     (case for suite in SUITES for case in suite.CASES), key=lambda case: (case.alone, case.nodes, case.config)
 )
-_TAKEN: Final = "C takes from mirror-queue: 60-99, 40-59, 20-39, 0-19; redelivered {}"
 DIFFERENT: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     # A mirror that comes back is told what it lacks: nothing of what it has is thrown away.
     "sync_detection.returning_mirror": (("ha.two.test: 0 synchronised", "ha.two.test: 1 synchronised"),),
-    # Which messages of a queue of priorities were handed out the mirrors are not told: they are not marked.
-    "priority_queue.mirror_queue_sync_order": ((_TAKEN.format("60-61"), _TAKEN.format("nothing")),),
 }
 """By case, lines of RabbitMQ's and what stands there instead."""
 

@@ -296,6 +296,16 @@ async def test_the_status_says_where_the_mode_is_from(tmp_path: Path) -> None:
     assert status["configured_operating_mode"] == "downstream"
 
 
+@on_a_loop
+async def test_the_status_of_an_upstream_has_nothing_of_its_time_as_a_downstream(tmp_path: Path) -> None:
+    node = Node(tmp_path, "down", operating_mode="downstream")
+    await node.schema_sync.start()
+    await until(lambda: node.schema_sync.status()["last_error"], "an error: there are no endpoints")
+    await node.schema_sync.set_mode("upstream")
+    status = node.schema_sync.status()
+    assert (status["state"], status["last_error"]) == ("running", None)
+
+
 # -- TLS ------------------------------------------------------------------------------------------
 
 

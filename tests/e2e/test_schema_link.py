@@ -233,6 +233,19 @@ async def test_endpoints_of_which_none_answers_are_named_each_with_its_reason(tm
 
 
 @on_a_loop
+async def test_tls_that_only_one_side_speaks_is_told(tmp_path: Path) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    async with pair(tmp_path) as link, listening(hang_up) as shut:
+        await link.follow(endpoints(shut))
+        await link.failed("if it speaks TLS there, the endpoint begins with amqps://")
+        await link.follow(endpoints(link.port).replace("127.0.0.1", "amqps://127.0.0.1"))
+        await link.failed("TLS: the other side speaks no TLS there")
+
+
+@on_a_loop
 async def test_a_lost_link_is_taken_up_again(tmp_path: Path) -> None:
     upstream = Node(tmp_path, "up", operating_mode="upstream")
     await upstream.schema_sync.add_user("replicator", "secret")

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from leveret.model.errors import StorageError
 from leveret.pipeline.inspect import count_messages
 from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.progress import Inbox
 from leveret.testing.standby_archive import transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
@@ -34,6 +35,14 @@ def test_messages_are_counted_by_vhost_exchange_and_routing_key(
 ) -> None:
     rows = [tuple(row.values()) for row in count_messages(spark, manifest)]
     assert rows == [("/", "ex", "k0", 10), ("/", "ex", "k1", 5), ("b", "", "\ufffd", 2)]
+
+
+def test_how_far_it_is_is_told_while_it_counts(spark: SparkSession, manifest: Manifest) -> None:
+    with Inbox() as inbox:
+        count_messages(spark, manifest, inbox.address)
+        news = inbox.wait(0)
+    assert {event["event"] for event in news} == {"counted"}
+    assert sum(event["messages"] for event in news) == 17
 
 
 def test_a_damaged_file_is_named(spark: SparkSession, manifest: Manifest) -> None:

@@ -15,7 +15,7 @@ from leveret.pipeline.inspect import count_messages
 from leveret.pipeline.job import Job
 from leveret.pipeline.look import look
 from leveret.pipeline.manifest import Manifest
-from leveret.testing.hdfs import Hdfs
+from leveret.testing.hdfs import NAME_SERVICE, Hdfs
 from leveret.testing.object_store import ObjectStore
 from leveret.testing.ports import wait_until
 from leveret.testing.standby_upstream import StandbyUpstream
@@ -57,6 +57,10 @@ def test_an_archive_in_a_store_is_transferred_into_recovered_from_and_set_aside(
     assert (row["transferred"], row["records"]) == (upstream.logs["/"].committed_offset,) * 2
     assert sum(each["messages"] for each in count_messages(spark, Manifest(archive))) == total
 
+    if isinstance(any_store, Hdfs):
+        # Another machine may have Hadoop's configuration, and another name for the same place.
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(any_store.configuration))
+        where["data_dir"] = where["data_dir"].replace(any_store.url, f"hdfs://{NAME_SERVICE}")
     with node.serving() as port:
         child = start_pipeline("recover", recover_job(port, **where))
         assert child.wait() == 0, child.events[-1]

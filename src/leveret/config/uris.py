@@ -124,7 +124,7 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class ArchivePlace:
-    """Where an archive is: a path on this machine, or a URI in an object store; None for the node's choice."""
+    """Where an archive is: a path on this machine, or a URI in a store; None for the node's choice."""
 
     allowed: str = (
         f"an absolute path, a URI (file, {', '.join(SCHEMES)}; credentials belong elsewhere), or none"

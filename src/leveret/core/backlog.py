@@ -86,10 +86,12 @@ class Backlog:
         self.returned.add(first, end)
 
     def give_back_before(self, offset: int) -> None:
-        """What is unsettled before an offset was taken once, nobody knows by whom: it comes back."""
-        for first, end in list(self.settled.gaps(self.cursor, min(offset, self.next_offset))):
+        """What is unsettled before an offset may have been taken once, nobody knows by whom: it comes back."""
+        offset = min(offset, self.next_offset)
+        for first, end in list(self.settled.gaps(self.cursor, offset)):
             self.returned.add(first, end)
-        self.cursor = max(self.cursor, min(offset, self.next_offset))
+        self.cursor = max(self.cursor, offset)
+        self._leave_behind()
 
     # -- what there is ------------------------------------------------------------------------
 
@@ -145,6 +147,10 @@ class Backlog:
             self.cursor = end
             count -= end - first
             yield first, end
+        self._leave_behind()
+
+    def _leave_behind(self) -> None:
+        """Keep nothing before the cursor in the window."""
         while self._window and self._window[0].first < self.cursor:
             run = self._window[0]
             self._split(run, min(self.cursor, run.end) - run.first)

@@ -90,7 +90,13 @@ class PriorityBacklog(Backlog):
         self._unsorted.append((first, end))
 
     def give_back_before(self, offset: int) -> None:
-        """All that was restored is ready already; which of it was taken once is not told apart."""
+        """See Backlog."""
+        for level in self._levels:
+            while level.recent and level.recent[0].first < offset:
+                run = self._split_recent(level, offset - level.recent[0].first)
+                level.returned.add(run.first, run.end)
+            while (front := level.waiting.first()) is not None and front[0] < offset:
+                level.returned.add(*level.waiting.take(offset - front[0]))
 
     def _sort(self) -> None:
         """Put what came back on its level; not when it came, for that may need the log, and reading may fail."""
@@ -117,14 +123,18 @@ class PriorityBacklog(Backlog):
         return [], False
 
     def _take_recent(self, level: _Level, limit: int) -> list[Run]:
+        room = max(1, DELIVERY_BYTES_MAX // (level.recent[0].head.body_bytes + 1))
+        return [self._split_recent(level, min(limit, room))]
+
+    def _split_recent(self, level: _Level, count: int) -> Run:
+        """Take `count` messages off the first run."""
         run = level.recent[0]
-        room = max(1, DELIVERY_BYTES_MAX // (run.head.body_bytes + 1))
-        count = min(limit, room, len(run.bodies))
+        count = min(count, len(run.bodies))
         self.window_bytes -= count * (run.head.body_bytes + RUN_OVERHEAD_BYTES)
         if count == len(run.bodies):
-            return [level.recent.popleft()]
+            return level.recent.popleft()
         level.recent[0] = run.cut(run.first + count, run.end)
-        return [run.cut(run.first, run.first + count)]
+        return run.cut(run.first, run.first + count)
 
     def head(self) -> tuple[Run, int] | None:
         """See Backlog."""

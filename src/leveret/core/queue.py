@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 from leveret.core.backlog import (
     RUN_OVERHEAD_BYTES,
@@ -28,24 +28,12 @@ from leveret.core.dying import NOT_STORED, DeadLetters, Dying
 from leveret.core.head import Head, Run, bytes_of, count_of
 from leveret.core.offsets import OffsetSet
 from leveret.core.queue_settings import DROP_HEAD, QueueSettings
+from leveret.core.sequences import Numbered, Sequences
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.reasons import Reason
 
 UNBOUNDED: Final = 1 << 62
 """Room of a queue that takes whatever comes."""
-SEQUENCES_MAX: Final = 255
-"""Publishers whose last id is known; beyond, the one that published longest ago is forgotten (as in Osiris)."""
-
-
-class Numbered(NamedTuple):
-    """The last of `many` messages of a publisher is the `place`th that is gathered, and has the number `sequence`."""
-
-    place: int
-    many: int
-    reference: bytes
-    sequence: int
-
-
 Reader = Callable[["Queue", int], list[Run]]
 """(queue, offset) -> runs at and after the offset, from the log; messages only, ascending."""
 
@@ -57,8 +45,7 @@ class Queue:
 
     Attributes:
         is_remote: whether another node leads it.
-        sequences: by publisher, how far its messages are in the log.
-        unlogged_sequences: the same, of those that were gathered since.
+        sequences: how far publishers are that number their messages.
         dying: what is to be dead-lettered.
     """
 
@@ -89,9 +76,8 @@ class Queue:
         self.dying = Dying()
         self.deadline_ms: int | None = None
         self.may_expire = False
-        self.sequences: dict[bytes, int] = {}
-        self.unlogged_sequences: dict[bytes, int] = {}
-        self._numbered: list[Numbered] = []
+        self.sequences = Sequences()
+        self._gathered_again = 0
         self.damage: str | None = None
         self.published_total = 0
         self.settled_total = 0
@@ -175,7 +161,7 @@ class Queue:
 
     def last_sequence(self, reference: bytes) -> int:
         """The last message of a publisher that was taken, 0 for none."""
-        return self.unlogged_sequences.get(reference, self.sequences.get(reference, 0))
+        return self.sequences.last(reference)
 
     def advance_sequence(self, reference: bytes, sequence: int, count: int = 0) -> None:
         """What is gathered now includes a publisher's messages up to `sequence` (deduplication).
@@ -183,22 +169,7 @@ class Queue:
         Its last `count` are what was gathered last, numbered without gaps: if they go into several chunks, each of
         these tells of those in it. With 0 the last chunk of the flush tells of all of them.
         """
-        self.unlogged_sequences[reference] = sequence
-        self._numbered.append(Numbered(self.gathered_count, count, reference, sequence))
-
-    def take_numbered(self) -> list[Numbered]:
-        """What `advance_sequence` was told about what is gathered, once; ask before `take_gathered`'s is appended."""
-        numbered, self._numbered = self._numbered, []
-        self.unlogged_sequences = {}
-        return numbered
-
-    def logged_sequences(self, sequences: dict[bytes, int]) -> None:
-        """These stand in the log; the newest are last, and too many are forgotten from the oldest on."""
-        for reference, sequence in sequences.items():
-            self.sequences.pop(reference, None)
-            self.sequences[reference] = sequence
-        while len(self.sequences) > SEQUENCES_MAX:
-            del self.sequences[next(iter(self.sequences))]
+        self.sequences.advance(Numbered(self.gathered_count, count, reference, sequence))
 
     def gather(self, head: Head, bodies: list[bytes]) -> None:
         """Take messages to be appended at the next flush; the list may be shared between queues."""
@@ -209,6 +180,10 @@ class Queue:
             gathered.append((head, bodies))
         self.gathered_count += len(bodies)
         self.gathered_bytes += len(bodies) * head.body_bytes
+
+    def gathered_again(self) -> None:
+        """What is gathered now may have been handed out by a leader that is gone: it counts as redelivered."""
+        self._gathered_again = self.gathered_count
 
     def take_gathered(self) -> list[tuple[Head, list[bytes]]]:
         """What is to be appended, once."""
@@ -249,6 +224,10 @@ class Queue:
             if head.expiration_ms is not None:
                 self.may_expire = True
         count = self.next_offset - first
+        if self._gathered_again:
+            again = min(self._gathered_again, count)
+            self.backlog.give_back_before(first + again)
+            self._gathered_again -= again
         self.published_total += count
         self.counters.publish += count
 

@@ -21,6 +21,7 @@ from leveret.core.consumers import Consumer
 from leveret.core.head import Head, Run, count_of
 from leveret.core.queue import Queue, Reader
 from leveret.core.queue_settings import QueueSettings
+from leveret.core.sequences import Sequences
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import LeveretError, PreconditionFailed, Unsupported
 from leveret.model.reasons import Reason
@@ -157,6 +158,8 @@ class Stream(Queue):
     def __init__(self, definition: QueueDefinition, read: Reader) -> None:
         """An empty stream; the store gives it the bounds of its log, and the books it found there."""
         super().__init__(definition, read)
+        # Publishing ids may begin at 0.
+        self.sequences = Sequences(none=-1)
         self._read = read
         self.log: LogBounds = EmptyLog()
         self.offsets: dict[bytes, int] = {}
@@ -193,10 +196,6 @@ class Stream(Queue):
         """Always: nothing is read that is not on disk, whatever its delivery mode."""
         return True
 
-    def last_sequence(self, reference: bytes) -> int:
-        """See Queue; -1 for none, for publishing ids may begin at 0."""
-        return self.unlogged_sequences.get(reference, self.sequences.get(reference, -1))
-
     def publish(self, batch: Batch) -> None:
         """Take messages for the next flush, leaving out those that their publisher had published before."""
         if batch.reference and batch.ids:
@@ -211,7 +210,7 @@ class Stream(Queue):
             kept = [entry for _, entry in rising]
             batch.records -= sum(map(records_of, batch.entries)) - sum(map(records_of, kept))
             batch.entries, batch.entry_ids = kept, [publishing_id for publishing_id, _ in rising]
-        self.unlogged_sequences[batch.reference] = max(last, *ids)
+        self.sequences.unlogged[batch.reference] = max(last, *ids)
 
     def align(self, offset: int) -> int:
         """Have the next message at this offset, if the stream is not beyond it; where it will be."""

@@ -127,7 +127,7 @@ def _run_with_spark(task: str, console: Console) -> None:
     else:
         from leveret.pipeline.inspect import run_inspection
 
-        console.say("done", rows=run_inspection(job))
+        run_inspection(job, console)
 
 
 if __name__ == "__main__":

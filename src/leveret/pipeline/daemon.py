@@ -2,10 +2,10 @@
 
     python -m leveret.pipeline.daemon <module of the worker>
 
-Spark's own loads next to nothing, so each worker loads Arrow, numpy and our modules by itself, and collects all that as
-garbage after every task. And Spark puts itself on the path as a zip file, where Python finds no bytecode: every process
-compiles it anew, which takes it most of a second. Here the workers share what is loaded once, from where it is installed.
-Used where Spark runs on this machine alone (`session`): elsewhere it is the cluster's to say what runs.
+Spark's own loads next to nothing, so each worker loads Arrow, numpy and our modules by itself, and collects all that
+as garbage after every task. And Spark puts itself on the path as a zip file, where Python finds no bytecode: every
+process compiles it anew, which takes it most of a second. Here the workers share what is loaded once, from where it is
+installed. Used where Spark runs on this machine alone (`session`): elsewhere it is the cluster's to say what runs.
 
 Spark warns that no thread may run when it forks. None of ours does: `session` keeps numpy's from being started, and
 the one that Arrow's memory pool has is made to be forked beside.

@@ -5,8 +5,8 @@ A row is a record of a queue's log: a message (`kind` MESSAGE), or the settlemen
 all that the upstream collected. The position in the outgoing log is not kept: identity is
 (vhost, queue, queue_epoch, queue_offset).
 
-Nothing here runs once a message except the walk over the lengths: the data of many chunks are joined,
-numpy finds where each field of each entry begins, and Arrow gathers the slices.
+Nothing here runs once a message except the walk over the lengths: the data of many chunks are joined, unless they
+lie in one block of memory already, numpy finds where each field of each entry begins, and Arrow gathers the slices.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _queue_name(chunk: Chunk, name: bytes) -> str:
 
 
 class _Run:
-    """Chunks side by side: one buffer of their data, and one row of numpy arrays a field."""
+    """Chunks side by side: one buffer with their data, where in it each begins, and a row of numpy arrays a field."""
 
     def __init__(self, placed: list[_Placed]) -> None:
         self.placed = placed
@@ -169,7 +169,7 @@ class _Run:
         self.names = pa.array(list(names), pa.string())
         self.name_of_part = np.array([names[part.queue] for part in self.part_list], np.int32)
         self.epoch_of_part = np.array([part.epoch for part in self.part_list], np.int64)
-        self.data = b"".join([each.chunk.data for each in placed])
+        self.data, self.places = _side_by_side([each.chunk.data for each in placed])
         if len(self.data) > 0x7FFF_FFFF:
             raise ChunkError(f"{len(self.data)} octets of chunks in one run; 2 GiB is the most")
         self.starts, self.ends = self._bounds()
@@ -177,13 +177,11 @@ class _Run:
     def _bounds(self) -> tuple[Int64s, Int64s]:
         """Where each entry begins and ends in the joined data."""
         starts: list[Int64s] = []
-        base = 0
-        for each in self.placed:
+        for each, base in zip(self.placed, self.places.tolist(), strict=True):
             header = each.chunk.header
             starts.append(_entry_starts(self.data, base, header.data_bytes, header.entries, header.chunk_id))
-            base += header.data_bytes
         begin = np.concatenate(starts) if starts else np.empty(0, np.int64)
-        chunk_ends = np.cumsum([each.chunk.header.data_bytes for each in self.placed], dtype=np.int64)
+        chunk_ends = self.places + np.array([each.chunk.header.data_bytes for each in self.placed], np.int64)
         end = np.empty_like(begin)
         end[:-1] = begin[1:] - 4
         end[np.cumsum(self.entries)[self.entries > 0] - 1] = chunk_ends[self.entries > 0]
@@ -271,7 +269,29 @@ class _Run:
         return np.full(len(firsts), self.part_index[at], np.int64), firsts, counts, reasons
 
 
-def _entry_starts(data: bytes, base: int, size: int, entries: int, chunk_id: int) -> Int64s:
+def _side_by_side(pieces: list[bytes | memoryview]) -> tuple[bytes | memoryview, Int64s]:
+    """One piece of memory with all of these in it, in order, and where in it each begins."""
+    blocks = [_block_of(piece) for piece in pieces]
+    block = blocks[0] if blocks else None
+    if block is not None and all(each is block for each in blocks):
+        places = np.array([_address(np.frombuffer(piece, np.uint8)) for piece in pieces], np.int64)
+        if np.all(np.diff(places) > 0):
+            return block.data, places - _address(block)
+    ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+    return b"".join(pieces), ends - np.array([len(piece) for piece in pieces], np.int64)
+
+
+def _block_of(piece: bytes | memoryview) -> npt.NDArray[np.uint8] | None:
+    """The array that a piece, which is not empty, is a part of."""
+    block: object = piece.obj if isinstance(piece, memoryview) and len(piece) else None
+    return block if isinstance(block, np.ndarray) else None
+
+
+def _address(array: npt.NDArray[np.uint8]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _entry_starts(data: bytes | memoryview, base: int, size: int, entries: int, chunk_id: int) -> Int64s:
     """Where the bodies of a chunk's entries begin."""
     end = base + size
     if entries and size >= 4:
@@ -293,13 +313,13 @@ def _entry_starts(data: bytes, base: int, size: int, entries: int, chunk_id: int
     return np.array(starts, np.int64)
 
 
-def _all_equal(data: bytes, base: int, stride: int, entries: int) -> bool:
+def _all_equal(data: bytes | memoryview, base: int, stride: int, entries: int) -> bool:
     """Whether the length of every entry is that of the first."""
     rows = np.frombuffer(data, np.uint8, stride * entries, base).reshape(entries, stride)
     return bool(np.all(rows[:, :4] == rows[0, :4]))
 
 
-def _gather(data: bytes, starts: Int64s, ends: Int64s) -> pa.Array:
+def _gather(data: bytes | memoryview, starts: Int64s, ends: Int64s) -> pa.Array:
     """The slices of `data` as one binary array; slices are in order and do not overlap.
 
     Slices and the gaps between them are one array of 2 n - 1 values without a copy; taking every other

@@ -2,12 +2,13 @@
 
 A file of HDFS is there, empty, while it is being written, and stays so if its writer dies. So each is written under a
 name of its own in `.writing`, and renamed when it is whole and on the datanodes' disks. Renaming is one change of the
-namenode: it replaces what was there, or, for `create`, is refused if anything was. Directories are made as files need them.
+namenode: it replaces what was there, or, for `create`, is refused if anything was. Directories are made as files need
+them.
 
-`hdfs://HOST:PORT/PATH` names the namenode's RPC port, as Spark's URIs do; the port is 8020 if none is given, and HOST may
-be a name service of the Hadoop configuration in `HADOOP_CONF_DIR`, `hdfs:///PATH` its `fs.defaultFS`. PATH is
-taken as it stands: Hadoop decodes no `%20`. The user is `HADOOP_USER_NAME`'s, the one in Kerberos' ticket, or that of a
-token in `HADOOP_TOKEN_FILE_LOCATION`.
+`hdfs://HOST:PORT/PATH` names the namenode's RPC port, as Spark's URIs do; the port is 8020 if none is given, and HOST
+may be a name service of the Hadoop configuration in `HADOOP_CONF_DIR`, `hdfs:///PATH` its `fs.defaultFS`. PATH is
+taken as it stands: Hadoop decodes no `%20`. The user is `HADOOP_USER_NAME`'s, the one in Kerberos' ticket, or that of
+a token in `HADOOP_TOKEN_FILE_LOCATION`.
 """
 
 from __future__ import annotations

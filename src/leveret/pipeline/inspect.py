@@ -2,6 +2,8 @@
 
 Parquet keeps the columns apart, and names and keys as dictionaries, so bodies are not touched, a row costs a few
 instructions, and ten million messages take seconds. A task hands back counts, not rows.
+
+On standard output: `counting` (so many messages in all), `counted` (so many more), `done` with the rows.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import msgspec
@@ -19,34 +22,52 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from leveret.model.errors import StorageError
+from leveret.pipeline.console import Console
 from leveret.pipeline.decode import MESSAGE
 from leveret.pipeline.files import Place, make_directory, opened
 from leveret.pipeline.job import InspectJob
 from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.progress import Inbox, report
 from leveret.pipeline.session import start_session
 from leveret.pipeline.settled import Int64s
 from leveret.pipeline.spark_error import SparkFailed, cause_of
 
 TASKS_PER_CORE: Final = 4
 _BATCH_ROWS: Final = 131_072
+_POLL_S: Final = 0.1
 _NAMES: Final = ["exchange", "routing_key"]
 _PAIRS_A_ROW: Final = 4
 """So many pairs of names a row are counted in an array with a place for each; more are sorted."""
 
 
-def run_inspection(job: InspectJob) -> list[dict[str, Any]]:
-    """The rows of `count_messages`; Spark is not started when there is nothing to count."""
+def run_inspection(job: InspectJob, console: Console) -> None:
+    """Count and say `done`; Spark is not started when there is nothing to count.
+
+    Raises:
+        LeveretError: as `count_messages`; Spark does not start.
+    """
     manifest = Manifest(job.root)
-    if not manifest.files():
-        return []
+    files = manifest.files()
+    if not files:
+        console.say("done", rows=[])
+        return
     scratch = job.work / "spark" / "inspect"
     shutil.rmtree(scratch, ignore_errors=True)
     make_directory(scratch)
-    return count_messages(start_session("inspect", job.spark, scratch), manifest)
+    spark = start_session("inspect", job.spark, scratch)
+    console.say("counting", messages=sum(part.messages for file in files for part in file.queues))
+    with Inbox() as inbox, ThreadPoolExecutor(1, "inspect") as pool:
+        running = pool.submit(count_messages, spark, manifest, inbox.address)
+        while not running.done():
+            for event in inbox.wait(_POLL_S):
+                console.pass_on(event)
+        console.say("done", rows=running.result())
 
 
-def count_messages(spark: SparkSession, manifest: Manifest) -> list[dict[str, Any]]:
+def count_messages(spark: SparkSession, manifest: Manifest, inbox: str = "") -> list[dict[str, Any]]:
     """Rows of vhost, exchange, routing_key and messages, sorted; octets that are no UTF-8 are replaced.
+
+    How far it is goes to `inbox`, if one is named.
 
     Raises:
         StorageError: a file cannot be read.
@@ -59,7 +80,7 @@ def count_messages(spark: SparkSession, manifest: Manifest) -> list[dict[str, An
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for task in batch.column(0).to_pylist():
-                tally, error = _counted(data_dir, files[task::tasks])
+                tally, error = _counted(data_dir, files[task::tasks], inbox)
                 rows = msgspec.msgpack.encode(tally.rows())
                 yield pa.RecordBatch.from_arrays(
                     [pa.array([rows], pa.binary()), pa.array([error])], names=["rows", "error"]
@@ -94,8 +115,8 @@ class Tally:
         self._numbers: dict[bytes, int] = {}
         self._found: dict[str, list[tuple[Int64s, Int64s]]] = {}
 
-    def count(self, vhost: str, batch: pa.RecordBatch) -> None:
-        """Take in the rows of a batch that are messages; its names are dictionaries."""
+    def count(self, vhost: str, batch: pa.RecordBatch) -> int:
+        """Take in the rows of a batch that are messages, and say how many; its names are dictionaries."""
         exchanges, keys = (batch.column(name) for name in _NAMES)
         is_message = batch.column("kind").to_numpy() == MESSAGE
         width = len(keys.dictionary)
@@ -110,6 +131,7 @@ class Tally:
         if len(present):
             found = self._numbered(exchanges)[present // width] << 32 | self._numbered(keys)[present % width]
             self._found.setdefault(vhost, []).append((found, counts))
+        return len(pairs)
 
     def rows(self) -> list[tuple[str, bytes, bytes, int]]:
         """What was counted: vhost, exchange, routing key, messages; each once."""
@@ -131,7 +153,7 @@ class Tally:
         return np.array([numbers.setdefault(name, len(numbers)) for name in column.dictionary.to_pylist()])
 
 
-def _counted(data_dir: Place, files: Iterable[tuple[str, str]]) -> tuple[Tally, str]:
+def _counted(data_dir: Place, files: Iterable[tuple[str, str]], inbox: str) -> tuple[Tally, str]:
     """The messages in files (vhost, path), and what is wrong with one if that is so."""
     tally = Tally()
     for vhost, path in files:
@@ -139,7 +161,9 @@ def _counted(data_dir: Place, files: Iterable[tuple[str, str]]) -> tuple[Tally, 
         try:
             with opened(place) as source, pq.ParquetFile(source, read_dictionary=_NAMES) as parquet:
                 for batch in parquet.iter_batches(_BATCH_ROWS, columns=[*_NAMES, "kind"]):
-                    tally.count(vhost, batch)
+                    messages = tally.count(vhost, batch)
+                    if inbox:
+                        report(inbox, "counted", messages=messages)
         except (OSError, pa.ArrowInvalid) as error:
             return tally, f"{place}: it is damaged or gone: {error}; restore the file from a copy"
     return tally, ""

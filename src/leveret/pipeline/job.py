@@ -100,7 +100,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Any task on one data directory.
 
     Attributes:
-        data_dir: a path, or the URI of a place in an object store.
+        data_dir: a path, or the URI of a place in a store.
         work_dir: a path, for locks, logs and Spark's scratch; empty for the data directory.
     """
 

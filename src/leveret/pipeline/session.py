@@ -50,6 +50,16 @@ _LOCAL: Final = {
     ),
 }
 
+_WORKERS: Final = {
+    # Workers are forked (`daemon`), which does not go well with numpy's threads; nothing of ours uses them.
+    "OPENBLAS_NUM_THREADS": "1",
+    # What is freed is needed again at once: the system would clear each page of it. Python's memory, then Arrow's.
+    "MALLOC_TRIM_THRESHOLD_": str(64 * 1024 * 1024),
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
+    "MIMALLOC_PURGE_DELAY": "1000",
+}
+"""For the environment of Spark's Python workers."""
+
 
 def start_session(name: str, settings: SparkSettings, scratch: Path, jvm_options: str = "") -> SparkSession:
     """A session with its temporary files in `scratch`; takes two seconds with a class archive, else five.
@@ -69,8 +79,8 @@ def start_session(name: str, settings: SparkSettings, scratch: Path, jvm_options
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # Workers would take whatever `python3` is on the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        # Workers are forked (`daemon`), which does not go well with numpy's threads; nothing of ours uses them.
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        for variable, value in _WORKERS.items():
+            os.environ.setdefault(variable, value)
         make_directory(scratch / "local")
         archive = use_archive(archive_path(java_home, os.environ))
         own = {

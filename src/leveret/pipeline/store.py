@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -143,10 +144,13 @@ def store_settlements(place: Place, settled: pa.Table) -> int:
 
 
 def _runs(chunks: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:
-    """Cut into runs of bounded size."""
+    """Cut into runs of bounded size, and where a block of memory ends: what is in one is decoded where it lies."""
     run: list[bytes | memoryview] = []
     size = 0
     for raw in chunks:
+        if run and _memory_of(raw) is not _memory_of(run[-1]):
+            yield run
+            run, size = [], 0
         run.append(raw)
         size += len(raw)
         if size >= RUN_BYTES_MAX:
@@ -154,3 +158,8 @@ def _runs(chunks: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryv
             run, size = [], 0
     if run:
         yield run
+
+
+def _memory_of(raw: bytes | memoryview) -> object:
+    """The block of memory that a chunk stands in; None for one that has its own."""
+    return raw.obj if isinstance(raw, memoryview) and isinstance(raw.obj, np.ndarray) else None

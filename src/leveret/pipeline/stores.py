@@ -38,8 +38,10 @@ class Store(Protocol):
         """The octets from `first` up to before `end`, which is not beyond its size."""
 
     def below(self, key: str, after: str) -> list[tuple[str, float]]:
-        """Objects below `key` that come after `after`, both whole names or empty: in any order, with the time each
-        was written (s since 1970)."""
+        """Objects below `key`, in any order, with the time each was written (s since 1970).
+
+        Only those whose whole names come after `after`; both may be empty, for all.
+        """
 
     def put(self, key: str, content: bytes | Path) -> None:
         """Put octets, or a file's, there, in place of what was."""

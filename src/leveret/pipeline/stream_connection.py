@@ -16,8 +16,10 @@ import itertools
 import socket
 import ssl
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NoReturn, TypeVar
+
+import numpy as np
 
 from leveret.model.errors import (
     AccessRefused,
@@ -50,6 +52,8 @@ FRAME_BYTES_MAX: Final = 0x2000_0000
 """A server that announces more is not one; chunks are not bound by the agreed frame size."""
 LOOK_AHEAD_BYTES: Final = 65536
 """Read at once when a frame's size is not known yet; larger frames go past this buffer."""
+BLOCK_BYTES: Final = 16_000_000
+"""Of memory in which frames stand side by side, where that is wanted; a larger frame has one for itself."""
 CLOSE_TIMEOUT_S: Final = 2.0
 _SIZE: Final = struct.Struct(">I")
 _OTHERS: Final = {b"AMQP": "an AMQP listener", b"HTTP": "an HTTP listener"}
@@ -194,6 +198,15 @@ class StreamConnection:
         self.on_command(command)
         return command
 
+    @contextlib.contextmanager
+    def side_by_side(self) -> Iterator[None]:
+        """Meanwhile frames stand one behind the other in blocks of memory: who keeps many need not join them."""
+        self._reader.block = _NO_BLOCK
+        try:
+            yield
+        finally:
+            self._reader.block = None
+
     def next_frame(self) -> memoryview:
         """The next frame without its size, in memory of its own.
 
@@ -274,10 +287,18 @@ class StreamConnection:
         self.request(Open(self.next_id(), vhost), OpenResponse)
 
 
+_NO_BLOCK: Final = memoryview(b"")
+
+
 class _FrameReader:
-    """Frames from a blocking socket: small ones many to a read, large ones straight into place."""
+    """Frames from a blocking socket: small ones many to a read, large ones straight into place.
+
+    Attributes:
+        block: what is left of the memory that the next frames go to; None: each gets its own.
+    """
 
     def __init__(self, source: socket.socket) -> None:
+        self.block: memoryview | None = None
         self._socket = source
         self._flags = 0 if isinstance(source, ssl.SSLSocket) else socket.MSG_WAITALL
         self._buffer = memoryview(bytearray(LOOK_AHEAD_BYTES))
@@ -295,13 +316,22 @@ class _FrameReader:
                 raise PeerError(f"{other} answers there: name a stream listener (port 5552, with TLS 5551)")
             raise PeerError(f"a frame of {size} octets was announced")
         self._start += 4
-        frame = memoryview(bytearray(size))
+        frame = self._room(size)
         there = min(size, self._end - self._start)
         frame[:there] = self._buffer[self._start : self._start + there]
         self._start += there
         while there < size:
             there += self._received(self._socket.recv_into(frame[there:], 0, self._flags))
         return frame.toreadonly()
+
+    def _room(self, size: int) -> memoryview:
+        if self.block is None:
+            return memoryview(bytearray(size))
+        if size > len(self.block):
+            # Not cleared: nobody reads of it what no frame has filled.
+            self.block = np.empty(max(size, BLOCK_BYTES), np.uint8).data
+        room, self.block = self.block[:size], self.block[size:]
+        return room
 
     def _fill(self) -> None:
         left = self._end - self._start

@@ -13,7 +13,8 @@ from typing import Final
 
 from leveret.core.head import Head, Run
 from leveret.core.offsets import OffsetSet
-from leveret.core.queue import Numbered, Queue
+from leveret.core.queue import Queue
+from leveret.core.sequences import Numbered
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.log_home import LogHome, take_down
@@ -55,7 +56,7 @@ class Replay:
         header = chunk.header
         for kind, name, value in decode_trailer(chunk.trailer):
             if kind == Attribute.SEQUENCE:
-                self._queue.logged_sequences({name: value})
+                self._queue.sequences.note_logged({name: value})
             elif kind == Attribute.EXPIRES:
                 self._queue.may_expire = True
         if header.type == ChunkType.TRACKING:
@@ -186,7 +187,7 @@ class QueueStore:
             StorageError: the disk refused it; what was gathered is dropped, to be nacked.
         """
         gathered = queue.take_gathered()
-        numbered = queue.take_numbered()
+        numbered = queue.sequences.take_numbered()
         if not gathered:
             return
         if queue.damage is not None:
@@ -203,7 +204,7 @@ class QueueStore:
             trailer = self._trailer(queue, log, sequences, expires=expires)
             header = self._append(queue, log, ChunkType.USER, count, data, trailer)
             queue.appended(header.chunk_id, batch, header.timestamp_ms)
-            queue.logged_sequences(sequences)
+            queue.sequences.note_logged(sequences)
 
     def append_settlements(self, queue: Queue) -> None:
         """Append what the queue settled, then drop segments that hold nothing else.
@@ -240,7 +241,7 @@ class QueueStore:
         So the newest segment, which is never dropped, always knows every publisher's last sequence. Whether
         messages have a time to live of their own stands there as well, for a start reads no messages.
         """
-        sequences = queue.sequences | new if log.starts_segment else new
+        sequences = queue.sequences.logged | new if log.starts_segment else new
         attributes = [encode_attribute(Attribute.SEQUENCE, name, value) for name, value in sequences.items()]
         if expires:
             attributes.append(encode_attribute(Attribute.EXPIRES, b"", 1))

@@ -42,7 +42,7 @@ class RecoveryIngest:
     def last_sequence(self, reference: str) -> int:
         """See RecoveryQueue."""
         queue = self._broker.queues.get(self._key)
-        return queue.sequences.get(reference.encode(), 0) if queue is not None else 0
+        return queue.sequences.logged.get(reference.encode(), 0) if queue is not None else 0
 
     def append(self, reference: str, runs: list[MessageRun], done: Callable[[], None]) -> None:
         """See RecoveryQueue."""
@@ -119,7 +119,7 @@ class RecoveryIngest:
         return found
 
     def _gather(self, queue: Queue, name: bytes, runs: list[MessageRun]) -> None:
-        last = before = queue.sequences.get(name, 0)
+        last = before = queue.sequences.logged.get(name, 0)
         new: list[Run] = []
         for run in runs:
             # All are looked at before the first is taken: of what is refused nothing stays.
@@ -148,7 +148,7 @@ class RecoveryIngest:
         """Have the queue's log take what it was given, up to that publishing id."""
         self._broker.dirty[queue] = None
         self._engine.flush()
-        if queue.sequences.get(name, 0) < last:
+        if queue.sequences.logged.get(name, 0) < last:
             raise StorageError(
                 f"queue '{queue.key[1]}': the disk refused recovered messages; see the node's log"
             )

@@ -86,7 +86,10 @@ class SchemaLink(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
         self._transport = None
-        self._fail(SchemaLinkError(f"the connection was lost: {exc or 'the upstream closed it'}"))
+        reason = "the upstream closed it"
+        if not self.received_bytes:
+            reason += " without a word; if it speaks TLS there, the endpoint begins with amqps://"
+        self._fail(SchemaLinkError(f"the connection was lost: {exc or reason}"))
 
     def _tick(self) -> None:
         self._write(self._client.tick(self._now_ms()))

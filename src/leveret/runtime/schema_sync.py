@@ -180,6 +180,8 @@ class SchemaSync:
         async with self._lock:
             await self.stop()
             await self._decide(_Decided(self.enabled, Mode(mode)))
+            # How this node followed, and its last error, are of the past.
+            self._progress = Progress()
             await self.start()
 
     async def _decide(self, decided: _Decided) -> None:

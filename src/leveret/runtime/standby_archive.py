@@ -1,13 +1,13 @@
 """What a downstream has transferred: looked at, and deleted, by pipeline processes of their own.
 
-The archive may be in an object store; this node never touches it itself. Looking is cheap (the manifest alone), and yet
-a process: so its last answer serves for a moment.
+The archive may be in a store on other machines; this node never touches it itself. Looking is cheap (the manifest
+alone), and yet a process: so its last answer serves for a moment.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,10 +57,14 @@ class StandbyArchive:
             for row in (await self.look())["vhosts"]
         ]
 
-    async def inspect(self) -> list[dict[str, Any]]:
-        """Messages by vhost, exchange and routing key; reads all that was transferred."""
+    async def inspect(self, tell: Callable[[Event], None] | None = None) -> list[dict[str, Any]]:
+        """Messages by vhost, exchange and routing key; reads all that was transferred, and tells how far it is.
+
+        Raises:
+            PipelineFailed: why they cannot be counted.
+        """
         job = {**self.place, "spark": self._spark}
-        rows: list[dict[str, Any]] = (await ask("inspect", job))["rows"]
+        rows: list[dict[str, Any]] = (await ask("inspect", job, tell))["rows"]
         return rows
 
     async def missing(self) -> dict[str, int]:

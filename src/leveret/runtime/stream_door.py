@@ -347,7 +347,7 @@ class OpenStream:
 
     def last_sequence(self, reference: str) -> int:
         """See SequenceBook."""
-        return max(self._stream.sequences.get(reference.encode(), 0), 0)
+        return max(self._stream.sequences.logged.get(reference.encode(), 0), 0)
 
     def stored_offset(self, reference: str) -> int | None:
         """See StreamBook."""

@@ -18,7 +18,8 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from leveret.core.head import Run
-from leveret.core.queue import Numbered, Queue
+from leveret.core.queue import Queue
+from leveret.core.sequences import Numbered
 from leveret.core.stream import Batch, Stream, records_of, retained_before_ms
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.commit import GroupCommit
@@ -159,8 +160,8 @@ class StreamStore:
         """
         batches, stream.incoming = stream.incoming, []
         gathered = stream.take_gathered()
-        sequences = stream.unlogged_sequences
-        numbered = stream.take_numbered()
+        sequences = stream.sequences.unlogged
+        numbered = stream.sequences.take_numbered()
         # The time of arrival is not kept by itself: RabbitMQ's streams have the chunk's.
         converted = entries_of(gathered) if gathered else []
         if converted:
@@ -205,7 +206,7 @@ class StreamStore:
             trailer = self._trailer(stream, kept.log, part.sequences, offsets if newest else {}, filters)
             header = self._append(stream, kept, ChunkType.USER, part.entries, part.records, trailer)
             kept.last_appended_id = header.chunk_id
-            stream.logged_sequences(part.sequences)
+            stream.sequences.note_logged(part.sequences)
         if parts:
             stream.offsets.update(offsets)
             stream.unlogged_offsets = {}
@@ -258,7 +259,7 @@ class StreamStore:
         filters: set[bytes] | None,
     ) -> bytes:
         if log.starts_segment:
-            sequences = stream.sequences | sequences
+            sequences = stream.sequences.logged | sequences
             offsets = stream.live_offsets() | offsets
         if not sequences and not offsets and filters is None:
             return b""
@@ -332,7 +333,7 @@ def _remember(stream: Stream, chunk: Chunk) -> None:
     """Take over the publishers' sequences and the readers' offsets of a chunk."""
     for kind, name, value in decode_trailer(chunk.trailer):
         if kind == Attribute.SEQUENCE:
-            stream.logged_sequences({name: value})
+            stream.sequences.note_logged({name: value})
         elif kind == Attribute.OFFSET:
             stream.offsets[name] = value
     stream.backlog.next_offset = chunk.header.next_offset

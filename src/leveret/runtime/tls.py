@@ -179,6 +179,8 @@ def handshake_failure(error: OSError) -> str:
     """Why a peer could not agree on TLS, in OpenSSL's words where it has any."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return "the other side speaks no TLS there"
     if isinstance(error, ssl.SSLError) and error.reason:
         return error.reason.replace("_", " ").lower()
     return error.strerror or str(error) or "the peer hung up"

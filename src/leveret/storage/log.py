@@ -129,11 +129,7 @@ class Log(LogReader):
                 )
             self._make_directory()
             recovery = Recovery(
-                self.directory,
-                self._segments,
-                on_chunk or _ignore,
-                with_messages=with_messages,
-                durable=self._durable,
+                self.directory, self._segments, on_chunk or _ignore, with_messages, durable=self._durable
             )
             if found:
                 self._recover(recovery, found, cut_at)

@@ -30,8 +30,8 @@ class Recovery:
         directory: Path,
         segments: list[Segment],
         on_chunk: OnChunk,
-        *,
         with_messages: bool,
+        *,
         durable: bool,
     ) -> None:
         """Find nothing yet; `segments` is empty, and for the rest see `Log` and its `open`."""

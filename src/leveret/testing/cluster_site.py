@@ -180,7 +180,6 @@ class ClusterSite(MirrorCluster):
 
     kind = "leveret"
     begins_empty = False
-    marks_all = False
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ Runs the jars that `tools/setup test` put into the virtual environment.
         with hdfs.outage():     # it is down meanwhile
             ...
 
-It asks for no password: it believes what a client says it is called, by `HADOOP_USER_NAME` or else as the system's user.
+It asks for no password: it believes what a client says it is called, by `HADOOP_USER_NAME` or else by the system.
 """
 
 from __future__ import annotations

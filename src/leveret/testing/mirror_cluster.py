@@ -99,12 +99,10 @@ class MirrorCluster:
     Attributes:
         kind: `rabbitmq` or `leveret`.
         begins_empty: whether the mirrors of a node that comes back have nothing of what they had.
-        marks_all: whether a message that comes again is marked, also if its leader died before any mirror had it.
     """
 
     kind: str
     begins_empty: bool
-    marks_all: bool
 
     @property
     def nodes(self) -> Sequence[ClusterNode]:

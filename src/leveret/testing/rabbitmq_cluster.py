@@ -51,7 +51,6 @@ class RabbitCluster(MirrorCluster):
 
     kind = "rabbitmq"
     begins_empty = True
-    marks_all = True
 
     def __init__(
         self,

@@ -5,7 +5,8 @@ connection.open, and no frame is too long for it, so a message's body is one fra
 
     200,10  target      short queue | u64 epoch | short reference     this channel publishes into that queue
     200,11  target-ok   u64 number                                    the last it has of that reference
-    200,20  numbers     u64 number                                    the next publish has it, those after it follow
+    200,20  numbers     u64 number | u64 again                        the next publish has it, those after it follow;
+                                                                      those up to `again` were sent to a leader before
     200,30  credit      short consumer tag | u32 count                so many more deliveries, beside all prefetch
     200,40  settle      -                                             answer when all before it is on disk
     200,41  settle-ok   -
@@ -73,9 +74,9 @@ def target_ok(channel: int, number: int) -> bytes:
     return _method(channel, TARGET_OK + _U64.pack(number))
 
 
-def numbers(channel: int, number: int) -> bytes:
+def numbers(channel: int, number: int, again: int) -> bytes:
     """relay.numbers."""
-    return _method(channel, NUMBERS + _U64.pack(number))
+    return _method(channel, NUMBERS + _U64.pack(number) + _U64.pack(again))
 
 
 def credit(channel: int, consumer_tag: bytes, count: int) -> bytes:
@@ -120,7 +121,7 @@ def decode_target(payload: bytes) -> Target:
 
 
 def decode_number(payload: bytes) -> int:
-    """The number of relay.target-ok and relay.numbers.
+    """The number of relay.target-ok.
 
     Raises:
         SyntaxFault: there is none, or more.
@@ -128,6 +129,19 @@ def decode_number(payload: bytes) -> int:
     if len(payload) != 12:
         raise SyntaxFault(f"relay method of {len(payload)} octets where a number of 8 should follow the ids")
     return int.from_bytes(payload[4:], "big")
+
+
+def decode_numbers(payload: bytes) -> tuple[int, int]:
+    """The arguments of relay.numbers.
+
+    Raises:
+        SyntaxFault: they are cut short, or go on.
+    """
+    if len(payload) != 20:
+        raise SyntaxFault(
+            f"relay.numbers of {len(payload)} octets where two numbers of 8 should follow the ids"
+        )
+    return int.from_bytes(payload[4:12], "big"), int.from_bytes(payload[12:], "big")
 
 
 def decode_tag(payload: bytes) -> bytes:

@@ -33,23 +33,30 @@ class PriorityMachine(RuleBasedStateMachine):
         self.queue: Queue = self.log.recover()
         self.priority: dict[int, int] = {}
         self.gathered: list[int] = []
+        self.again = 0
         self.ready: list[int] = []
         self.returned: list[int] = []
         self.unacked: dict[int, int] = {}
         self.unlogged: list[int] = []
 
-    @rule(count=st.integers(1, 5), head=st.sampled_from(HEADS))
-    def publish(self, count: int, head: Head) -> None:
+    @rule(count=st.integers(1, 5), head=st.sampled_from(HEADS), again=st.booleans())
+    def publish(self, count: int, head: Head, again: bool) -> None:
         new = list(range(len(self.priority), len(self.priority) + count))
         self.priority |= dict.fromkeys(new, min(head.priority, TOP))
         self.queue.gather(head, [body(number, head) for number in new])
         self.gathered += new
+        if again:
+            self.queue.gathered_again()
+            self.again = len(self.gathered)
 
     @rule()
     def flush(self) -> None:
         self.log.flush(self.queue)
-        self.ready += self.gathered
-        self.gathered, self.unlogged = [], []
+        if self.again:
+            self.returned += [*self.ready, *self.gathered[: self.again]]
+            self.ready = []
+        self.ready += self.gathered[self.again :]
+        self.gathered, self.again, self.unlogged = [], 0, []
 
     @rule(limit=st.integers(1, 9))
     def take(self, limit: int) -> None:
@@ -95,6 +102,7 @@ class PriorityMachine(RuleBasedStateMachine):
     def crash_and_restart(self) -> None:
         self.queue = self.log.recover()
         self.ready = sorted([*self.returned, *self.ready, *self.unacked, *self.unlogged])
+        self.again = 0
         self.gathered, self.returned, self.unacked, self.unlogged = [], [], {}, []
 
     @rule()

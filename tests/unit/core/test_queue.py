@@ -28,6 +28,7 @@ class Model:
 
     def __init__(self) -> None:
         self.gathered: list[int] = []
+        self.again = 0
         self.returned: list[int] = []
         self.ready: list[int] = []
         self.unacked: dict[int, int] = {}
@@ -41,7 +42,15 @@ class Model:
         del source[: len(taken)]
         self.unacked.update(zip(taken, places, strict=True))
 
+    def flush(self) -> None:
+        if self.again:
+            self.returned = sorted([*self.returned, *self.ready, *self.gathered[: self.again]])
+            self.ready = []
+        self.ready += self.gathered[self.again :]
+        self.gathered, self.again, self.unlogged = [], 0, []
+
     def restart(self) -> None:
+        self.again = 0
         self.ready = sorted([*self.returned, *self.ready, *self.unacked, *self.unlogged])
         self.gathered, self.returned, self.unacked, self.unlogged = [], [], {}, []
 
@@ -55,18 +64,20 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue = self.log.recover()
         self.published = 0
 
-    @rule(count=st.integers(1, 9), head=st.sampled_from(HEADS))
-    def publish(self, count: int, head: Head) -> None:
+    @rule(count=st.integers(1, 9), head=st.sampled_from(HEADS), again=st.booleans())
+    def publish(self, count: int, head: Head, again: bool) -> None:
         new = list(range(self.published, self.published + count))
         self.published += count
         self.queue.gather(head, [body(number, head) for number in new])
         self.model.gathered += new
+        if again:
+            self.queue.gathered_again()
+            self.model.again = len(self.model.gathered)
 
     @rule()
     def flush(self) -> None:
         self.log.flush(self.queue)
-        self.model.ready += self.model.gathered
-        self.model.gathered, self.model.unlogged = [], []
+        self.model.flush()
 
     @rule(limit=st.integers(1, 12))
     def take(self, limit: int) -> None:
@@ -272,8 +283,8 @@ def test_a_log_that_cannot_be_read_for_a_while_loses_no_message(came_back: bool)
 def test_publisher_sequences_wait_for_the_flush() -> None:
     queue = Log().recover()
     queue.advance_sequence(b"plan", 7)
-    assert queue.sequences == {}
-    assert queue.unlogged_sequences == {b"plan": 7}
+    assert queue.sequences.logged == {}
+    assert queue.sequences.unlogged == {b"plan": 7}
 
 
 def test_messages_of_one_head_gathered_together_make_one_run_and_leave_the_callers_list_alone() -> None:

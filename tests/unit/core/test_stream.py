@@ -149,8 +149,8 @@ def test_ids_that_do_not_rise_are_left_out_before_and_after_they_are_logged() ->
     stream.publish(batch(2, 3))
     assert taken(stream) == [b"1", b"2", b"3"]
     stream.incoming.clear()
-    stream.logged_sequences(stream.unlogged_sequences)
-    stream.unlogged_sequences = {}
+    stream.sequences.note_logged(stream.sequences.unlogged)
+    stream.sequences.unlogged = {}
     stream.publish(batch(3, 3, 5, 4))
     assert taken(stream) == [b"5"]
     assert [each.records for each in stream.incoming] == [1]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.core.queue import SEQUENCES_MAX
+from leveret.core.sequences import SEQUENCES_MAX
 from leveret.runtime import queue_store as store_module
 from leveret.wire.chunk import Attribute, decode_trailer, split_entries
 from leveret.wire.record import decode_message
@@ -68,7 +68,7 @@ def test_publishers_that_have_not_published_for_longest_are_forgotten() -> None:
             store.queue.advance_sequence(b"%d" % number, number + 1, 1)
             store.store.append_messages(store.queue)
         for _ in range(2):
-            assert len(store.queue.sequences) == SEQUENCES_MAX
+            assert len(store.queue.sequences.logged) == SEQUENCES_MAX
             assert store.queue.last_sequence(b"0") == 1
             assert store.queue.last_sequence(b"1") == 0
             store.restart()

@@ -4,7 +4,7 @@ import pytest
 
 from leveret.session.certificate import TlsPeer
 from leveret.session.stream_types import State
-from leveret.testing.stream_host import FakeStreamHost
+from leveret.testing.stream_host import FakeStream, FakeStreamHost
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code
 from tests.unit.session.stream_peer import HANDSHAKE, Peer
@@ -51,7 +51,8 @@ def test_without_tls_there_is_no_external() -> None:
 
 
 def test_a_tls_client_is_told_where_tls_is_spoken() -> None:
-    host = FakeStreamHost(advertised_host="plain.example", advertised_tls_port=5551)
+    streams = {("/", "s"): FakeStream()}
+    host = FakeStreamHost(advertised_host="plain.example", advertised_tls_port=5551, streams=streams)
     peer = Peer(host, tls=tls("guest")).opened()
-    answer = peer.ask(wire.Metadata(1, []), wire.MetadataResponse)
+    answer = peer.ask(wire.Metadata(1, ["s"]), wire.MetadataResponse)
     assert answer.brokers == [(0, "tls.example", 5551)]

@@ -35,7 +35,7 @@ def test_its_own_methods_come_back_as_they_were(name: str, number: int, octets: 
     target = payload(relay.target(7, name.encode(), number, octets))
     assert relay.decode_target(target) == (name, number, octets)
     assert relay.decode_number(payload(relay.target_ok(7, number))) == number
-    assert relay.decode_number(payload(relay.numbers(7, number))) == number
+    assert relay.decode_numbers(payload(relay.numbers(7, number, 5))) == (number, 5)
     assert relay.decode_credit(payload(relay.credit(7, octets, count))) == (octets, count)
     assert relay.decode_tag(payload(relay.moved(7, octets))) == octets
     assert relay.decode_tag(payload(relay.active(7, octets))) == octets
@@ -45,7 +45,8 @@ def test_its_own_methods_come_back_as_they_were(name: str, number: int, octets: 
     ("decode", "begin"),
     [
         (relay.decode_target, relay.TARGET),
-        (relay.decode_number, relay.NUMBERS),
+        (relay.decode_number, relay.TARGET_OK),
+        (relay.decode_numbers, relay.NUMBERS),
         (relay.decode_credit, relay.CREDIT),
         (relay.decode_tag, relay.MOVED),
         (relay.decode_tag, relay.ACTIVE),

@@ -137,7 +137,7 @@ def join_cluster(
     disc: Annotated[bool, Option("--disc", help="Keep definitions on disk, as every node does.")] = False,
     ram: Annotated[bool, Option("--ram", help="Refused: there are no RAM nodes.")] = False,
 ) -> Message | None:
-    """Make the node a member of the cluster that its settings name; what it has of its own is set aside."""
+    """Say whether the node is in one cluster with another: a node joins when it starts, by its settings."""
     if ram:
         text = "every node keeps definitions on disk; leave out --ram"
         raise CtlError(exits.USAGE, text if not disc else "The node type must be either disc or ram.")

@@ -217,7 +217,7 @@ def list_divergent_messages(
         Option(metavar="FILE", help="Write all messages as a JSON array to a file; - for standard output."),
     ] = None,
 ) -> Report | Table | Message | None:
-    """List what a former leader had and its follower had not: set aside when it was told to follow."""
+    """List what a former leader, or a mirror, of this node had alone: set aside when it followed another."""
     reports = ctl.api.get("replication", "divergent")
     if report is not None:
         reports = [each for each in reports if each["id"] == report]

@@ -69,15 +69,15 @@ def promote_standby_replication_downstream(
         body["to"] = {"uri": _without_password(to), "password": _password()}
     if dry_run:
         ctl.announce("Finding out what a promotion would bring back ...")
-        found = _done(ctl, "dry-run", body, _LOOK)
+        found = carry_out(ctl, "dry-run", body, _LOOK)
         lines = [("Would come back", _amount(found["queues"])), *_losses(found)]
         return Report(lines, found, Table.of(_QUEUES, found["queues"], unknown=None))
     if to:
         ctl.announce(f"Recovering into {urlsplit(to).hostname} ...")
-        rows = _done(ctl, "promote", body, "that; do it again, it goes on from there")
+        rows = carry_out(ctl, "promote", body, "that; do it again, it goes on from there")
         return Table.of((*_SUMMARY, "in_doubt"), rows, unknown=None)
     ctl.announce("Will promote cluster to upstream...")
-    return Table.of(_SUMMARY, _done(ctl, "promote", body, _PROMOTION), unknown=None)
+    return Table.of(_SUMMARY, carry_out(ctl, "promote", body, _PROMOTION), unknown=None)
 
 
 @command("Rehearsing a promotion in scratch virtual hosts ...", "rehearse_promotion")
@@ -90,7 +90,7 @@ def rehearse_promotion(
 ) -> Report:
     """Recover into scratch virtual hosts, compare every message, remove them; tell how long that took."""
     body = _body(False, all_available, exclude_virtual_hosts, queues, as_of)
-    found = _done(ctl, "rehearse", body, "the rehearsal; its virtual hosts go when the node starts")
+    found = carry_out(ctl, "rehearse", body, "the rehearsal; its virtual hosts go when the node starts")
     lines = [
         ("Recovered", f"{found['compared']} messages in {found['recovered_s']:.1f} s"),
         ("Compared", f"all of them, each as it was transferred, in {found['compared_s']:.1f} s"),
@@ -164,7 +164,7 @@ def _loss(row: dict[str, Any]) -> str:
     return text + (f"; and {missing} records that its retention was too short for" if missing else "")
 
 
-def _done(ctl: Session, what: str, body: dict[str, Any], left: str) -> Any:
+def carry_out(ctl: Session, what: str, body: dict[str, Any], left: str) -> Any:
     """Have it done; what it ends with. On a terminal a bar shows how far it is."""
     steps = ctl.api.stream("replication", "standby", what, body=body)
     return follow(steps, shows=sys.stderr.isatty() and not ctl.quiet, left=left)
@@ -188,7 +188,7 @@ def follow(steps: Iterator[dict[str, Any]], *, shows: bool, left: str) -> Any:
 
 
 class _Recovery:
-    """How far a recovery is, in messages."""
+    """How far a recovery, or a count of what could be recovered, is in messages."""
 
     def __init__(self, bar: ProgressBar) -> None:
         self._bar = bar
@@ -196,7 +196,7 @@ class _Recovery:
         self._queues = 0
 
     def show(self, news: dict[str, Any]) -> None:
-        """Take what the recovery said: `planned` raises the total, `published` and `compared` are done."""
+        """Take what the pipeline said: `planned` raises the total, `published`, `compared`, `counted` are done."""
         match news.get("event"):
             case "started":
                 self._bar.update(description="looking for what was not consumed")
@@ -204,7 +204,9 @@ class _Recovery:
                 self._total += sum(news["queues"].values())
                 self._queues += len(news["queues"])
                 self._bar.update(total=self._total, description=f"recovering {self._queues} queues")
-            case "published" | "compared":
+            case "counting":
+                self._bar.update(total=news["messages"], description="counting")
+            case "published" | "compared" | "counted":
                 self._bar.advance(news["messages"])
             case "comparing":
                 self._bar.begin_again(total=self._total, description=f"comparing {self._queues} queues")

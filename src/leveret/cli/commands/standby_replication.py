@@ -6,6 +6,7 @@ from typing import Final
 
 from leveret.cli.command import Session, command
 from leveret.cli.commands.links import Endpoints, Mode, side_lines
+from leveret.cli.commands.standby_promotion import carry_out
 from leveret.cli.secrets import text_of
 from leveret.cli.values import Report, Table
 
@@ -97,8 +98,11 @@ def inspect_standby_downstream_metrics(ctl: Session) -> Table:
     "inspect_local_data_available_for_standby_replication_recovery",
 )
 def inspect_local_data_available_for_standby_replication_recovery(ctl: Session) -> Table:
-    """Count transferred messages by virtual host, exchange and routing key; reads all data."""
-    rows = ctl.api.get_slowly("replication", "standby", "data")
+    """Count transferred messages by virtual host, exchange and routing key; reads all data.
+
+    A message that was collected twice, as after a crash of the upstream, counts twice; it is recovered once.
+    """
+    rows = carry_out(ctl, "inspect", {}, "that; nothing was changed")
     return Table.of(("exchange", "messages", "routing_key", "vhost"), rows, unknown=None)
 
 
@@ -107,5 +111,5 @@ def inspect_local_data_available_for_standby_replication_recovery(ctl: Session) 
     "delete_all_data_on_standby_replication_cluster",
 )
 def delete_all_data_on_standby_replication_cluster(ctl: Session) -> None:
-    """Delete what was transferred; on a live downstream, disconnect and connect afterwards."""
+    """Delete what was transferred; a live downstream then begins anew with what the upstream still has."""
     ctl.api.delete("replication", "standby", "data")

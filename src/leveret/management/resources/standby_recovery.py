@@ -102,6 +102,11 @@ async def rehearse(call: Call) -> Response:
     return await _answer(lambda tell: call.node.standby.recoveries.rehearse(wanted, tell))
 
 
+async def inspect(call: Call) -> Response:
+    """Messages by vhost, exchange and routing key; reads all that was transferred."""
+    return await _answer(call.node.standby.archive.inspect)
+
+
 async def rejoin(call: Call) -> Response:
     """Come back as a downstream of the node that took this one's place."""
     return json_reply(await call.node.rejoin.rejoin())
@@ -153,6 +158,7 @@ ROUTES = [
     resource(f"{_STANDBY}/promote", need=_ADMIN, defines=False, POST=promote),
     resource(f"{_STANDBY}/dry-run", need=_ADMIN, defines=False, POST=dry_run),
     resource(f"{_STANDBY}/rehearse", need=_ADMIN, defines=False, POST=rehearse),
+    resource(f"{_STANDBY}/inspect", need=_ADMIN, defines=False, POST=inspect),
     resource(f"{_STANDBY}/rejoin", need=_ADMIN, defines=False, POST=rejoin),
     resource(f"{_STANDBY}/summary", need=Need.MONITORING, GET=show_summary),
 ]

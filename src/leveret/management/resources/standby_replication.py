@@ -71,11 +71,6 @@ async def show_disk_usage(call: Call) -> Response:
     return json_reply(await call.node.standby.archive.disk_usage())
 
 
-async def inspect_data(call: Call) -> Response:
-    """Messages by vhost, exchange and routing key; reads all that was transferred."""
-    return json_reply(await call.node.standby.archive.inspect())
-
-
 async def delete_data(call: Call) -> Response:
     """Remove all that was transferred."""
     await call.node.standby.delete_all_data()
@@ -131,7 +126,7 @@ ROUTES = [
     resource(f"{_STANDBY}/disconnect", need=_ADMIN, defines=False, POST=disconnect),
     resource(f"{_STANDBY}/available", need=Need.MONITORING, GET=show_available),
     resource(f"{_STANDBY}/disk-usage", need=Need.MONITORING, GET=show_disk_usage),
-    resource(f"{_STANDBY}/data", need=_ADMIN, defines=False, GET=inspect_data, DELETE=delete_data),
+    resource(f"{_STANDBY}/data", need=_ADMIN, defines=False, DELETE=delete_data),
     resource(f"{_STANDBY}/upstream-metrics", need=Need.MONITORING, GET=show_upstream_metrics),
     resource(f"{_STANDBY}/downstream-metrics", need=Need.MONITORING, GET=show_downstream_metrics),
 ]

@@ -13,6 +13,7 @@ from leveret.core.mirror_policy import MirrorPolicy
 from leveret.core.placing import Waits
 from leveret.core.queue import Queue
 from leveret.core.remote_queue import RemoteQueue
+from leveret.core.validation import CLASSIC, queue_type
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.hands import QueueKey
@@ -28,6 +29,8 @@ from leveret.runtime.stores import queue_log_name
 logger = logging.getLogger(__name__)
 
 _GIVE_TIMEOUT_S: Final = 10.0
+_ALL: Final = 1 << 63
+"""An offset behind all that there are."""
 _ASK_AGAIN_S: Final = 0.2
 _HOPE_S: Final = 3.0
 """So long a mirror that is recorded as synchronised may take to connect to a node that begins to lead."""
@@ -171,8 +174,11 @@ class Keeping:
             if name is not None:
                 await self._copies.release(name)
                 await self._commits.settle()
-                # Now: what had been received may have said more of it.
-                delivered = self._copies.cursor(name)
+                # Now: what had been received may have said more of it. A leader that was lost may have handed out
+                # anything since it told of that last; but a quorum queue marks what it has counted.
+                is_quorum = queue_type(queue.definition.arguments) != CLASSIC
+                told_all = queue.leader in placement.mirrors or is_quorum
+                delivered = self._copies.cursor(name) if told_all else _ALL
             if self._broker.queues.get(key) is not queue:
                 return
             led = self._queues.lead(queue, placement.term, delivered)

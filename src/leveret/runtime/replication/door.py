@@ -80,23 +80,8 @@ class FollowersDoor:
         self._unreadable = unreadable
         self._met = met
         self._is_closed = False
-        waits = leads and settings.confirm == "in_sync"
-        in_sync = InSync(
-            ack_timeout_ms=settings.ack_timeout_ms,
-            min_in_sync=settings.min_in_sync if waits else 0,
-            records_shrink=waits and elected is not None,
-            recorded=recorded,
-        )
         served = node()
-        self.feed = Feed(
-            served.tree,
-            in_sync,
-            clock_ms,
-            waits=waits,
-            compress=settings.compression == "zstd",
-            may_promise=self._may_promise if leads else lambda: True,
-        )
-        served.commits.fence = self.feed
+        self.feed = served.commits.fence = self._begin_feed(served, recorded)
         leading = Leading(
             tree=served.tree,
             feed=self.feed,
@@ -115,6 +100,24 @@ class FollowersDoor:
             answer=answer,
         )
         self.listener = ReplicationListener(leading)
+
+    def _begin_feed(self, node: Node, recorded: frozenset[str]) -> Feed:
+        settings = self._settings
+        waits = self._leads and settings.confirm == "in_sync"
+        in_sync = InSync(
+            ack_timeout_ms=settings.ack_timeout_ms,
+            min_in_sync=settings.min_in_sync if waits else 0,
+            records_shrink=waits and self._elected is not None,
+            recorded=recorded,
+        )
+        return Feed(
+            node.tree,
+            in_sync,
+            clock_ms,
+            waits=waits,
+            compress=settings.compression == "zstd",
+            may_promise=self._may_promise if self._leads else lambda: True,
+        )
 
     async def open(self, ip: str) -> None:
         """Let followers in.

@@ -229,13 +229,14 @@ class Outlet:
         asking.send(
             relay.channel_open(self.number)
             + relay.target(self.number, queue, epoch, reference)
-            + relay.numbers(self.number, self._before + 1)
+            + relay.numbers(self.number, self._before + 1, publication.unconfirmed.sent)
         )
         for head, bodies in publication.unconfirmed.runs():
             self.publish(head, bodies)
 
     def publish(self, head: Head, bodies: list[bytes]) -> None:
         """Send messages that follow those that were sent before."""
+        self._publication.unconfirmed.sent = self._publication.unconfirmed.last
         # The key is no delivery's: those are positive. What it leads to depends on nothing but the channel's number.
         key = -self.number
         before = head.frames.get(key)

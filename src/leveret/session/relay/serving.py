@@ -118,6 +118,7 @@ class RelayChannel(Channel):
         self.target: Queue | None = None
         self.reference = b""
         self.next_number = 0
+        self.again = 0
         self._settled: dict[object, bool] = {}
         self._settling: list[_Settling] = []
 
@@ -133,7 +134,7 @@ class RelayChannel(Channel):
             case relay.TARGET:
                 self._bind(relay.decode_target(payload))
             case relay.NUMBERS:
-                self.next_number = relay.decode_number(payload)
+                self.next_number, self.again = relay.decode_numbers(payload)
             case relay.CREDIT:
                 self._credit(*relay.decode_credit(payload))
             case relay.SETTLE:
@@ -314,7 +315,10 @@ class _Publisher(Publisher):
             channel.next_number += known
             bodies = bodies[known:]
         if bodies:
+            is_again = channel.next_number <= channel.again
             super().publish(shape, bodies)
+            if is_again:
+                queue.gathered_again()
         channel.next_number = end
 
     def hand_over(

@@ -25,6 +25,7 @@ class Unconfirmed:
     Attributes:
         last: the number of the last that was published.
         known: the number up to which it is known what became of them.
+        sent: the number up to which a leader may have got them.
         size_bytes: octets of the bodies that are kept.
     """
 
@@ -32,6 +33,7 @@ class Unconfirmed:
         """Nothing was published."""
         self.last = 0
         self.known = 0
+        self.sent = 0
         self.size_bytes = 0
         self._runs: deque[tuple[Head, list[bytes]]] = deque()
         self._settled_of_first = 0

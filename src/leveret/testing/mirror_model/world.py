@@ -405,7 +405,7 @@ def run(seed: int, *, steps: int = 300, wrong: Iterable[str] = (), heals: bool =
     return World(seed, frozenset(wrong)).run(steps, heals=heals)
 
 
-def hunt(wrong: str, seeds: Iterable[int], *, steps: int = 300) -> tuple[int, Violation] | None:
+def hunt(wrong: str, seeds: Iterable[int], *, steps: int = 1500) -> tuple[int, Violation] | None:
     """The first seed that shows what comes of an order that must not be, and what; None for none of these."""
     for seed in seeds:
         try:

@@ -81,7 +81,6 @@ class Consumer:
         self.seen = 0
         self.cancels = 0
         self.wrong: list[str] = []
-        self._marks_all = cluster.marks_all
         self._queue = queue
         self._count = count
         self._arguments = {CANCEL_ON_FAIL_OVER: cancel_on_fail_over}
@@ -137,5 +136,5 @@ class Consumer:
             self.seen += 1
         elif number > self.seen:
             self.wrong.append(f"message {number} came when {self.seen} was next")
-        elif not method.redelivered and self._marks_all:
+        elif not method.redelivered:
             self.wrong.append(f"message {number} came again and is not marked as redelivered")

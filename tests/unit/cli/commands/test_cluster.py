@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leveret.cli.commands import cluster as commands
-from leveret.cli.commands import mirrors, safe_to_stop
+from leveret.cli.commands import safe_to_stop
 from leveret.cli.ctl import _describe, build_app, common_options_first, wanted_command
 from leveret.cli.program import run
 from leveret.core.alarms import Watermark

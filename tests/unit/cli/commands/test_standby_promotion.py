@@ -94,6 +94,24 @@ def test_on_a_terminal_queues_messages_and_the_time_left_are_drawn(
     assert seen == ["published"]
 
 
+def test_what_is_inspected_is_counted_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "140")
+    counted = [{"event": "counting", "messages": 17}, {"event": "counted", "messages": 17}]
+
+    def news() -> Iterator[dict[str, Any]]:
+        yield from ({"progress": each} for each in counted)
+        yield {"summary": [ROW]}
+
+    assert follow(news(), shows=True, left=LEFT) == [ROW]
+    drawn = capsys.readouterr()
+    assert drawn.out == ""
+    assert "counting" in drawn.err
+    assert "17/17" in drawn.err
+
+
 def test_the_password_of_a_target_is_not_taken_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     api = FakeApi([{**ROW, "in_doubt": 0}])
     monkeypatch.setenv(TO_PASSWORD, "s3kRe7")

@@ -94,9 +94,9 @@ class RelayNode(FakeNode):
         if isinstance(queue, RemoteQueue):
             self.relayed.append_messages(queue)
             return
-        numbered = queue.take_numbered()
+        numbered = queue.sequences.take_numbered()
         super().append_now(queue)
-        queue.logged_sequences({each.reference: each.sequence for each in numbered})
+        queue.sequences.note_logged({each.reference: each.sequence for each in numbered})
 
     def turn(self) -> None:
         """What the engine does at the end of a turn, for all who are connected."""
@@ -236,7 +236,7 @@ class Cluster:
             if record is None or at in old.settled:
                 settled.add(at, at + 1)
         led.restore(0, len(after.logs[led]), settled)
-        led.sequences = dict(old.sequences)
+        led.sequences.logged = dict(old.sequences.logged)
         replaced = after.broker.replace_queue(led)
         after.relayed.led_here(replaced, led)
         after.broker.dirty[led] = None

@@ -197,6 +197,33 @@ def test_a_consumer_that_asked_for_it_is_cancelled_at_a_fail_over() -> None:
     assert registered.client == RelayClient("y", "test", 1, "guest", "a")
 
 
+def test_what_is_sent_to_another_leader_again_may_have_been_delivered_by_the_last_one() -> None:
+    """No mirror has it, and the consumer of the lost leader did: the next one marks it, and nothing that is new."""
+    cluster = Cluster("a", "b", "c")
+    cluster.declare("q", "b")
+    client, consumer = Client(cluster["a"]), Client(cluster["a"])
+    consumer.send(B.Consume(queue="q", consumer_tag="x"))
+    cluster.settle()
+    client.send(CONFIRM, *publish(b"sent"))
+    cluster["a"].turn()
+    for link in cluster.links:
+        link.carry()
+    cluster["b"].flush()
+    for link in cluster.links:
+        link.carry()
+    cluster["a"].turn()
+    assert [each.redelivered for each in consumer.told(B.Deliver)] == [False]
+    lost = cluster["b"].queue("q")
+    cluster["b"].logs[lost] = []
+    lost.sequences.logged = {}
+    cluster.move("q", "c", crash=True)
+    cluster.settle()
+    client.send(*publish(b"new"))
+    cluster.settle()
+    assert consumer.bodies == [b"sent", b"sent", b"new"]
+    assert [each.redelivered for each in consumer.told(B.Deliver)] == [False, True, False]
+
+
 def test_acknowledgements_of_what_the_last_leader_delivered_are_forgotten() -> None:
     cluster = Cluster("a", "b", "c")
     cluster.declare("q", "b")
