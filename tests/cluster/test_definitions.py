@@ -18,6 +18,7 @@ from leveret.pipeline.stream_client import StreamClient
 from leveret.pipeline.stream_client import connect as connect_streams
 from leveret.testing import cluster_site
 from leveret.testing.cluster_site import ClusterSite, SiteNode
+from leveret.testing.follower_site import SECRET_FILE
 from leveret.testing.ports import LOOPBACK, NotReady, wait_until
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code
@@ -188,7 +189,7 @@ def test_a_transient_queue_goes_with_its_node_and_a_durable_one_waits_for_it(tmp
 
 
 def test_who_does_not_belong_to_the_cluster_is_told_why(tmp_path: Path) -> None:
-    """A node with data of its own, and one of a name that is taken, do not start, and nothing of theirs is touched."""
+    """A node with data or a secret of its own, or a name that is taken, does not start, and nothing is touched."""
     if reason := cluster_site.available():
         pytest.skip(reason)
     with ClusterSite(tmp_path, nodes=1) as site:
@@ -204,6 +205,15 @@ def test_who_does_not_belong_to_the_cluster_is_told_why(tmp_path: Path) -> None:
         alone.process.config.update(of_cluster)
         with pytest.raises(NotReady, match="has definitions of its own"):
             site.start(alone)
+        stranger = site.add()
+        stranger.give_secret(b"another secret, of forty-four characters...\n")
+        with pytest.raises(NotReady, match="is not the secret of cluster"):
+            site.start(stranger)
+        with connect(site.members[0]) as connection:
+            connection.channel().queue_declare("nobody waits for it")
+        stranger.give_secret((site.members[0].data_dir / SECRET_FILE).read_bytes())
+        site.start(stranger)
+        stranger.stop()
         namesake = site.add()
         namesake.process.config["nodename"] = site.members[0].node
         with pytest.raises(NotReady, match=r"another node .* runs|has another node"):

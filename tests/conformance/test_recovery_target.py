@@ -12,7 +12,8 @@ import pytest
 
 from leveret.model.errors import AccessRefused, AuthenticationFailed, LeveretError, NotFound
 from leveret.pipeline.amqp_connection import AmqpConnection, AmqpConnectionLost
-from leveret.pipeline.amqp_publish import WINDOW, AmqpClient, Declined, read_progress
+from leveret.pipeline.amqp_publish import WINDOW, AmqpClient, read_progress
+from leveret.pipeline.amqp_streams import Declined
 from leveret.pipeline.compare import ComparingClient, Differs
 from leveret.pipeline.job import AmqpTarget, Credentials
 from leveret.pipeline.plan import PlanDirectory, QueueOutcome

@@ -13,6 +13,7 @@ import pika
 import pytest
 
 from leveret.model.errors import LeveretError
+from leveret.pipeline.amqp_publish import read_progress
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.plan import PlanDirectory
 from leveret.pipeline.publish import PlanPublisher
@@ -20,8 +21,11 @@ from leveret.pipeline.stream_client import connect
 from leveret.testing.applications import parameters
 from leveret.testing.broker import LeveretProcess
 from leveret.testing.ports import LOOPBACK
+from leveret.testing.rabbitmq import RabbitNode
 from leveret.testing.standby_archive import freeze_plan, transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.wire.chunk import encode_entry
+from leveret.wire.stream_entry import pack_entries
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 Start = Callable[[str, dict[str, Any]], Any]
@@ -132,3 +136,48 @@ def test_a_broker_that_is_killed_and_started_while_it_is_recovered_into(
     [row] = child.events[-1]["summary"]
     assert (row["message_count"], row["in_doubt"]) == (MESSAGES, 0)
     assert numbers(node, "/") == list(range(MESSAGES))
+
+
+@pytest.mark.rabbitmq
+def test_a_job_that_is_killed_while_it_recovers_a_stream_into_rabbitmq(
+    start_pipeline: Start, recover_job: Job, tmp_path: Path
+) -> None:
+    upstream = StandbyUpstream(["/"])
+    for first in range(0, MESSAGES, 100):
+        entries = [encode_entry(b"%d" % number) for number in range(first, first + 100)]
+        upstream.publish("/", "events", [pack_entries(entry)[0][4:] for entry in entries])
+    transfer(upstream, tmp_path / "standby")
+    with RabbitNode(parent_dir=tmp_path) as rabbit:
+        target = {
+            "host": LOOPBACK,
+            "port": rabbit.amqp_port,
+            "credentials": {"username": "guest", "password": "guest"},
+            "queues": {"/": {"events": {"x-queue-type": "stream"}}},
+        }
+        killed = start_pipeline("recover", recover_job(1, to=target))
+        killed.wait_for(lambda event: event["event"] == "published")
+        killed.kill9()
+        [progress] = (tmp_path / "standby" / "exports").rglob("progress/*.json")
+        assert read_progress(progress).confirmed < MESSAGES, "it is half-way"
+        rest = start_pipeline("recover", recover_job(1, to=target))
+        assert rest.wait() == 0, rest.events[-1]
+        [row] = rest.events[-1]["summary"]
+        assert (row["message_count"], row["in_doubt"]) == (MESSAGES, 0)
+        assert in_stream(rabbit.amqp_port, "events", MESSAGES) == list(range(MESSAGES))
+
+
+def in_stream(port: int, stream: str, count: int) -> list[int]:
+    """The numbers in a stream's messages, in its order."""
+    found: list[int] = []
+    with closing(pika.BlockingConnection(parameters(port, "/"))) as connection:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=1000)
+        begin = {"x-stream-offset": "first"}
+        for method, _, body in channel.consume(stream, arguments=begin, inactivity_timeout=20):
+            if method is None:
+                break
+            found.append(int(body))
+            channel.basic_ack(method.delivery_tag)
+            if len(found) == count:
+                break
+    return found

@@ -180,8 +180,11 @@ def test_disconnect_connect_and_the_death_of_the_transfer_process(node: FakeNode
             process = standby._transfer._process
             assert process is not None
             os.kill(process.pid, signal.SIGKILL)
-            await until(lambda: row(standby)["state"] == "connecting", "its death to be seen")
+            await until(lambda: standby._transfer._process not in (None, process), "the next process")
+            assert row(standby)["state"] == "connecting"
+            assert "ended with status -9" in row(standby)["error"], "told until the next one works"
             await until(lambda: row(standby)["transferred"] == 101, "the next one")
+            assert row(standby)["error"] == ""
             with pytest.raises(NotAllowed, match="under way"):
                 await asyncio.gather(standby.disconnect(), standby.disconnect())
             assert row(standby)["state"] == "disconnected"

@@ -3,6 +3,7 @@
 The keys, below one prefix; parts of them that are names are percent-encoded:
 
     PREFIX/cluster                    id of the cluster
+    PREFIX/proof                      of the id, under the secret that all nodes share
     PREFIX/members/NODE               `Member`
     PREFIX/alive/NODE                 `Presence`; goes with its lease
     PREFIX/pen                        name of the node that may change definitions; goes with its lease
@@ -108,6 +109,7 @@ class Keys(NamedTuple):
 
     prefix: str
     cluster: str
+    proof: str
     pen: str
     epoch: str
 
@@ -115,7 +117,7 @@ class Keys(NamedTuple):
     def under(cls, prefix: str) -> Keys:
         """The keys of the cluster whose settings say `prefix`."""
         begin = prefix.rstrip("/") + "/"
-        return cls(begin, f"{begin}cluster", f"{begin}pen", f"{begin}epoch")
+        return cls(begin, f"{begin}cluster", f"{begin}proof", f"{begin}pen", f"{begin}epoch")
 
     def member(self, name: str) -> str:
         """Of a `Member`."""
@@ -157,6 +159,7 @@ class Keys(NamedTuple):
 
 _NAMES: Final = {
     "cluster": (0, 0),
+    "proof": (0, 0),
     "members": (1, 1),
     "alive": (1, 1),
     "pen": (0, 0),
@@ -168,6 +171,7 @@ _NAMES: Final = {
 """How many names the keys of a family have, at least and at most."""
 _VALUES: Final[dict[str, Any]] = {
     "cluster": str,
+    "proof": str,
     "members": Member,
     "alive": Presence,
     "pen": str,
@@ -248,6 +252,7 @@ class ClusterState:
         keys: where it is kept.
         revision: the store's; 0 before the first `apply`.
         cluster_id: empty before there is one.
+        proof: what the founder proved with it that it has the secret; empty before there is one.
         members, alive: by the node's name.
         pen: who may change definitions; None: nobody.
         pen_wanted: who would like to.
@@ -260,6 +265,7 @@ class ClusterState:
         self.keys = keys
         self.revision = 0
         self.cluster_id = ""
+        self.proof = ""
         self.members: dict[str, Member] = {}
         self.alive: dict[str, Presence] = {}
         self.pen: str | None = None
@@ -349,6 +355,8 @@ class ClusterState:
         match key.family:
             case "cluster":
                 self.cluster_id = value or ""
+            case "proof":
+                self.proof = value or ""
             case "epoch":
                 self.epoch = value or 0
             case "pen":

@@ -18,6 +18,11 @@ _SYNCED: Final = (
     Metric("schema_sync_refused", "gauge", "Entities of the upstream that this node refuses"),
     Metric("schema_sync_changes_applied_total", "counter", "Changes taken over from the upstream"),
 )
+_LINK_STATES: Final = ("connecting", "recover", "connected", "disconnected")
+_LINK: Final = (Metric("standby_state", "gauge", "1 for the state of the link that transfers a vhost"),)
+_NEWEST: Final = (
+    Metric("standby_last_timestamp_seconds", "gauge", "Unix time of the newest record that was transferred"),
+)
 _LAG: Final = (
     Metric("standby_lag_records", "gauge", "Records of the upstream not yet transferred"),
     Metric("standby_lag_seconds", "gauge", "Age of the newest record not yet transferred"),
@@ -49,6 +54,8 @@ class OwnMetrics:
             Family("schema_sync_state", _STATE, self._state),
             Family("schema_sync_duration", _DURATION, self._duration),
             Family("schema_sync_changes", _SYNCED, self._synced),
+            Family("standby_state", _LINK, self._link),
+            Family("standby_newest", _NEWEST, self._newest),
             Family("standby_lag", _LAG, self._lag),
             Family("standby_missing", _MISSING, self._missing),
             Family("standby_upstream", _UPSTREAM, self._upstream),
@@ -66,6 +73,21 @@ class OwnMetrics:
     def _synced(self, vhosts: object) -> Iterable[Row]:
         status = self._node.schema_sync.status()
         return [Row((), (status["conflict_count"], status["refused_count"], status["changes_applied"]))]
+
+    def _link(self, vhosts: object) -> Iterable[Row]:
+        return [
+            Row((("vhost", row["virtual_host"]), ("state", state)), (int(state == row["state"]),))
+            for row in self._node.standby.status()["vhosts"]
+            for state in _LINK_STATES
+        ]
+
+    def _newest(self, vhosts: object) -> Iterable[Row]:
+        rows = self._node.standby.status()["vhosts"]
+        return [
+            Row((("vhost", row["virtual_host"]),), (row["last_timestamp"] / 1000,))
+            for row in rows
+            if row["last_timestamp"] is not None
+        ]
 
     def _lag(self, vhosts: object) -> Iterable[Row]:
         rows = self._node.standby.status()["vhosts"]

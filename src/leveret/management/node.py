@@ -65,8 +65,8 @@ class StandbyArchive(Protocol):
     async def disk_usage(self) -> list[dict[str, Any]]:
         """One row a vhost: node, size, unit, vhost."""
 
-    async def inspect(self) -> list[dict[str, Any]]:
-        """One row a vhost, exchange and routing key, with the number of messages."""
+    async def inspect(self, tell: Progress) -> list[dict[str, Any]]:
+        """One row a vhost, exchange and routing key, with the number of messages; tells how far it is."""
 
 
 class StandbyRecoveries(Protocol):

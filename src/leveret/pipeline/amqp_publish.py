@@ -165,7 +165,20 @@ class AmqpClient:
         return ready, consumers
 
     def _find(self, queue: str) -> tuple[int, int, bool]:
-        """(messages, consumers, whether it was made now) of the queue; it is made as this node has it."""
+        """(messages, consumers, whether it was made now) of the queue; it is made as this node has it.
+
+        A broker that has just started may say of a queue for a while that it is not to be found, and not make it either.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._find_now(queue)
+            except NotFound:
+                if self._arguments(queue) is None or time.monotonic() > deadline:
+                    raise
+                time.sleep(_RETRY_S)
+
+    def _find_now(self, queue: str) -> tuple[int, int, bool]:
         channel = self._connection.open_channel()
         try:
             found = self._connection.declare_queue(channel, queue)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from leveret.model.errors import AccessRefused, LeveretError, PreconditionFailed
+from leveret.model.errors import AccessRefused, LeveretError, NotFound, PreconditionFailed
 from leveret.pipeline.amqp_connection import AmqpConnection, Channel, Delivery
 from leveret.wire.message10 import OFFSET_HEADER, Shape10, content_header_within
 from leveret.wire.properties import decode
@@ -84,6 +84,7 @@ def declare_stream(connection: AmqpConnection, queue: str, arguments: dict[str, 
 
     Raises:
         Declined: the broker has no such streams, and what to do.
+        NotFound: it is there, and cannot be used yet.
     """
     instead = (
         "leave it out, by naming the others with --queues, or declare a queue of that name there first, which then "
@@ -92,7 +93,7 @@ def declare_stream(connection: AmqpConnection, queue: str, arguments: dict[str, 
     channel = connection.open_channel()
     try:
         connection.declare_queue(channel, queue, arguments)
-    except AccessRefused:
+    except (AccessRefused, NotFound):
         raise
     except LeveretError as error:
         raise Declined(f"stream '{queue}' cannot be made: {error}; {instead}") from error

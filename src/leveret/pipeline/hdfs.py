@@ -69,8 +69,7 @@ class HdfsStore:
         def read(client: Client) -> bytes | int:
             reader = client.read(path)
             size = len(reader)
-            # A client that is given no length panics at an empty file.
-            return size if bytes_max is not None and size > bytes_max else reader.read(size) if size else b""
+            return size if bytes_max is not None and size > bytes_max else reader.read()
 
         try:
             return self._ask(read)

@@ -32,7 +32,7 @@ CONFIRM_TIMEOUT_S: Final = 60.0
 GROUPS_UNDER_WAY: Final = 2
 """Row groups whose confirms are not yet waited for: the broker syncs one while the next is read."""
 FILES_KEPT: Final = 4
-"""Files behind the one that is read that stay in memory: other tasks read them too, a little later maybe."""
+"""Files behind the one that is read that stay in memory where another task reads them too, maybe a little later."""
 _NEWS_INTERVAL_S: Final = 0.2
 
 
@@ -78,6 +78,7 @@ class PlanPublisher:
         self._marks_streams = marks_streams
         self._marks: dict[int, Marks] = {}
         self._clients: list[Client] = []
+        self._files_kept = FILES_KEPT
         self._sent = 0
         self._told_s = time.monotonic()
 
@@ -88,6 +89,8 @@ class PlanPublisher:
             LeveretError: the broker went away or declines; what was confirmed stays.
             StorageError: a file cannot be read.
         """
+        if len(queues) == len(self._plan.queues):
+            self._files_kept = 0
         parts = defaultdict(list)
         for part in self._plan.parts:
             parts[part.queue].append(part)
@@ -152,8 +155,8 @@ class PlanPublisher:
                 at = slice(begin + first, begin + last)
                 yield list(_by_queue(queues[at], ids[at], messages))
             been_read.append(path)
-            if len(been_read) > FILES_KEPT:
-                # What the broker writes fits into its place.
+            if len(been_read) > self._files_kept:
+                # The broker finds place there for what it writes: memory that is new costs it as much as all else.
                 uncache(been_read.popleft())
 
     def _tell(self, now: bool = False) -> None:

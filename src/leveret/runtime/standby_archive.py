@@ -57,7 +57,7 @@ class StandbyArchive:
             for row in (await self.look())["vhosts"]
         ]
 
-    async def inspect(self, tell: Callable[[Event], None] | None = None) -> list[dict[str, Any]]:
+    async def inspect(self, tell: Callable[[Event], None]) -> list[dict[str, Any]]:
         """Messages by vhost, exchange and routing key; reads all that was transferred, and tells how far it is.
 
         Raises:

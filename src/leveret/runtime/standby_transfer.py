@@ -27,6 +27,8 @@ BACKOFF_MIN_S: Final = 1.0
 BACKOFF_MAX_S: Final = 30.0
 WATCH_INTERVAL_S: Final = 0.5
 LAG_SAMPLES_MAX: Final = 4096
+LAG_LOGGED_MS: Final = 10_000
+LAG_LOG_INTERVAL_S: Final = 60.0
 _DRAIN_MARGIN_S: Final = 10.0
 
 
@@ -69,6 +71,8 @@ class TransferSupervisor:
         self._stored: dict[str, Event] = {}
         self._lags_ms: deque[int] = deque(maxlen=LAG_SAMPLES_MAX)
         self._draining = False
+        self._ended_by = ""
+        self._lag_logged_s = -LAG_LOG_INTERVAL_S
         self._warming: asyncio.Task[None] | None = None
 
     @property
@@ -88,6 +92,7 @@ class TransferSupervisor:
         """Begin; a second call does nothing."""
         if self._task is None:
             self._draining = False
+            self._ended_by = ""
             _, self.error = self._wanted_job()
             self._task = asyncio.create_task(self._supervise(), name="standby transfer")
 
@@ -148,7 +153,8 @@ class TransferSupervisor:
     async def _supervise(self) -> None:
         backoff_s = BACKOFF_MIN_S
         while True:
-            job, self.error = self._wanted_job()
+            job, why_not = self._wanted_job()
+            self.error = why_not or self._ended_by
             if job is None:
                 await asyncio.sleep(WATCH_INTERVAL_S)
                 continue
@@ -159,6 +165,8 @@ class TransferSupervisor:
                 self.error = str(error)
             if self._draining:
                 return
+            # Told until the next one works: most of the time is spent on starting Spark again.
+            self._ended_by = self.error
             if time.monotonic() - begun_s > BACKOFF_MAX_S:
                 backoff_s = BACKOFF_MIN_S
             logger.warning("standby_transfer_ended error=%s again_after_s=%g", self.error, backoff_s)
@@ -192,15 +200,32 @@ class TransferSupervisor:
                 self._job = job
                 self._links.clear()
                 await process.send({"command": "job", "job": job})
-            self.error = why_not
+            self.error = why_not or self._ended_by
+            self._log_lags(time.monotonic())
+
+    def _log_lags(self, now_s: float) -> None:
+        """Tell, now and then, of vhosts whose transfer does not keep up."""
+        if now_s - self._lag_logged_s < LAG_LOG_INTERVAL_S:
+            return
+        for row in self.rows(sorted(self._links)):
+            if row["lag_ms"] >= LAG_LOGGED_MS:
+                self._lag_logged_s = now_s
+                logger.warning(
+                    "standby_lags vhost=%s lag_records=%d lag_ms=%d",
+                    row["virtual_host"],
+                    row["lag_records"],
+                    row["lag_ms"],
+                )
 
     def _take(self, event: Event) -> None:
         match event["event"]:
             case "link":
                 before = self._links.get(event["vhost"], {})
                 self._links[event["vhost"]] = event
+                if event["state"] == "connected":
+                    self._ended_by = ""
                 if (before.get("state"), before.get("error")) != (event["state"], event.get("error")):
-                    _log_link(event)
+                    _log_link(event, self._row(event["vhost"])["lag_records"])
             case "stored":
                 self._stored[event["vhost"]] = event
                 self._lags_ms.append(max(0, event["at_ms"] - event["oldest_ms"]))
@@ -229,13 +254,14 @@ async def _warm() -> None:
         logger.info("standby_class_archive_not_made error=%s", error)
 
 
-def _log_link(event: Event) -> None:
+def _log_link(event: Event, lag_records: int) -> None:
     if "error" not in event:
         logger.info(
-            "standby_link_state state=%s vhost=%s upstream=%s",
+            "standby_link_state state=%s vhost=%s upstream=%s lag_records=%d",
             event["state"],
             event["vhost"],
             event["endpoint"],
+            lag_records,
         )
     else:
         logger.warning(

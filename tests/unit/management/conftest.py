@@ -97,7 +97,8 @@ class FakeArchive:
     async def disk_usage(self) -> list[dict[str, Any]]:
         return [{"node": "leveret@test", "size": 0.1, "unit": "gb", "vhost": "v"}]
 
-    async def inspect(self) -> list[dict[str, Any]]:
+    async def inspect(self, tell: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
+        tell({"event": "counting", "messages": 3})
         return [{"vhost": "v", "exchange": "e", "routing_key": "k", "messages": 3}]
 
 
@@ -187,6 +188,7 @@ class FakeStandby:
                     "lag_records": 7,
                     "lag_ms": 1500,
                     "missing_records": 3,
+                    "last_timestamp": 1_795_296_925_432,
                 }
             ],
         }

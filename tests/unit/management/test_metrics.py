@@ -68,6 +68,9 @@ def test_totals_and_lags_are_told_without_a_password(anonymous: Client, node: Fa
     assert found["rabbitmq_queues", ()] == 1
     assert found["leveret_standby_lag_records", (("vhost", "v"),)] == 7
     assert found["leveret_standby_lag_seconds", (("vhost", "v"),)] == 1.5
+    assert found["leveret_standby_last_timestamp_seconds", (("vhost", "v"),)] == 1_795_296_925.432
+    assert found["leveret_standby_state", (("state", "connected"), ("vhost", "v"))] == 1
+    assert found["leveret_standby_state", (("state", "recover"), ("vhost", "v"))] == 0
     assert found["leveret_schema_sync_state", (("state", "running"),)] == 1
     assert found["leveret_schema_sync_state", (("state", "syncing"),)] == 0
     left = [found[f"leveret_schema_sync_{name}", ()] for name in ("conflicts", "refused")]

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,8 +34,19 @@ chunks = st.tuples(
 )
 
 
-@given(st.lists(chunks, min_size=1, max_size=8))
-def test_each_record_is_a_row_as_it_was_stored(logged: list[Any]) -> None:
+def in_one_block(raw: list[bytes]) -> list[memoryview]:
+    """The same chunks in one block of memory, with something else around each."""
+    block = np.full(sum(map(len, raw)) + 7 * len(raw) + 7, 0xA5, np.uint8)
+    views, at = [], 7
+    for each in raw:
+        block[at : at + len(each)] = np.frombuffer(each, np.uint8)
+        views.append(block.data[at : at + len(each)].toreadonly())
+        at += len(each) + 7
+    return views
+
+
+@given(st.lists(chunks, min_size=1, max_size=8), st.sampled_from([list, in_one_block]))
+def test_each_record_is_a_row_as_it_was_stored(logged: list[Any], laid: Callable[[Any], list[Any]]) -> None:
     raw, expected, offset = [], [], 40
     for index, ((queue, epoch), (kind, bodies)) in enumerate(logged):
         first = 1000 * index
@@ -49,7 +61,7 @@ def test_each_record_is_a_row_as_it_was_stored(logged: list[Any]) -> None:
             expected.append((queue, epoch, at, 5 + index, *fields))
     decoder = Decoder("v/1")
     half = len(raw) // 2
-    batches = [decoder.decode(part).records for part in (raw[:half], raw[half:])]
+    batches = [decoder.decode(part).records for part in (laid(raw[:half]), laid(raw[half:]))]
     columns = [
         "queue",
         "queue_epoch",
@@ -138,17 +150,20 @@ def _without_trailer() -> bytes:
         (lambda: [_chunk([stored_message(b"a")])[:-1]], "octets are there"),
     ],
 )
-def test_what_is_no_outgoing_chunk_is_refused(raw: Callable[[], list[bytes]], what: str) -> None:
+@pytest.mark.parametrize("laid", [list, in_one_block])
+def test_what_is_no_outgoing_chunk_is_refused(
+    raw: Callable[[], list[bytes]], what: str, laid: Callable[[Any], list[Any]]
+) -> None:
     with pytest.raises(ChunkError, match=what):
-        Decoder("/").decode(raw())
+        Decoder("/").decode(laid(raw()))
 
 
-@given(st.integers(0, 10_000), st.binary(min_size=1, max_size=4))
-def test_damage_is_found_or_is_harmless(at: int, octets: bytes) -> None:
+@given(st.integers(0, 10_000), st.binary(min_size=1, max_size=4), st.sampled_from([list, in_one_block]))
+def test_damage_is_found_or_is_harmless(at: int, octets: bytes, laid: Callable[[Any], list[Any]]) -> None:
     raw = _chunk([stored_message(b"body", b"ex", b"rk")] * 3)
     at %= len(raw)
     damaged = raw[:at] + octets + raw[at + len(octets) :]
     if damaged == raw:
         return
     with pytest.raises(ChunkError):
-        Decoder("/").decode([damaged])
+        Decoder("/").decode(laid([damaged]))

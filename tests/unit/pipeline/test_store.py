@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -54,6 +55,28 @@ def test_many_runs_make_one_file(
     ]
     assert tables[0] == tables[1]
     assert whole.queues == pieces.queues
+
+
+def test_what_comes_in_blocks_of_memory_is_stored_like_what_comes_piece_by_piece(
+    data_dir: Place, upstream: StandbyUpstream
+) -> None:
+    chunks = upstream.logs["/"].read(0, 1 << 30)
+    blocks = [np.frombuffer(b"".join(chunks[at : at + 3]), np.uint8) for at in range(0, len(chunks), 3)]
+    views = []
+    for block, at in zip(blocks, range(0, len(chunks), 3), strict=True):
+        rest = block.data
+        for chunk in chunks[at : at + 3]:
+            views.append(rest[: len(chunk)])
+            rest = rest[len(chunk) :]
+    pieces = store_range(data_dir / "pieces", "/", chunks)
+    in_blocks = store_range(data_dir / "blocks", "/", views)
+    assert pieces is not None
+    assert in_blocks is not None
+    file = pq.ParquetFile(opened(data_dir / "blocks" / in_blocks.path))
+    assert file.num_row_groups == len(blocks), "each decoded where it lies"
+    expected = pq.ParquetFile(opened(data_dir / "pieces" / pieces.path))
+    assert file.read().to_pylist() == expected.read().to_pylist()
+    assert in_blocks.queues == pieces.queues
 
 
 def test_storing_again_is_the_same_file(data_dir: Place, upstream: StandbyUpstream) -> None:

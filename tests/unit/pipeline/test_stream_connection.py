@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from leveret.model.errors import AuthenticationFailed, InvalidCommand, LeveretError, PreconditionFailed
 from leveret.pipeline.stream_connection import (
+    BLOCK_BYTES,
     LOOK_AHEAD_BYTES,
     ConnectionLost,
     StreamConnection,
@@ -233,6 +234,27 @@ def test_frames_of_any_size_arrive_whole_however_they_are_sent(size: int, piece:
         link.close()
     assert all(map(is_deliver, frames))
     assert [bytes(frame[5:]) for frame in frames] == chunks, "each in memory of its own"
+
+
+def test_frames_that_are_kept_together_stand_in_blocks_of_memory() -> None:
+    sizes = [10, BLOCK_BYTES - 100, 70_000, BLOCK_BYTES + 1, 10]
+    chunks = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+
+    def script(line: Line) -> None:
+        line.handshake()
+        for chunk in (*chunks, b"z"):
+            line.peer.sendall(wire.Deliver(1, chunk).encode())
+
+    with server(script) as port:
+        link = connection(port)
+        with link.side_by_side():
+            frames = [link.next_frame() for _ in chunks]
+        apart = link.next_frame()
+        link.close()
+    assert [bytes(frame[5:]) for frame in frames] == chunks
+    first, second, third, large, last = (frame.obj for frame in frames)
+    assert first is second, "they fit"
+    assert len({id(block) for block in (first, third, large, last, apart.obj)}) == 5
 
 
 def test_codes_have_names() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leveret.model.errors import StorageError
+from leveret.pipeline import publish
 from leveret.pipeline.files import Place
 from leveret.pipeline.job import EVERYTHING, Selection
 from leveret.pipeline.manifest import Manifest
@@ -377,3 +378,21 @@ def test_order_is_epoch_then_offset_wherever_the_rows_lie(data_dir: Place) -> No
     standby.publish(directory)
     assert standby.broker.queues["a"] == upstream.unsettled(VHOST, "a")
     assert len(standby.broker.queues["a"]) == 6
+
+
+def test_files_that_no_task_reads_any_more_make_place_for_what_the_broker_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = StandbyUpstream()
+    for turn in range(12):
+        upstream.publish(VHOST, QUEUES[turn % 2], [stored_message(b"%d" % turn)])
+    directory = freeze_plan(transfer(upstream, tmp_path, chunks_per_file=2), VHOST)
+    assert directory is not None
+    files = [tmp_path / name for name in directory.load().files]
+    let_go: list[Place] = []
+    monkeypatch.setattr(publish, "uncache", let_go.append)
+    PlanPublisher(directory, FakeBroker().connect, lambda count: None).publish(["a"])
+    assert let_go == files[: -publish.FILES_KEPT], "whoever publishes the other queue reads them too"
+    let_go.clear()
+    PlanPublisher(directory, FakeBroker().connect, lambda count: None).publish(["a", "b"])
+    assert let_go == files

@@ -14,7 +14,7 @@ from leveret.runtime.recovery_ingest import RecoveryIngest
 from leveret.wire.chunk import Attribute, ChunkType, decode_trailer, split_entries
 from leveret.wire.record import content_header, decode_settlements, message_head
 from leveret.wire.stream.publish import MessageRun
-from leveret.wire.stream_entry import entries_of, pack_entries, unpack_entry
+from leveret.wire.stream_entry import entries_of, mark_entry, pack_entries, unpack_entry
 from tests.unit.runtime.site import HEAD, POLICY, TAGGED, Site, origin, scratch
 
 STREAM = d.Queue(name="qs", vhost="v", arguments={"x-queue-type": "stream"})
@@ -182,8 +182,12 @@ def test_entries_come_back_into_a_stream_once_and_as_they_were(restart: bool) ->
 
 @pytest.mark.parametrize(
     ("message", "type_"),
-    [(stored(RAW), "stream"), (message_head(b"e", b"k", content_header(b"\0\0", 5)) + b"plain", "classic")],
-    ids=["stream", "classic"],
+    [
+        (stored(RAW), "stream"),
+        (mark_entry(RAW, b""), "stream"),
+        (message_head(b"e", b"k", content_header(b"\0\0", 5)) + b"plain", "classic"),
+    ],
+    ids=["stream", "marked", "classic"],
 )
 def test_a_queue_that_the_schema_sync_did_not_bring_is_made_as_what_its_messages_say(
     message: bytes, type_: str
@@ -200,7 +204,8 @@ def test_a_queue_that_the_schema_sync_did_not_bring_is_made_as_what_its_messages
             ingest.append("recovery.1", [MessageRun.of(2, [message])], lambda: None)
         assert key not in node.broker.queues
         durable: list[int] = []
-        ingest.append("recovery.1", [MessageRun.of(1, [message] * 3)], lambda: durable.append(3))
+        runs = [MessageRun.of(number, [message]) for number in (1, 2, 3)]
+        ingest.append("recovery.1", runs, lambda: durable.append(3))
         await site.settle()
         await site.restart()
         queue = site.node.broker.queue(*key)

@@ -270,3 +270,19 @@ def test_a_stream_that_is_made_anew_or_collected_again_has_only_what_was_stored_
         await up.kill()
 
     run(scenario)
+
+
+def test_where_there_is_a_queue_of_that_name_it_gets_the_entries() -> None:
+    async def scenario(directory: Path) -> None:
+        up, down = Site(directory / "up"), Site(directory / "down")
+        await used(up, KEPT)
+        plan = freeze_plan(transfer(up, directory / "standby"), "v")
+        await down.start()
+        await down.apply(d.Put(TAGGED), d.Put(d.Queue(name="qs", vhost="v")))
+        recover(down, plan)
+        await down.settle()
+        assert down.contents("qs") == list(by_offset(up).values())
+        await up.kill()
+        await down.kill()
+
+    run(scenario)

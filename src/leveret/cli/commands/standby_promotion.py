@@ -19,7 +19,10 @@ from leveret.cli.values import Report, Table
 
 TO_PASSWORD: Final = "LEVERETCTL_TO_PASSWORD"
 _SUMMARY: Final = ("first_timestamp", "last_timestamp", "message_count", "virtual_host")
+_BOOKS: Final = ("reader_offsets", "publisher_ids")
+"""How many readers and publishers of streams go on where they were."""
 _QUEUES: Final = ("virtual_host", "queue", "message_count", "first_timestamp", "last_timestamp")
+_STREAMS: Final = (*_BOOKS, "clamped_offsets")
 _PROMOTION: Final = "the promotion; promote again, it goes on from there"
 _LOOK: Final = "that; nothing was changed"
 
@@ -71,13 +74,13 @@ def promote_standby_replication_downstream(
         ctl.announce("Finding out what a promotion would bring back ...")
         found = carry_out(ctl, "dry-run", body, _LOOK)
         lines = [("Would come back", _amount(found["queues"])), *_losses(found)]
-        return Report(lines, found, Table.of(_QUEUES, found["queues"], unknown=None))
+        return Report(lines, found, _queues(found))
     if to:
         ctl.announce(f"Recovering into {urlsplit(to).hostname} ...")
         rows = carry_out(ctl, "promote", body, "that; do it again, it goes on from there")
         return Table.of((*_SUMMARY, "in_doubt"), rows, unknown=None)
     ctl.announce("Will promote cluster to upstream...")
-    return Table.of(_SUMMARY, carry_out(ctl, "promote", body, _PROMOTION), unknown=None)
+    return Table.of((*_SUMMARY, *_BOOKS), carry_out(ctl, "promote", body, _PROMOTION), unknown=None)
 
 
 @command("Rehearsing a promotion in scratch virtual hosts ...", "rehearse_promotion")
@@ -96,13 +99,20 @@ def rehearse_promotion(
         ("Compared", f"all of them, each as it was transferred, in {found['compared_s']:.1f} s"),
         *_losses(found),
     ]
-    return Report(lines, found, Table.of(_QUEUES, found["queues"], unknown=None))
+    return Report(lines, found, _queues(found))
 
 
 @command("Displaying standby promotion summary ...", "display_standby_promotion_summary")
 def display_standby_promotion_summary(ctl: Session) -> Table:
     """Show what promotions recovered."""
-    return Table.of(_SUMMARY, ctl.api.get("replication", "standby", "summary"), unknown=None)
+    return Table.of((*_SUMMARY, *_BOOKS), ctl.api.get("replication", "standby", "summary"), unknown=None)
+
+
+def _queues(found: dict[str, Any]) -> Table:
+    """A row a queue; what is stored of streams only where there is any."""
+    rows = found["queues"]
+    has_books = any(row.get(name) for row in rows for name in _STREAMS)
+    return Table.of((*_QUEUES, *_STREAMS) if has_books else _QUEUES, rows, unknown=None)
 
 
 def _body(

@@ -76,7 +76,9 @@ class Clustered:
         """Enter once; whether this node serves now. False: the lease was lost on the way, or etcd does not answer."""
         loop = asyncio.get_running_loop()
         lost = self._lost = asyncio.Event()
-        self._member = ClusterMember(self._config, self._data_dir, self._node_id, lambda reason: lost.set())
+        self._member = ClusterMember(
+            self._config, self._data_dir, self._node_id, self._secret, lambda reason: lost.set()
+        )
         entering = loop.create_task(self._serve(self._member))
         losing = loop.create_task(lost.wait())
         try:

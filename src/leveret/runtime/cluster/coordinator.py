@@ -311,8 +311,8 @@ class Coordinator:
     def _mirror_changed(self, name: str, node: str, state: State) -> None:
         key = self._keeping.key_of(name)
         if key is not None:
-            if state is State.GONE:
-                self._keeping.mirror_gone(key, node)
+            if state in (State.GONE, State.UNSYNCHRONISED):
+                self._keeping.mirror_lacks(key, node)
             self.placing.due([key])
 
     def _drained(self, draining: bool) -> None:

@@ -121,8 +121,8 @@ class Keeping:
         self._hopes[key] = set(nodes), loop.time() + _HOPE_S
         loop.call_later(_HOPE_S + 0.01, self._due, [key])
 
-    def mirror_gone(self, key: QueueKey, node: str) -> None:
-        """A mirror has connected and is gone again."""
+    def mirror_lacks(self, key: QueueKey, node: str) -> None:
+        """A mirror has connected, and is gone again or has not everything: there is nothing to hope for."""
         hoped, _ = self._hopes.get(key, (set(), 0.0))
         hoped.discard(node)
 

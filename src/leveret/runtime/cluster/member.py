@@ -13,6 +13,8 @@ here on a declare anywhere waits until this node has it.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import logging
 import random
 import secrets
@@ -39,6 +41,7 @@ from leveret.core.placing import Surroundings
 from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.runtime.cluster.pen import PenKeeper
 from leveret.runtime.cluster.store import ClusterStore
+from leveret.storage.secret_file import SECRET_FILE, Secret
 from leveret.storage.state_file import StateFile
 
 logger = logging.getLogger(__name__)
@@ -72,7 +75,9 @@ class ClusterMember:
         http_uri: where this node's management is found.
     """
 
-    def __init__(self, config: Config, data_dir: Path, node_id: str, on_lost: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: Config, data_dir: Path, node_id: str, secret: Secret, on_lost: Callable[[str], None]
+    ) -> None:
         """Enter nothing yet; `on_lost` is told when this node must begin anew."""
         self.state = ClusterState(Keys.under(config.etcd.prefix))
         self.is_founder = False
@@ -81,6 +86,7 @@ class ClusterMember:
         self._config = config
         self._data_dir = data_dir
         self.node_id = node_id
+        self._secret = secret
         self._on_lost = on_lost
         self._file = StateFile(data_dir / STATE_FILE)
         self._started_at_ms = time.time_ns() // 1_000_000
@@ -155,6 +161,17 @@ class ClusterMember:
                 f"{self._data_dir} has definitions of its own, and cluster {state.cluster_id} has others: to join, "
                 "start with an empty data directory"
             )
+        # No node would let it in, and all would wait for it as long as it runs.
+        if state.proof and not hmac.compare_digest(state.proof, self._proof(state.cluster_id)):
+            path = self._data_dir / SECRET_FILE
+            raise PreconditionFailed(
+                f"{path} is not the secret of cluster {state.cluster_id}: replace it with a copy of another node's"
+            )
+
+    def _proof(self, cluster_id: str) -> str:
+        return hmac.digest(
+            self._secret.octets, f"leveret cluster {cluster_id}".encode(), hashlib.sha256
+        ).hex()
 
     async def joined(self) -> None:
         """This node has all definitions, or founded the cluster with its own: it is a member from now on.
@@ -166,6 +183,7 @@ class ClusterMember:
         cluster_id = self.state.cluster_id or secrets.token_hex(_ID_BYTES)
         if self.is_founder:
             puts.append(Put(keys.cluster, encode(cluster_id)))
+            puts.append(Put(keys.proof, encode(self._proof(cluster_id))))
         if self.name not in self.state.members:
             member = Member(self.name, self.node_id, self._started_at_ms)
             puts.append(Put(keys.member(self.name), encode(member)))

@@ -6,6 +6,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from leveret.core.sync_pace import SyncPace
+from leveret.storage.log import Log
+from leveret.wire.chunk import decode_header
+from leveret.wire.link import Held
 
 if TYPE_CHECKING:
     from leveret.runtime.mirroring.stream import Stream
@@ -67,6 +70,23 @@ class LedLog:
         if limit_bytes_s != self._limit:
             self._limit, self._pace, self._due_ms = limit_bytes_s, SyncPace(limit_bytes_s, now_ms), now_ms
         return max(0, self._due_ms - now_ms)
+
+    def is_late(self, held: Held, log: Log | None) -> bool:
+        """Whether a mirror whose last chunk was dropped here is late for certain, and not divergent.
+
+        Chunks of one epoch have one maker, one after the other: if there is one here of the epoch of the mirror's
+        last, and behind it, all that the mirror has once was here. What is looked at is the oldest one that is held,
+        and what this node had when it began to lead.
+        """
+        if log is None or not held.last:
+            return False
+        theirs, ours = decode_header(held.last).epoch, log.epoch
+        for header, _ in log.headers_before(log.first_offset + 1, 1):
+            ours = header.epoch
+        before = self.before
+        return theirs == ours or (
+            before is not None and theirs == before[0] and held.next_offset <= before[1]
+        )
 
     def paid(self, octets: int, now_ms: int) -> None:
         """So much was sent to synchronise."""

@@ -165,7 +165,10 @@ class MirrorSources:
         Raises:
             KeyError: the log is not led here.
         """
-        self.led[name].expected = frozenset().union(*sets)
+        led = self.led[name]
+        led.expected = frozenset().union(*sets)
+        for stream in led.streams.values():
+            stream.expected_changed()
         log = self.tree.logs.get(name)
         self._keep(self._acks.wait_for(name, sets, log.next_offset if log is not None else 0, then))
 

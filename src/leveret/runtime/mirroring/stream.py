@@ -18,19 +18,19 @@ A state is told only of what the mirror has acked, so it is on its disk.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from leveret.model.errors import StorageError
 from leveret.runtime.mirroring.led_log import LedLog, State
+from leveret.runtime.mirroring.progress import Progress
 from leveret.runtime.replication.catching_up import Lacking
 from leveret.runtime.replication.comparing import Comparing
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
 from leveret.wire.chunk import decode_header
-from leveret.wire.link import Frame, Held, Kind, Octets, log_change, name_change
+from leveret.wire.link import Frame, Kind, Octets, log_change, name_change
 
 logger = logging.getLogger(__name__)
 
@@ -110,20 +110,26 @@ class Stream:
         self._piece: tuple[int, int] | None = None
         """Of the segment that it is being sent: its first offset, and that of the next chunk."""
         self._paced_until = 0
-        self._began_s = time.monotonic()
-        self._total = 0
-        held = [copy.log] if copy.log.last or copy.log.next_offset else []
-        self.first = copy.log.first_offset
+        self._progress = Progress()
+        self._told = copy.log
+        self._is_put_off = False
+        self._compare()
+
+    def _compare(self) -> None:
+        """Begin to compare what the mirror told with what is here now."""
+        host, name = self._host, self.led.name
+        held = [self._told] if self._told.last or self._told.next_offset else []
+        self.first = self._told.first_offset
         self._lacking = self._lacks({})
         self._comparing: Comparing | None = Comparing(
             host.tree,
             self,
             held,
             set(),
-            is_clean=bool(held) and self._is_late(copy.log),
+            is_clean=bool(held) and self.led.is_late(self._told, self.log),
             unreadable=lambda name, error: host.unreadable(self, error),
             ask=host.ask,
-            paths=lambda: [led.name] if led.name in host.tree.logs else [],
+            paths=lambda: [name] if name in host.tree.logs else [],
         )
 
     def _lacks(self, sent: dict[str, int]) -> Lacking:
@@ -140,24 +146,6 @@ class Stream:
         """The log, if anything was ever put into it."""
         return self._host.tree.logs.get(self.led.name)
 
-    def _is_late(self, held: Held) -> bool:
-        """Whether a mirror whose last chunk was dropped here is late for certain, and not divergent.
-
-        Chunks of one epoch have one maker, one after the other: if there is one here of the epoch of the mirror's
-        last, and behind it, all that the mirror has once was here. What is looked at is the oldest one that is held,
-        and what this node had when it began to lead.
-        """
-        log = self.log
-        if log is None or not held.last:
-            return False
-        theirs, ours = decode_header(held.last).epoch, log.epoch
-        for header, _ in log.headers_before(log.first_offset + 1, 1):
-            ours = header.epoch
-        before = self.led.before
-        return theirs == ours or (
-            before is not None and theirs == before[0] and held.next_offset <= before[1]
-        )
-
     # -- what was decided: comparing.Notes ----------------------------------------------------
 
     def go_on(self, name: str, offset: int) -> None:
@@ -168,7 +156,7 @@ class Stream:
     def begin(self, name: str, offset: int) -> None:
         """See comparing.Notes; where it begins is decided here."""
         log = self.log
-        if self._sets_aside or log is None:
+        if self._puts_off(wipes=bool(self._told.last)) or self._sets_aside or log is None:
             return
         is_short = self.syncs and log.bytes_from(offset) <= self._final_bytes
         if not is_short and log.size_bytes:
@@ -180,9 +168,23 @@ class Stream:
 
     def cut(self, name: str, offset: int) -> None:
         """See comparing.Notes. The mirror sets that aside, and tells anew what it has then."""
-        if not self._sets_aside:
+        if not self._puts_off(wipes=offset <= self._told.first_offset) and not self._sets_aside:
             self._sets_aside = True
             self._lacking.cut(name, offset)
+
+    def _puts_off(self, *, wipes: bool) -> bool:
+        """Whether what leaves the mirror with nothing has to wait: it is counted on to have everything.
+
+        It may have to lead at any moment, as long as it is recorded. Nobody is taken out of what promises wait for
+        before the record says so: so who is not waited for is not recorded.
+        """
+        self._is_put_off = self._is_put_off or (wipes and self.node in self.led.expected)
+        return self._is_put_off
+
+    def expected_changed(self) -> None:
+        """Promises wait for others than before."""
+        if self._is_put_off and self.node not in self.led.expected:
+            self._host.wake(self)
 
     def drop(self, name: str, first_offset: int) -> None:
         """See comparing.Notes."""
@@ -226,6 +228,11 @@ class Stream:
         Raises:
             LeveretError: the mirror told what cannot be.
         """
+        if self._is_put_off and self._comparing is None:
+            if self.node in self.led.expected:
+                return False
+            self._is_put_off = False
+            self._compare()
         if self._comparing is not None:
             await self._comparing.run(lambda: self.is_ended)
             if self.is_ended or not self._comparing.is_over:
@@ -242,18 +249,22 @@ class Stream:
     def _decided(self) -> None:
         """It is known what the mirror lacks."""
         self._comparing = None
+        if self._is_put_off:
+            # Whoever is told of this takes it out of the record.
+            self._tell(State.UNSYNCHRONISED)
+            return
         log = self.log
         if self._sets_aside or log is None:
             return
         self._lacking.noted(self.led.name)
         self._paced_until = log.next_offset
-        self._total = self._lacking.bytes_left()
-        if self._total:
+        total = self._progress.total_bytes = self._lacking.bytes_left()
+        if total:
             told = "mirror_lacks log=%s node=%s bytes=%d of_bytes=%d"
-            logger.info(told, self.led.name, self.node, self._total, log.bytes_from(log.first_offset))
+            logger.info(told, self.led.name, self.node, total, log.bytes_from(log.first_offset))
         self._top = self.first
         self._resume_head(log)
-        if self._total > FINAL_BYTES:
+        if total > FINAL_BYTES:
             self._tell(State.SYNCHRONISING)
 
     def _resume_head(self, log: Log) -> None:
@@ -330,8 +341,7 @@ class Stream:
         """Send the head, or no more of it for now."""
         self.syncs = wanted
         if wanted and self.is_live:
-            self._began_s = time.monotonic()
-            self._total = self._head_left()
+            self._progress = Progress(self._head_left())
             self._host.wake(self)
         self._tell_if_joined()
 
@@ -383,7 +393,7 @@ class Stream:
         """A chunk stands at the end of the log."""
         if self.is_live:
             self._host.add(log_change(Kind.APPEND, self._number, segment), self, end, chunk, records)
-        elif self._comparing is None and not self._sets_aside:
+        elif self._comparing is None and not self._sets_aside and not self._is_put_off:
             self._lacking.noted(self.led.name)
             self._host.wake(self)
 
@@ -420,7 +430,7 @@ class Stream:
         if self.is_live and not self._is_joined and end >= self._joined_at:
             self._is_joined = True
             if self.has_head_to_send and self.lacks_head:
-                self._total = self._head_left()
+                self._progress.total_bytes = self._head_left()
                 self._host.wake(self)
             self._tell_if_joined()
 
@@ -481,15 +491,5 @@ class Stream:
             "lag_records": end - self.has,
             "lag_bytes": log.bytes_from(self.has) if log is not None and self.has < end else 0,
             "lag_s": round(now_s - owed_since_s, 3) if owed_since_s is not None else 0.0,
-            "progress": self._progress(left) if self.state is State.SYNCHRONISING else None,
-        }
-
-    def _progress(self, left: int) -> dict[str, Any]:
-        total = max(self._total, left)
-        rate = (total - left) / max(0.001, time.monotonic() - self._began_s)
-        return {
-            "bytes_done": total - left,
-            "bytes_total": total,
-            "rate_bytes_s": round(rate),
-            "seconds_left": round(left / rate, 1) if rate else None,
+            "progress": self._progress.row(left) if self.state is State.SYNCHRONISING else None,
         }

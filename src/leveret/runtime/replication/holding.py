@@ -66,9 +66,7 @@ def _put_away(data_dir: Path, tree: Tree, name: str, error: StorageError) -> Non
     tree.put_away(name, place)
 
 
-async def close(node: Node, *, in_order: bool) -> None:
-    """Close its files; in order, once what was applied is durable."""
-    if in_order:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(node.commits.settle(), _SETTLE_S)
-    node.close()
+async def settle(node: Node) -> None:
+    """Return once what was applied is durable, or a disk that is slow has had its time."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(node.commits.settle(), _SETTLE_S)

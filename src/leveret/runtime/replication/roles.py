@@ -185,7 +185,10 @@ class Roles:
         if not hasattr(self, "node"):
             return
         if self.role != "leader":
-            await holding.close(self.node, in_order=in_order)
+            if in_order:
+                await holding.settle(self.node)
+            # Another one than before, if a join ended with that.
+            self.node.close()
         elif in_order:
             if self._clustered is not None:
                 await self._clustered.hand_over()

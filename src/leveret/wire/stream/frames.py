@@ -51,27 +51,28 @@ class FrameDecoder:
             FrameTooLarge: a size beyond `frame_max_bytes`.
             FrameError: a size below 4.
         """
+        octets: bytes | memoryview = data
         if self._buffer:
             self._buffer += data
             if len(self._buffer) < self._wanted:
                 return
-            data = bytes(self._buffer)
-            self._buffer.clear()
+            # The frames are taken out of it where they lie.
+            octets, self._buffer = memoryview(self._buffer), bytearray()
             self._wanted = 0
         position = 0
         try:
-            while (start := position + 4) <= len(data):
-                end = start + self._size(data, position)
-                if end > len(data):
+            while (start := position + 4) <= len(octets):
+                end = start + self._size(octets, position)
+                if end > len(octets):
                     self._wanted = end - position
                     break
                 position = end
-                yield data[start:end]
+                yield bytes(octets[start:end])
         finally:
-            self._buffer += data[position:]
+            self._buffer += octets[position:]
 
-    def _size(self, data: bytes, position: int) -> int:
-        (size,) = SIZE.unpack_from(data, position)
+    def _size(self, octets: bytes | memoryview, position: int) -> int:
+        (size,) = SIZE.unpack_from(octets, position)
         if size > self.frame_max_bytes:
             raise FrameTooLarge(f"frame of {size} octets, {self.frame_max_bytes} were agreed")
         if size < FRAME_BYTES_MIN:

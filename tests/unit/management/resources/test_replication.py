@@ -85,7 +85,6 @@ def test_the_standby_is_connected_disconnected_and_emptied(admin: Client, node: 
         "available",
         "summary",
         "disk-usage",
-        "data",
         "upstream-metrics",
         "downstream-metrics",
         "downstreams",
@@ -93,6 +92,12 @@ def test_the_standby_is_connected_disconnected_and_emptied(admin: Client, node: 
 )
 def test_what_is_there_to_recover_is_shown(admin: Client, path: str) -> None:
     assert len(admin.get(f"{STANDBY}/{path}").json()) == 1
+
+
+def test_a_count_of_what_there_is_tells_how_far_it_is(admin: Client) -> None:
+    counting, last = lines(admin.post(f"{STANDBY}/inspect", json={}).text)
+    assert counting == {"progress": {"event": "counting", "messages": 3}}
+    assert [row["messages"] for row in last["summary"]] == [3]
 
 
 def test_what_is_kept_for_the_standby_is_deleted_and_told(admin: Client, node: FakeNode) -> None:

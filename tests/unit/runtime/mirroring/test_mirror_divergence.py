@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from leveret.runtime.mirroring import copy_link
+from leveret.runtime.mirroring.led_log import State
 from leveret.storage.divergent_report import reports
 from leveret.testing.compare import logs_of
 from leveret.testing.waiting import until
@@ -119,6 +120,60 @@ def test_a_mirror_whose_messages_are_gone_by_now_is_late_unless_another_led_sinc
         assert compared(leader, mirror).is_identical
         aside = [(log.from_offset, log.messages) for each in reports(mirror.directory) for log in each.logs]
         assert aside == ([(0, 17)] if is_divergent else [])
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("begins_later", [False, True])
+def test_who_is_counted_on_is_not_wiped_before_the_record_says_that_it_is_not(
+    tmp_path: Path, begins_later: bool
+) -> None:
+    """The old leader told it to drop what was settled, by what only it has; or its leader has dropped all that both had.
+
+    Either way nothing of what the mirror has is of use any more. As long as it is recorded as having everything it may
+    have to lead, so it keeps that.
+    """
+
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        leader.lead(A, automatic=True)
+        leader.fill(A, 20_000)
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: leader.is_live("mirror", A), "live")
+        await mirror.copies.release(A)
+        await until(lambda: not leader.sources.rows(A), "released")
+        leader.sources.cease(A)
+        log = mirror.log(A)
+        mirror.append(A)
+        if begins_later:
+            log.drop_before(log.next_offset // 2)
+            assert log.first_offset > leader.log(A).first_offset
+        await mirror.commits.settle()
+        raise_epoch(leader, A, 2)
+        if not begins_later:
+            for _ in range(6):
+                leader.append(A, 900, 4)
+            await leader.commits.settle()
+            leader.log(A).drop_before(leader.log(A).next_offset)
+            assert leader.log(A).first_offset > log.next_offset
+        leader.lead(A, automatic=True)
+        leader.sources.wait_for(A, frozenset({"mirror"}))
+        held = {start: path.read_bytes() for start, path in logs_of(mirror.directory)[A].items()}
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "found out")
+        for _ in range(3):
+            leader.append(A)
+            leader.sources.cut()
+            await leader.commits.settle()
+        assert {start: path.read_bytes() for start, path in logs_of(mirror.directory)[A].items()} == held
+        leader.sources.wait_for(A, frozenset())
+        await until(lambda: leader.is_live("mirror", A), "live again")
+        await mirror.stop()
+        await leader.stop()
+        assert compared(leader, mirror).is_identical
+        [report] = reports(mirror.directory)
+        aside = logs_of(mirror.directory / "divergent" / report.id)[A]
+        assert {start: path.read_bytes() for start, path in aside.items()} == held
 
     asyncio.run(scenario())
 

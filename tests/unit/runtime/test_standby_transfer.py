@@ -1,0 +1,27 @@
+"""What a transfer that does not keep up leaves in the log."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from leveret.runtime.standby_transfer import LAG_LOG_INTERVAL_S, TransferSupervisor
+
+LINK = {"event": "link", "vhost": "v", "state": "connected", "endpoint": "a:5552"}
+
+
+def test_a_transfer_that_lags_is_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    transfer = TransferSupervisor(lambda: (None, ""))
+    transfer._take(
+        {"event": "stored", "vhost": "v", "next": 5, "newest_ms": 1_000, "oldest_ms": 0, "at_ms": 1}
+    )
+    transfer._take({**LINK, "committed": 9, "committed_ms": 10_999})
+    assert "state=connected vhost=v upstream=a:5552 lag_records=4" in caplog.text
+    transfer._log_lags(0.0)
+    assert "standby_lags" not in caplog.text, "under ten seconds"
+    transfer._take({**LINK, "committed": 12, "committed_ms": 11_000})
+    for now_s in (1.0, LAG_LOG_INTERVAL_S, LAG_LOG_INTERVAL_S + 1.0):
+        transfer._log_lags(now_s)
+    assert caplog.text.count("standby_lags vhost=v lag_records=7 lag_ms=10000") == 2
