@@ -9,6 +9,7 @@ import pytest
 
 from leveret.testing import cluster_site
 from leveret.testing.cluster_site import ClusterSite, SiteNode
+from leveret.testing.mirror_cluster import Placed
 from leveret.wire.chunk import HEADER_BYTES
 
 pytestmark = [
@@ -47,6 +48,13 @@ def numbers(site: ClusterSite, node: SiteNode, queue: str) -> list[int]:
         count = channel.queue_declare(queue, passive=True).method.message_count
         found = [channel.basic_get(queue)[2] for _ in range(count)]
     return [int(body.split()[0]) for body in found if body is not None]
+
+
+def placed(site: ClusterSite, asked: SiteNode) -> Placed:
+    """Where the queue is, as that node knows it."""
+    found = site.queue("ha", asked=asked)
+    assert found is not None
+    return found
 
 
 def segments(node: SiteNode) -> list[Path]:
@@ -93,8 +101,8 @@ def test_a_mirror_that_cannot_read_its_copy_does_not_lead_though_it_is_recorded_
     segments(mirror)[1].unlink()
     site.start(mirror)
     site.wait(lambda: "damaged_mirror " in mirror.process.log_text(), "the damage to be found")
-    site.wait(lambda: site.queue("ha", asked=mirror).state == "down", "nobody to lead it")
-    assert site.queue("ha", asked=mirror).synchronised == (), "of those that run"
+    site.wait(lambda: placed(site, mirror).state == "down", "nobody to lead it")
+    assert placed(site, mirror).synchronised == (), "of those that run"
     site.start(third)
     site.wait_placed("ha", third, mirrors=[mirror], synchronised=[mirror])
     assert numbers(site, mirror, "ha") == list(range(COUNT))
@@ -114,8 +122,8 @@ def test_a_leader_that_cannot_read_what_it_has_is_followed_by_a_mirror_that_has_
     site.start(leader)
     site.wait(lambda: "queue_down" in leader.process.log_text(), "the damage to be found")
     site.start(*mirrors)
-    site.wait(lambda: site.queue("ha", asked=mirrors[0]).leader != leader.node, "another leader")
-    followed = next(each for each in mirrors if each.node == site.queue("ha", asked=each).leader)
+    site.wait(lambda: placed(site, mirrors[0]).leader != leader.node, "another leader")
+    followed = next(each for each in mirrors if each.node == placed(site, each).leader)
     others = [each for each in site.members if each is not followed]
     site.wait_placed("ha", followed, mirrors=others, synchronised=others)
     assert numbers(site, leader, "ha") == list(range(COUNT))
@@ -131,8 +139,8 @@ def test_a_reader_that_meets_damage_has_the_queue_led_by_a_mirror(site: ClusterS
     with site.channel(leader) as channel:
         seen = sum(1 for _ in channel.consume("ha"))
         assert seen < COUNT, "the consumer is cancelled"
-    site.wait(lambda: site.queue("ha", asked=mirrors[0]).leader != leader.node, "another leader")
-    followed = next(each for each in mirrors if each.node == site.queue("ha", asked=each).leader)
+    site.wait(lambda: placed(site, mirrors[0]).leader != leader.node, "another leader")
+    followed = next(each for each in mirrors if each.node == placed(site, each).leader)
     others = [each for each in site.members if each is not followed]
     site.wait_placed("ha", followed, mirrors=others, synchronised=others)
     assert numbers(site, leader, "ha") == list(range(COUNT))

@@ -1,4 +1,4 @@
-"""A quorum queue in a cluster: mirrored without a policy, confirmed by a majority, led by nobody who lacks any of it."""
+"""A quorum queue in a cluster: mirrored without a policy, a majority for a confirm, led by nobody who lacks a message."""
 
 from __future__ import annotations
 

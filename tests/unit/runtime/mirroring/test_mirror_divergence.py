@@ -128,7 +128,7 @@ def test_a_mirror_whose_messages_are_gone_by_now_is_late_unless_another_led_sinc
 def test_who_is_counted_on_is_not_wiped_before_the_record_says_that_it_is_not(
     tmp_path: Path, begins_later: bool
 ) -> None:
-    """The old leader told it to drop what was settled, by what only it has; or its leader has dropped all that both had.
+    """The old leader told it to drop what was settled, by what only it has; or this one has dropped all that both had.
 
     Either way nothing of what the mirror has is of use any more. As long as it is recorded as having everything it may
     have to lead, so it keeps that.
