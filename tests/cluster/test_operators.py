@@ -255,3 +255,32 @@ def test_leaders_are_spread_by_command(site: ClusterSite, nodes: list[SiteNode],
         return counts == [2, 2]
 
     site.wait(spread, "each node leads two of four queues")
+
+
+def test_a_node_without_a_lease_says_so(site: ClusterSite, nodes: list[SiteNode], ctl: Ctl) -> None:
+    leader, other = nodes[1:]
+    fill(site, leader, "waits", count=3)
+    [etcd] = site.etcd.members
+    etcd.kill9()
+    try:
+        site.wait(lambda: ask(leader, "health/checks/is-in-service").status_code == 503, "a lease to end")
+        status, out, _ = ctl(leader, "cluster_status", "--formatter", "json")
+        shown = json.loads(out)
+        assert (status, shown["running_nodes"], shown["coordination"]["state"]) == (0, [leader.node], "suspended")
+        assert set(shown["disk_nodes"]) == {leader.node, other.node}
+        # A node that does not lead it knows where it was, too.
+        for node in (leader, other):
+            site.wait(lambda: ask(leader, "health/checks/is-in-service").status_code == 503, "a lease to end")
+            assert ctl(node, "list_queues", "name", "state")[1].splitlines()[0].split("\t")[1] == "down"
+        refused = ctl(leader, "delete_queue", "waits")
+        assert (
+            refused[0],
+            "has no lease in etcd, and serves nobody until it has one again" in refused[2],
+        ) == (69, True)
+    finally:
+        etcd.restart()
+    site.wait_members()
+    with site.channel(other) as channel:
+        site.wait(
+            lambda: channel.queue_declare("waits", passive=True).method.message_count == 3, "its messages"
+        )

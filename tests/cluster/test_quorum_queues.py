@@ -1,4 +1,4 @@
-"""A quorum queue in a cluster: mirrored without a policy, a majority for a confirm, led by nobody who lacks a message."""
+"""A quorum queue in a cluster: mirrored without a policy, a majority for a confirm, led by nobody who lacks any."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from leveret.testing.audit import FOREVER, Audit
 from leveret.testing.cluster_site import ClusterSite, SiteNode
 from leveret.testing.parcels import declare
 from tests.cluster.torture_apps import Crew, TxSite
+from tests.e2e.follower_torture import without_delivery_counts
 from tests.e2e.site import ENDLESS, PATIENCE_S, drain_all
 
 MIRRORED: Final = ("one", "two")
@@ -390,6 +391,7 @@ class Story:
             )
             if all(len({each.number for each in taken}) == len(taken) for taken in found.values()):
                 break
+        without_delivery_counts(found[GROUP], self._apps.published)
         return found
 
     def _purge_lonely(self, node: SiteNode) -> None:

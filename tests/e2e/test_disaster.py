@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 VHOST: Final = "orders"
 ELSEWHERE: Final = "elsewhere"
 WORK: Final = ("work-1", "work-2", "work-3")
-ASIDE: Final = ("gone", "purged", "reborn", "once", "again", "late", "local")
+ASIDE: Final = ("gone", "purged", "reborn", "once", "again", "late", "local", "voted")
 LEFT: Final = (*WORK, *ASIDE[1:])
 JUDGED: Final = (*WORK, "reborn", "again", "late")
 PER_QUEUE: Final = 40
@@ -103,13 +103,14 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
 def live(pair: StandbyPair, site: Site) -> None:
     """Publish and consume; begin to replicate a queue that is full already, while it is published to."""
     pair.start()
-    pair.replicate("osr", "^(work-.*|gone|purged|reborn|beacon)$")
+    pair.replicate("osr", "^(work-.*|gone|purged|reborn|voted|beacon)$")
     pair.replicate("once", "^once$")
     pair.replicate("again", "^again$")
     with site.channel() as channel:
-        declare(channel, [*WORK, *ASIDE])
+        declare(channel, [*WORK, *ASIDE[:-1]])
+        declare(channel, ASIDE[-1:], {"x-queue-type": "quorum"})
     site.publish(["late"], LATE // 2)
-    for queue in ("gone", "purged", "reborn", "once", "again", "local"):
+    for queue in ("gone", "purged", "reborn", "once", "again", "local", "voted"):
         site.publish([queue], PER_QUEUE)
     pair.follow()
     before = site.confirmed()
@@ -259,6 +260,12 @@ def test_a_queue_that_was_full_when_its_policy_came_is_recovered_whole(aftermath
     assert len(aftermath.found["late"]) == LATE
 
 
+def test_a_quorum_queue_is_recovered_whole_and_in_order(aftermath: Aftermath) -> None:
+    numbers = [message.number for message in aftermath.found["voted"]]
+    assert numbers == sorted(numbers)
+    assert len(numbers) == PER_QUEUE
+
+
 def test_nothing_of_a_queue_deleted_upstream_is_resurrected(aftermath: Aftermath) -> None:
     assert aftermath.had["gone"] == PER_QUEUE
     assert aftermath.queues == {*LEFT, BEACON}
@@ -311,7 +318,7 @@ def test_after_a_restart_the_queues_still_hold_what_was_recovered(aftermath: Aft
 
 
 def test_after_a_restart_the_promoted_node_is_an_upstream_and_follows_nobody(aftermath: Aftermath) -> None:
-    assert (aftermath.standby["operating_mode"], aftermath.standby["state"]) == ("upstream", "disconnected")
+    assert (aftermath.standby["operating_mode"], aftermath.standby["state"]) == ("upstream", "running")
     assert aftermath.schema["operating_mode"] == "upstream"
     assert aftermath.pipelines == []
 

@@ -18,4 +18,4 @@ def test_a_worker_begins_with_what_it_needs_loaded_once_for_all(spark: SparkSess
     [(place, loaded, frozen)] = spark.sparkContext.parallelize([0], 1).map(seen).collect()
     assert place == pyspark.__file__, "with its bytecode beside it, not in a zip"
     assert loaded == list(LOADED)
-    assert frozen > 100_000, "no garbage collection looks at them"
+    assert frozen > 50_000, "no garbage collection looks at them"

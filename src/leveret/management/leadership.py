@@ -1,4 +1,4 @@
-"""Who may be changed: a leader. A follower and a node that was fenced are read only."""
+"""Who may be changed: a leader. A follower, a node that was fenced, and one without its lease are read only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from leveret.management.replies import Declined
 LEADER: Final = "leader"
 FOLLOWER: Final = "follower"
 FENCED: Final = "fenced"
-ROLES: Final = (LEADER, FOLLOWER, FENCED)
+SUSPENDED: Final = "suspended"
+ROLES: Final = (LEADER, FOLLOWER, FENCED, SUSPENDED)
 
 
 def is_leader(node: ManagedNode) -> bool:
@@ -26,12 +27,16 @@ def need_leader(node: ManagedNode) -> None:
         Declined: it is not; says where to go instead.
     """
     if not is_leader(node):
-        reason = f"{standing(node.replication.status())}; changes are made on its leader"
+        status = node.replication.status()
+        place = "by a node that runs" if status["role"] == SUSPENDED else "on its leader"
+        reason = f"{standing(status)}; changes are made {place}"
         raise Declined("not_leader", reason, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def standing(status: dict[str, Any]) -> str:
     """What a node is that is no leader, and who leads, as far as that is known."""
+    if status["role"] == SUSPENDED:
+        return "this node of a cluster has no lease in etcd, and serves nobody until it has one again"
     leader = status["leader"] or {}
     place = leader.get("uri")
     if place and leader.get("name"):

@@ -167,7 +167,7 @@ class AmqpClient:
     def _find(self, queue: str) -> tuple[int, int, bool]:
         """(messages, consumers, whether it was made now) of the queue; it is made as this node has it.
 
-        A broker that has just started may say of a queue for a while that it is not to be found, and not make it either.
+        A broker that has just started may say of a queue for a while that it is not found, and not make it either.
         """
         deadline = time.monotonic() + self._timeout_s
         while True:

@@ -74,7 +74,8 @@ class GapError(LeveretError):
             f"stream {stream}: offsets {first_missing} to {first_retained - 1} are gone, the first "
             f"one retained is {first_retained}; what was transferred can be promoted. To follow again, raise the "
             "upstream's retention, then delete_all_data_on_standby_replication_cluster here and "
-            "delete_internal_streams_on_standby_replication_upstream_cluster there, which collects anew what queues hold"
+            "delete_internal_streams_on_standby_replication_upstream_cluster there, which collects anew what queues "
+            "hold"
         )
         self.first_missing = first_missing
         self.first_retained = first_retained

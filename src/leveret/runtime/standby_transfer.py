@@ -203,6 +203,11 @@ class TransferSupervisor:
             self.error = why_not or self._ended_by
             self._log_lags(time.monotonic())
 
+    def _works(self) -> None:
+        """What ended the process before is of the past."""
+        if self._ended_by:
+            self._ended_by = self.error = ""
+
     def _log_lags(self, now_s: float) -> None:
         """Tell, now and then, of vhosts whose transfer does not keep up."""
         if now_s - self._lag_logged_s < LAG_LOG_INTERVAL_S:
@@ -223,10 +228,11 @@ class TransferSupervisor:
                 before = self._links.get(event["vhost"], {})
                 self._links[event["vhost"]] = event
                 if event["state"] == "connected":
-                    self._ended_by = ""
+                    self._works()
                 if (before.get("state"), before.get("error")) != (event["state"], event.get("error")):
                     _log_link(event, self._row(event["vhost"])["lag_records"])
             case "stored":
+                self._works()
                 self._stored[event["vhost"]] = event
                 self._lags_ms.append(max(0, event["at_ms"] - event["oldest_ms"]))
             case "started" if self._warming is None:

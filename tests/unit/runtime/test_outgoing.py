@@ -27,7 +27,9 @@ OFF = d.Delete("policies", ("v", "p"))
 
 
 def queue(name: str) -> d.Queue:
-    return d.Queue(name=name, vhost="v")
+    """A classic queue; `q2` is a quorum queue."""
+    arguments = {"x-queue-type": "quorum"} if name == "q2" else {}
+    return d.Queue(name=name, vhost="v", arguments=arguments)
 
 
 async def replicating(directory: Path, durability: str = "fsync") -> Site:

@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 
 from leveret.wire.chunk import ChunkError, split_entries
 from leveret.wire.record import body_start, content_header, decode_message, message_head
-from leveret.wire.stream_entry import CONTENT_TYPE, PROPERTIES, entries_of, pack_entries, unpack_entry
+from leveret.wire.stream_entry import (
+    CONTENT_TYPE,
+    PROPERTIES,
+    entries_of,
+    mark_entry,
+    pack_entries,
+    unmark_entry,
+    unpack_entry,
+)
 
 SIMPLE = st.binary(max_size=300).map(lambda body: len(body).to_bytes(4, "big") + body)
 BATCH = st.builds(
@@ -40,8 +48,24 @@ def test_entries_come_back_octet_for_octet(entries: list[bytes]) -> None:
 @given(st.binary(max_size=100))
 def test_other_messages_are_told_from_them(body: bytes) -> None:
     plain = message_head(b"e", b"k", content_header(b"\0\0", len(body))) + body
-    assert unpack_entry(plain) is None
-    assert unpack_entry(body) is None
+    for each in (plain, body):
+        assert unpack_entry(each) is None
+        assert unmark_entry(each) is None
+
+
+@given(SIMPLE | BATCH, st.binary(max_size=300))
+def test_a_marked_entry_comes_back_with_its_mark_and_is_told_from_a_packed_one(
+    entry: bytes, attributes: bytes
+) -> None:
+    marked, packed = mark_entry(entry, attributes), pack_entries(entry)[0][4:]
+    assert unmark_entry(marked) == (entry, attributes)
+    assert unpack_entry(marked) is None
+    assert unmark_entry(packed) is None
+
+
+def test_a_mark_that_is_cut_short_is_damage() -> None:
+    with pytest.raises(ChunkError, match="cut short"):
+        unmark_entry(mark_entry(b"", b"attributes")[:-1])
 
 
 @pytest.mark.parametrize("data", [b"\0\0\0\5abc", b"\0\0", b"\x80\0\1\0\0\0\1\0\0\0\2a"])

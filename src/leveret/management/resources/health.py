@@ -16,7 +16,7 @@ from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.certificates import expiring_before
 from leveret.management.doors import open_doors
-from leveret.management.leadership import FENCED, FOLLOWER, is_leader, standing
+from leveret.management.leadership import FENCED, FOLLOWER, SUSPENDED, is_leader, standing
 from leveret.management.places import at_node
 from leveret.management.replies import json_reply
 from leveret.model.errors import InvalidCommand, NotFound
@@ -171,6 +171,8 @@ async def check_replication(call: Call) -> Response:
 
 
 def _replication_fault(status: dict[str, Any], max_lag_ms: int) -> str | None:
+    if status["role"] == SUSPENDED:
+        return standing(status)
     if status["role"] == FENCED:
         return f"{standing(status)}; restart it with --follow"
     if status["role"] == FOLLOWER:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from leveret.config import Config
+from leveret.core.cluster import ClusterState, Keys
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.member import ClusterMember
 from leveret.runtime.cluster.operations import Operations
+from leveret.runtime.cluster.suspended import Suspended
 from leveret.runtime.etcd import EtcdError
 
 if TYPE_CHECKING:
@@ -124,6 +126,11 @@ class Clustered:
         member, self._member = self._member, None
         if member is not None:
             await member.leave()
+
+    def suspended(self) -> Suspended:
+        """What is shown of the cluster while this node serves nobody."""
+        state = self._member.state if self._member is not None else ClusterState(Keys.under(""))
+        return Suspended(self._config.node_name, self._config.etcd, state)
 
     async def hand_over(self) -> None:
         """The node is about to stop in order."""

@@ -48,14 +48,20 @@ def build_anew(old: Node) -> Node:
     return Node(old.config, old.data_dir, old.tree, old.commits)
 
 
-def show(node: Node) -> None:
+def show(node: Node, *, is_ones_own: bool = False) -> None:
     """Read all it has.
+
+    What is damaged is put away: it comes anew from a leader. Not what is the node's own, or counted on to be here by
+    others, who hear of the damage first (runtime.cluster.placing): that stays as it is.
 
     Raises:
         StorageError: what is damaged cannot be put away.
     """
     node.show()
     for name, damage in node.tree.open_all().items():
+        if is_ones_own:
+            logger.error("damaged_log log=%s error=%s action=left", name, damage)
+            continue
         _put_away(node.data_dir, node.tree, name, damage)
 
 

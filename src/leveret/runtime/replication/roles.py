@@ -322,7 +322,9 @@ class Roles:
         """Hold everything, serve nobody."""
         stamp = self.identity.stamp
         node = self._take(holding.build(self.config, self.data_dir, stamp=stamp, failed=self.failed), role)
-        holding.show(node)
+        holding.show(node, is_ones_own=self._clustered is not None)
+        if self._clustered is not None:
+            node.cluster = self._clustered.suspended()
         if role == "follower" and self._settings.bind is not None:
             await self._listen(self._settings.bind, recorded=frozenset(), unreadable=set())
 

@@ -1,0 +1,115 @@
+"""What a node shows of its cluster while it has no lease: what it knew last. It serves nobody (ClusterOperations)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+
+from leveret.config.etcd import EtcdOptions
+from leveret.core.cluster import ClusterState
+from leveret.core.placing import QueuePlacement
+from leveret.model.errors import PreconditionFailed
+
+DOWN: Final = "down"
+
+
+class Suspended:
+    """See the module. Who runs is not known, nor who leads what by now."""
+
+    is_member: Final = True
+
+    def __init__(self, name: str, options: EtcdOptions, state: ClusterState) -> None:
+        """`state` is what the node `name` knew when it lost its lease."""
+        self.name = name
+        self._options = options
+        self._state = state
+
+    def members(self) -> Sequence[str]:
+        """See ClusterOperations."""
+        return self._state.names or (self.name,)
+
+    def alive(self) -> Collection[str]:
+        """Nobody, for all that is known."""
+        return ()
+
+    def status(self) -> dict[str, Any]:
+        """See ClusterOperations."""
+        return {
+            "cluster_id": self._state.cluster_id,
+            "state": "suspended",
+            "members": [self._row(name) for name in self.members()],
+            "pen": None,
+            "has_pen": False,
+            "lease_s": 0.0,
+            "revision": self._state.revision,
+            "etcd": {"endpoints": self._endpoints, "endpoint": None, "error": self._why},
+            "partitions": {},
+        }
+
+    def _row(self, name: str) -> dict[str, Any]:
+        member = self._state.members.get(name)
+        unknown = dict.fromkeys(("uri", "http_uri", "started_at_ms", "version", "connected"))
+        joined_at_ms = member.joined_at_ms if member is not None else None
+        return {"name": name, "alive": False, "joined_at_ms": joined_at_ms, **unknown}
+
+    def placement(self, key: tuple[str, ...]) -> QueuePlacement:
+        """Where the queue was when that was known."""
+        placed = self._state.placements.get((key[0], key[1]))
+        if placed is None:
+            return QueuePlacement(self.name, state=DOWN)
+        placement = placed.placement
+        return QueuePlacement(
+            placement.leader,
+            recoverable_mirrors=(*placement.mirrors, *placement.stopped),
+            is_mirrored=bool(placement.mirrors),
+            state=DOWN,
+            term=placement.term,
+            is_exclusive=placement.exclusive,
+        )
+
+    def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:
+        """None."""
+        return []
+
+    # -- nothing is done, and nobody asked ----------------------------------------------------
+
+    @property
+    def _why(self) -> str:
+        where = ", ".join(self._endpoints)
+        return f"node {self.name} has no lease in etcd ({where}), and serves nobody until it has one again"
+
+    @property
+    def _endpoints(self) -> list[str]:
+        return [str(endpoint) for endpoint in self._options.endpoints]
+
+    async def ask(self, node: str, what: str, about: Any) -> Any:
+        """See ClusterOperations."""
+        raise PreconditionFailed(self._why)
+
+    def answer_with(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
+        """Nobody asks."""
+
+    def changing(self) -> AbstractAsyncContextManager[None]:
+        """See ClusterOperations."""
+        raise PreconditionFailed(self._why)
+
+    async def sync_queue(self, vhost: str, name: str) -> None:
+        """See ClusterOperations."""
+        raise PreconditionFailed(self._why)
+
+    async def cancel_sync_queue(self, vhost: str, name: str) -> None:
+        """See ClusterOperations."""
+        raise PreconditionFailed(self._why)
+
+    async def forget_node(self, name: str) -> list[dict[str, Any]]:
+        """See ClusterOperations."""
+        raise PreconditionFailed(self._why)
+
+    async def join(self, node: str) -> bool:
+        """See ClusterOperations."""
+        raise PreconditionFailed(self._why)
+
+    async def rebalance(self, kind: str, vhost_pattern: str, queue_pattern: str) -> list[dict[str, Any]]:
+        """See ClusterOperations."""
+        raise PreconditionFailed(self._why)
