@@ -266,7 +266,11 @@ def test_a_node_without_a_lease_says_so(site: ClusterSite, nodes: list[SiteNode]
         site.wait(lambda: ask(leader, "health/checks/is-in-service").status_code == 503, "a lease to end")
         status, out, _ = ctl(leader, "cluster_status", "--formatter", "json")
         shown = json.loads(out)
-        assert (status, shown["running_nodes"], shown["coordination"]["state"]) == (0, [leader.node], "suspended")
+        assert (status, shown["running_nodes"], shown["coordination"]["state"]) == (
+            0,
+            [leader.node],
+            "suspended",
+        )
         assert set(shown["disk_nodes"]) == {leader.node, other.node}
         # A node that does not lead it knows where it was, too.
         for node in (leader, other):

@@ -78,7 +78,7 @@ class Standby:
         ArchivePlace(),
         "none",
         "Where a downstream keeps what it transferred: a path, or a place of its own in an object store "
-        "(`s3://BUCKET/PATH`) or an HDFS (`hdfs://NAMENODE:PORT/PATH`), for which credentials and endpoint come from the "
-        "environment; none for `standby` in the data directory.",
+        "(`s3://BUCKET/PATH`) or an HDFS (`hdfs://NAMENODE:PORT/PATH`), for which credentials and endpoint come from "
+        "the environment; none for `standby` in the data directory.",
     )
     tls: TlsOptions = branch(TlsOptions, "standby.replication.downstream.ssl_options")

@@ -16,6 +16,7 @@ from leveret.model.errors import (
     AccessRefused,
     AuthenticationFailed,
     InvalidCommand,
+    LedElsewhere,
     LeveretError,
     NotAllowed,
     NotFound,
@@ -36,6 +37,7 @@ STATUS: Final[dict[type[LeveretError], tuple[HTTPStatus, str]]] = {
     NotAllowed: (HTTPStatus.BAD_REQUEST, "bad_request"),
     InvalidCommand: (HTTPStatus.BAD_REQUEST, "bad_request"),
     Unsupported: (HTTPStatus.BAD_REQUEST, "bad_request"),
+    LedElsewhere: (HTTPStatus.SERVICE_UNAVAILABLE, "led_elsewhere"),
     Refusal: (HTTPStatus.BAD_REQUEST, "bad_request"),
     LeveretError: (HTTPStatus.SERVICE_UNAVAILABLE, "unavailable"),
 }

@@ -78,6 +78,7 @@ class FakeSchemaSync:
             "state": "running",
             "upstream_endpoints": ["a:5672"],
             "upstream_username": "sync",
+            "operating_mode_source": "configuration",
             "last_sync_duration": 1500,
             "conflict_count": 2,
             "refused_count": 1,
@@ -180,6 +181,7 @@ class FakeStandby:
             "state": "connected",
             "upstream_endpoints": ["a:5552"],
             "upstream_username": "replicator",
+            "operating_mode_source": "configuration",
             "error": "",
             "vhosts": [
                 {
