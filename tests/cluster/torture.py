@@ -28,7 +28,7 @@ GROUP_SIZE: Final = 3
 KEPT: Final = (*MIRRORED, GROUP)
 LONELY: Final = "lonely"
 """Has no mirror: it is away with its node, and back with it."""
-LONELY_MAX: Final = 10_000
+KEPT_MAX: Final = 10_000
 READS_MAX: Final = 5
 QUEUES: Final = (*KEPT, LONELY)
 LEASE_S: Final = 2.0
@@ -371,9 +371,12 @@ class Story:
         assert not self._apps.strangers(), self.told
         self.counts["confirmed"] += self._apps.confirmed()
         self.counts["settled"] += result.total.acked
-        if len(found[LONELY]) > LONELY_MAX:
-            self._done(self._purge_lonely, "a purge")
-            found[LONELY] = []
+        for queue in QUEUES:
+            if len(found[queue]) > KEPT_MAX:
+                self._done(partial(self._purge, queue), f"a purge of {queue}")
+                found[queue] = []
+                # It is answered before mirrors have heard of it.
+                self._pause(0.5, 0.5)
         self._apps.turn_page(found)
         self._judge_agreement()
         return result
@@ -394,10 +397,10 @@ class Story:
         without_delivery_counts(found[GROUP], self._apps.published)
         return found
 
-    def _purge_lonely(self, node: SiteNode) -> None:
-        """Nobody consumes it, and reading it takes longer each time."""
+    def _purge(self, queue: str, node: SiteNode) -> None:
+        """What nobody consumes takes longer to read each time."""
         with self.site.channel(node) as channel:
-            channel.queue_purge(LONELY)
+            channel.queue_purge(queue)
 
     def _judge_agreement(self) -> None:
         """All nodes have the same queues, in the same places."""

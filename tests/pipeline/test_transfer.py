@@ -258,18 +258,28 @@ def test_what_the_upstream_no_longer_has_is_told_with_its_bounds_and_not_skipped
 ) -> None:
     upstream = StandbyUpstream()
     upstream.publish("/", "a", [stored_message(b"x")] * 10)
+    upstream.logs["/"].missing_messages = 11
     with upstream.serving() as port:
         with transferring(spark, transfer_job(port)) as said:
             wait_until(lambda: said.last("stored").get("next") == 10, "the first", TIMEOUT_S)
+            assert said.last("link")["missing_messages"] == 11, (
+                "queues hold more than the log did at its begin"
+            )
+            upstream.logs["/"].missing_messages = 4
+            wait_until(
+                lambda: said.last("link")["missing_messages"] == 4, "that some are consumed", TIMEOUT_S
+            )
+            upstream.logs["/"].missing_messages = 7
         for _ in range(3):
             upstream.publish("/", "a", [stored_message(b"y")] * 10)
         upstream.logs["/"].retain_from(30)
         with transferring(spark, transfer_job(port)) as said:
             wait_until(lambda: said.last("link").get("state") == "recover", "the gap", TIMEOUT_S)
             assert "offsets 10 to 29 are gone" in said.last("link")["error"]
-            assert said.last("link")["missing"] == 20
+            assert (said.last("link")["missing"], said.last("link")["missing_messages"]) == (20, 4)
     assert Manifest(tmp_path / "standby").next_by_vhost == {"/": 10}
-    assert look(tmp_path / "standby")["vhosts"][0]["missing"] == 20, "a promotion has to know"
+    [row] = look(tmp_path / "standby")["vhosts"]
+    assert (row["missing"], row["missing_messages"]) == (20, 4), "a promotion has to know"
 
 
 def test_links_are_encrypted_and_the_upstream_is_verified(

@@ -34,9 +34,19 @@ _DOWNSTREAM: Final = (
         "gauge",
         "Records that retention took before a downstream had them",
     ),
+    Metric(
+        "standby_downstream_missing_messages",
+        "gauge",
+        "Messages of queues that retention had taken before a downstream began, at most",
+    ),
 )
 _MISSING: Final = (
     Metric("standby_missing_records", "gauge", "Records that the upstream retained too short for this node"),
+    Metric(
+        "standby_missing_messages",
+        "gauge",
+        "Messages of the upstream's queues that it did not retain until this node began, at most",
+    ),
 )
 _UPSTREAM: Final = (Metric("standby_upstream_messages", "gauge", "Messages held by a replicated queue"),)
 
@@ -97,13 +107,16 @@ class OwnMetrics:
 
     def _missing(self, vhosts: object) -> Iterable[Row]:
         rows = self._node.standby.status()["vhosts"]
-        return [Row((("vhost", row["virtual_host"]),), (row["missing_records"],)) for row in rows]
+        return [
+            Row((("vhost", row["virtual_host"]),), (row["missing_records"], row["missing_messages"]))
+            for row in rows
+        ]
 
     def _downstream(self, vhosts: object) -> Iterable[Row]:
         return [
             Row(
                 (("vhost", row["virtual_host"]), ("downstream", row["downstream"])),
-                (row["lag_records"], row["missing_records"]),
+                (row["lag_records"], row["missing_records"], row["missing_messages"]),
             )
             for row in self._node.upstream.downstreams()
         ]

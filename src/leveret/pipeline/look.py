@@ -16,7 +16,8 @@ def look(data_dir: Place) -> dict[str, list[dict[str, Any]]]:
         `queues`: queue, vhost, timestamp (of the newest record, ms), messages, settled (offsets that
         settlements name; settlements of what was never transferred included);
         `vhosts`: vhost, bytes, files, records, transferred (offset in the upstream's outgoing log), missing
-        (records that the upstream retained no longer than that), is_replaced (it has another log by now).
+        (records that the upstream retained no longer than that), missing_messages (at most so many of its queues'
+        were in its log no more when the transfer began), is_replaced (it has another log by now).
     """
     queues: dict[tuple[str, str], dict[str, Any]] = {}
     vhosts: dict[str, dict[str, Any]] = {}
@@ -32,6 +33,7 @@ def look(data_dir: Place) -> dict[str, list[dict[str, Any]]]:
                 "records": 0,
                 "transferred": manifest.next_by_vhost[file.vhost],
                 "missing": origins.get(file.vhost, Origin()).missing,
+                "missing_messages": origins.get(file.vhost, Origin()).missing_messages,
                 "is_replaced": origins.get(file.vhost, Origin()).is_replaced,
             },
         )

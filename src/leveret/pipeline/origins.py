@@ -1,7 +1,8 @@
 """Which logs the transferred data came from: a log that replaced another one does not continue it.
 
 `<data_dir>/origins.json`, by vhost: what the upstream calls its outgoing log, and what is known to be missing of
-it because the upstream's retention was faster than the transfer. Losing the file loses only that check.
+it because the upstream's retention was faster than the transfer, or too short for what its queues hold. Losing the
+file loses only that check.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ class Origin(msgspec.Struct):
     Attributes:
         log_id: what the upstream calls the log, 0 when it does not say.
         missing: records that the upstream retains no more and that never came.
+        missing_messages: at most so many that its queues still hold were in its log no more when the transfer began.
         is_replaced: whether the upstream has another log by now.
     """
 
     log_id: int = 0
     missing: int = 0
+    missing_messages: int = 0
     is_replaced: bool = False
 
 
@@ -65,7 +68,7 @@ class Origins:
             AnotherLog: what is here came from another one.
         """
         known = self.by_vhost.setdefault(vhost, Origin())
-        before = Origin(known.log_id, known.missing, known.is_replaced)
+        before = msgspec.structs.replace(known)
         if not has_data or not known.log_id:
             known.log_id, known.missing = log_id, 0 if not has_data else known.missing
         known.is_replaced = known.log_id != log_id
@@ -79,6 +82,17 @@ class Origins:
         known = self.by_vhost.setdefault(vhost, Origin())
         if known.missing != missing:
             known.missing = missing
+            self._save()
+
+    def missing_messages(self, vhost: str) -> int:
+        """At most so many messages of the upstream's queues are not here, and do not come."""
+        return self.by_vhost.get(vhost, Origin()).missing_messages
+
+    def note_missing_messages(self, vhost: str, messages: int) -> None:
+        """At most so many messages that the upstream's queues hold are in its log no more, nor here."""
+        known = self.by_vhost.setdefault(vhost, Origin())
+        if known.missing_messages != messages:
+            known.missing_messages = messages
             self._save()
 
     def forget(self, vhosts: list[str]) -> None:

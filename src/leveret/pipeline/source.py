@@ -28,7 +28,7 @@ from leveret.pipeline.origins import Origins
 from leveret.pipeline.progress import report
 from leveret.pipeline.stream_client import GapError, StreamClient
 from leveret.pipeline.worker import spare_modules
-from leveret.wire.record import OUTGOING_STREAM
+from leveret.wire.record import BEGINNING_PREFIX, OUTGOING_STREAM
 
 WAIT_S: Final = 1.0
 POLL_MIN_S: Final = 0.02
@@ -163,17 +163,32 @@ class UpstreamReader(DataSourceStreamReader):
         if is_new:
             start = self._stored(vhost)
         try:
-            stats = link.client(self._job).stats(OUTGOING_STREAM)
+            client = link.client(self._job)
+            if start < 0:
+                # It may collect anew what its retention took, and so change what is asked for next.
+                client.query_offset(BEGINNING_PREFIX + self._job.cluster_name, OUTGOING_STREAM)
+            stats = client.stats(OUTGOING_STREAM)
             first, end = stats["first_chunk_id"], stats["committed_offset"]
             self._check(vhost, start, stats)
             if start < 0:
+                self._origins.note_missing_messages(vhost, stats.get("missing_messages", 0))
                 # From now on the upstream keeps what is to come for this downstream, too.
                 self._acknowledge_at(link, first)
+            elif self._stored(vhost) >= end:
+                # What is in the log is here: no more can be missing than is not in the log.
+                known = self._origins.missing_messages(vhost)
+                self._origins.note_missing_messages(vhost, min(known, stats.get("missing_messages", 0)))
         except LeveretError as error:
             if link.is_open:
                 link.failed(error)
             missing = error.first_retained - error.first_missing if isinstance(error, GapError) else 0
-            self._tell(vhost, state=state_of(error), error=str(error), missing=missing)
+            self._tell(
+                vhost,
+                state=state_of(error),
+                error=str(error),
+                missing=missing,
+                missing_messages=self._origins.missing_messages(vhost),
+            )
             return start
         link.worked()
         if end > first:
@@ -185,6 +200,7 @@ class UpstreamReader(DataSourceStreamReader):
             endpoint=link.endpoint,
             committed=end,
             committed_ms=stats["committed_timestamp_ms"],
+            missing_messages=self._origins.missing_messages(vhost),
         )
         if is_new:
             return start if start >= 0 else first

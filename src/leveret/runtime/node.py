@@ -183,7 +183,6 @@ class Node:
             mechanisms=config.amqp.auth_mechanisms,
             alarms=self.alarms,
             certificate_login=config.certificate_login,
-            clock_ms=clock_ms,
         )
         self.stores.streams.on_commit = self.stream_door.wake
         self.streams = StreamListener(

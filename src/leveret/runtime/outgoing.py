@@ -16,7 +16,7 @@ come to mean something else. Such a log stays down until an operator removes it.
 What streams hold is collected as well, with what their readers and publishers stored, in the trailers of the chunks
 in which it stands there; what their own retention takes is settled here. Downstreams tell how far
 they are (`outgoing_log`): what all of them have may go, if the operator chose so, and whom retention overtook is
-told of.
+told of; for who begins, what queues still hold of what retention took is collected anew, or told of.
 
 What downstreams see as a queue's epoch is a **life**: the epoch, and above LIFE_BITS how often its policy
 was taken away. So a queue that is replicated again comes whole, under an identity that is not settled.
@@ -36,7 +36,8 @@ from urllib.parse import quote, unquote
 from leveret.core.queue import Queue
 from leveret.core.stream import Stream
 from leveret.model.errors import StorageError
-from leveret.runtime.outgoing_log import Key, OutgoingLog, remove_log
+from leveret.runtime.outgoing_log import OutgoingLog, remove_log
+from leveret.runtime.outgoing_reach import Key, count_held_before
 from leveret.storage.log import Log, sync_descriptors
 from leveret.storage.log_reader import uncache
 from leveret.storage.summary import summarise
@@ -46,6 +47,8 @@ from leveret.wire.chunk import Header
 logger = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_S: Final = 0.05
+ANEW_SHARE: Final = 0.5
+"""More than this of what is retained is not collected anew: retention would take it again before it is transferred."""
 _COPY_BYTES: Final = 1024 * 1024
 
 
@@ -288,9 +291,23 @@ class Collector:
             except StorageError as error:
                 logger.error("retention_failed vhost=%s error=%s", vhost, error)
             self._tell_overtaken(vhost, log)
+        self.count_missing()
         for queue in self._following:
             if isinstance(queue, Stream):
                 self._tell_retained(queue)
+
+    def count_missing(self) -> None:
+        """Have each log know how much its queues hold that retention has taken from it."""
+        queues: dict[str, list[Queue]] = {vhost: [] for vhost in self.logs}
+        for queue in self._collected():
+            if queue.key[0] in queues:
+                queues[queue.key[0]].append(queue)
+        for vhost, own in queues.items():
+            self.logs[vhost].count_missing(own)
+
+    def _collected(self) -> list[Queue]:
+        """Every queue that is collected, or is being caught up with."""
+        return [*self._following, *self._catching_up]
 
     def _tell_retained(self, stream: Stream) -> None:
         """What a stream's own retention took is not to come back at the standby either."""
@@ -331,11 +348,70 @@ class Collector:
                 "transferred": each.offset,
                 "lag_records": max(0, log.committed_offset - each.offset),
                 "missing_records": max(0, log.first_offset - each.offset),
+                "missing_messages": each.missing_messages,
                 "last_seen": each.seen_ms,
             }
             for vhost, log in sorted(self.logs.items())
             for name, each in sorted(log.downstreams.items())
         ]
+
+    def note_downstream(self, vhost: str, name: str, offset: int) -> None:
+        """A downstream has everything of a vhost before `offset`; one that begins too late is told of."""
+        log = self.logs.get(vhost)
+        if log is not None and log.note_downstream(name, offset, self._clock_ms()):
+            logger.warning(
+                "downstream_begins_incomplete vhost=%s downstream=%s missing_messages=%d "
+                "reason=retention_took_what_queues_hold",
+                vhost,
+                name,
+                log.missing_messages,
+            )
+
+    def begin_downstream(self, vhost: str, name: str) -> int | None:
+        """Where a downstream begins that has nothing yet; None if nothing is collected of the vhost.
+
+        What its queues hold and retention has taken is collected anew for it, all of it: if retention leaves it
+        there, and no other downstream would miss what gives way to it. Else it is told how much is missing.
+        """
+        log = self.logs.get(vhost)
+        if log is None:
+            return None
+        own = [queue for queue in self._collected() if queue.key[0] == vhost]
+        log.count_missing(own)
+        missing = log.missing_messages
+        try:
+            if missing and log.is_transferred_by_others(name) and self._would_stay(own):
+                self._begin_anew(log, own)
+                self.resume(own)
+                logger.info("collected_anew vhost=%s downstream=%s missing_messages=%d", vhost, name, missing)
+        except StorageError as error:
+            logger.error("not_collected_anew vhost=%s downstream=%s error=%s", vhost, name, error)
+            self.resume(own)
+        return log.first_offset
+
+    def _would_stay(self, queues: list[Queue]) -> bool:
+        """Whether all that these queues hold could be retained, for some time.
+
+        Raises:
+            StorageError: the log of one cannot be read.
+        """
+        logs = {queue: self._queue_log(queue) for queue in queues}
+        if sum(log.size_bytes for log in logs.values()) > self._retain_bytes_max * ANEW_SHARE:
+            return False
+        if self._retain_ms is None:
+            return True
+        older = self._clock_ms() - int(self._retain_ms * ANEW_SHARE)
+        return not any(count_held_before(queue, log.offset_at(older)) for queue, log in logs.items())
+
+    def _begin_anew(self, log: OutgoingLog, queues: list[Queue]) -> None:
+        """Drop all that is in a log; these queues, which are all of its vhost, are collected no more until `resume`.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        for queue in queues:
+            self._stop(queue)
+        log.begin_anew()
 
     def forget_downstream(self, name: str) -> bool:
         """Keep nothing for a downstream any more, in any vhost; whether it was known.
@@ -357,10 +433,7 @@ class Collector:
         rows = []
         for vhost, log in self.logs.items():
             rows.append({"vhost": vhost, "bytes": log.bytes})
-            for queue in queues:
-                if queue.key[0] == vhost:
-                    self._stop(queue)
-            log.begin_anew()
+            self._begin_anew(log, [queue for queue in queues if queue.key[0] == vhost])
         own = {directory_name(vhost) for vhost in self.logs}
         for path in sorted(self._directory.iterdir()) if self._directory.exists() else []:
             if path.name not in own:

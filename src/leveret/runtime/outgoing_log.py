@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,7 @@ from leveret.core.stream import Stream
 from leveret.model.errors import StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime.committed_log import CommittedLog
+from leveret.runtime.outgoing_reach import Key, Reach, count_held_before
 from leveret.storage.log_reader import Extent
 from leveret.storage.state_file import StateFile
 from leveret.storage.tree import Tree
@@ -46,7 +47,6 @@ STATE_FILES: Final = ("lives.json", "failed_sync.json", "identity.json", "downst
 DOWNSTREAMS_MAX: Final = 1000
 """References that positions are kept for; whoever may read the log could make up any number of them."""
 _GONE: Final = "the outgoing log is closed: its vhost is gone or is not tagged standby_replication"
-Key = tuple[bytes, int]
 
 
 class Downstream(msgspec.Struct):
@@ -55,10 +55,12 @@ class Downstream(msgspec.Struct):
     Attributes:
         offset: it has everything before.
         seen_ms: when it said so last.
+        missing_messages: at most so many that the queues still hold were not in the log any more when it began.
     """
 
     offset: int
     seen_ms: int
+    missing_messages: int = 0
 
 
 class OutgoingLog(CommittedLog):
@@ -68,6 +70,7 @@ class OutgoingLog(CommittedLog):
         log_id: what the log is called; another one in its place is called otherwise.
         positions: by queue and life, the offset up to which the queue is copied.
         downstreams: by the name of its cluster, how far each downstream has the log.
+        missing_messages: how many its queues hold that are in it no more, as of the last `count_missing`.
     """
 
     def __init__(self, tree: Tree, directory: Path, *, segment_bytes_max: int) -> None:
@@ -78,6 +81,8 @@ class OutgoingLog(CommittedLog):
         """
         self._tree = tree
         self.positions: dict[Key, int] = {}
+        self.missing_messages = 0
+        self._reach = Reach()
         self._lives_file, self._failed_file, self._identity_file, self._downstreams_file = (
             tree.file(directory / name) for name in STATE_FILES
         )
@@ -90,7 +95,7 @@ class OutgoingLog(CommittedLog):
         def on_chunk(chunk: Chunk) -> None:
             nonlocal last_chunk_id
             last_chunk_id = chunk.header.chunk_id
-            self._recovered(chunk)
+            self._recovered(chunk, log.newest_segment)
 
         cut_at = self._failed_file.load().get("committed_offset")
         log = tree.log(directory, segment_bytes_max=segment_bytes_max)
@@ -112,7 +117,7 @@ class OutgoingLog(CommittedLog):
         self._identity_file.save({"log_id": log_id})
         return log_id
 
-    def _recovered(self, chunk: Chunk) -> None:
+    def _recovered(self, chunk: Chunk, segment: int) -> None:
         key, offset = b"", 0
         epoch = 0
         for kind, name, value in decode_trailer(chunk.trailer):
@@ -120,6 +125,8 @@ class OutgoingLog(CommittedLog):
                 key, epoch = name, value
             elif kind == Attribute.QUEUE_OFFSET:
                 offset = value
+        if chunk.header.type == ChunkType.USER:
+            self._reach.note((key, epoch), segment, offset)
         if chunk.header.type == ChunkType.TRACKING and _closes(chunk, offset):
             self.positions.pop((key, epoch), None)
         else:
@@ -180,6 +187,8 @@ class OutgoingLog(CommittedLog):
             self._append(
                 key, header.type, entries, records, data, header.timestamp_ms, header.chunk_id, crc, books
             )
+        if header.type == ChunkType.USER:
+            self._reach.note(key, self.log.newest_segment, header.chunk_id)
         self.positions[key] = header.next_offset
 
     def settle_below(self, key: Key, offset: int, timestamp_ms: int, *, at: int) -> None:
@@ -211,16 +220,43 @@ class OutgoingLog(CommittedLog):
         header = self.log.append(kind, entries, records, data, timestamp_ms, trailer, crc)
         self.last_appended_id = header.chunk_id
 
+    def count_missing(self, queues: Iterable[Queue]) -> None:
+        """Retention took something, or queues gave something: count what these hold and the log does not."""
+        self._reach.forget_before(self.first_offset)
+        self.missing_messages = sum(map(self._missing_of, queues))
+
+    def _missing_of(self, queue: Queue) -> int:
+        key = self.key_of(queue)
+        begin = self._reach.begin_of(key)
+        # What is not copied yet is not missing: it is to come.
+        return count_held_before(queue, self.positions.get(key, 0) if begin is None else begin)
+
     # -- downstreams --------------------------------------------------------------------------
 
-    def note_downstream(self, name: str, offset: int, now_ms: int) -> None:
-        """A downstream has everything before `offset`; durable with the next `save_downstreams`."""
+    def note_downstream(self, name: str, offset: int, now_ms: int) -> bool:
+        """A downstream has everything before `offset`; durable with the next `save_downstreams`.
+
+        Returns:
+            Whether it begins, and lacks messages that the queues hold.
+        """
         known = self.downstreams.get(name)
         if offset > self.committed_offset or (known is None and len(self.downstreams) >= DOWNSTREAMS_MAX):
             logger.warning("downstream_position_refused downstream=%r offset=%d", name, offset)
-            return
-        self.downstreams[name] = Downstream(offset, now_ms)
-        self._downstreams_saved &= known is not None and known.offset == offset
+            return False
+        # Who has something goes on behind it, or from where it is.
+        begins = offset == self.first_offset and (known is None or known.offset != offset)
+        missing = known.missing_messages if known is not None else 0
+        if begins:
+            missing = self.missing_messages
+        elif offset >= self.committed_offset:
+            # It has all that is here: it can lack no more than is not.
+            missing = min(missing, self.missing_messages)
+        self.downstreams[name] = Downstream(offset, now_ms, missing)
+        self._downstreams_saved &= known is not None and (known.offset, known.missing_messages) == (
+            offset,
+            missing,
+        )
+        return begins and missing > 0
 
     def forget_downstream(self, name: str) -> bool:
         """Nothing is kept for that downstream any more; whether it was known.
@@ -248,6 +284,12 @@ class OutgoingLog(CommittedLog):
     def transferred_offset(self) -> int:
         """All known downstreams have everything before this; the begin of the log when none is known."""
         return min((each.offset for each in self.downstreams.values()), default=self.first_offset)
+
+    def is_transferred_by_others(self, name: str) -> bool:
+        """Whether all known downstreams but that one have everything, also what is not served yet."""
+        return all(
+            each.offset >= self.log.next_offset for other, each in self.downstreams.items() if other != name
+        )
 
     def take_transferred(self) -> list[Extent]:
         """What all known downstreams have since the last call: nobody will read it soon."""
@@ -284,6 +326,7 @@ class OutgoingLog(CommittedLog):
         """
         self.log.empty()
         self.positions.clear()
+        self.count_missing([])
         self.committed_offset, self.last_chunk_id = self.log.next_offset, -1
         self.last_appended_id = -1
         self._tell()

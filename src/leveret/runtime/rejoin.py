@@ -30,7 +30,8 @@ from leveret.model.definitions import Delete
 from leveret.model.errors import PreconditionFailed, Refusal
 from leveret.runtime.maintenance import Maintenance
 from leveret.runtime.outgoing import Collector
-from leveret.runtime.outgoing_log import Key, OutgoingLog
+from leveret.runtime.outgoing_log import OutgoingLog
+from leveret.runtime.outgoing_reach import Key
 from leveret.runtime.pipeline_process import ask
 from leveret.runtime.standby_transfer import Upstream
 from leveret.runtime.stores import log_name

@@ -46,6 +46,16 @@ logger = logging.getLogger(__name__)
 UPSTREAM_PARAMETER: Final = "standby_replication_upstream"
 MODES: Final = ("upstream", "downstream", "none")
 DRAIN_TIMEOUT_S: Final = 20.0
+_LOSS: Final = (
+    "virtual_host",
+    "state",
+    "lag_records",
+    "lag_ms",
+    "missing_records",
+    "missing_messages",
+    "last_timestamp",
+)
+"""What is told of each vhost before a promotion."""
 Progress = Callable[[Event], None]
 
 
@@ -333,9 +343,8 @@ class StandbyDownstream:
             done = await ask("recover", job, tell)
         missing = await self.archive.missing()
         promotion.transferred = done["transferred"]
-        promotion.summary = [
-            {**row, "missing_records": missing.get(row["virtual_host"], 0)} for row in done["summary"]
-        ]
+        nothing = {"missing_records": 0, "missing_messages": 0}
+        promotion.summary = [{**row, **missing.get(row["virtual_host"], nothing)} for row in done["summary"]]
 
     def _finish(self, promotion: Promotion) -> None:
         promotion.done_ms = _now_ms()
@@ -352,11 +361,13 @@ class StandbyDownstream:
                 row["first_timestamp"],
                 row["last_timestamp"],
             )
-            if missing := row.get("missing_records"):
+            missing = row.get("missing_records", 0), row.get("missing_messages", 0)
+            if any(missing):
                 logger.warning(
-                    "standby_promotion_lacks vhost=%s records=%d reason=retained_too_short_by_the_upstream",
+                    "standby_promotion_lacks vhost=%s records=%d messages=%d "
+                    "reason=retained_too_short_by_the_upstream",
                     row["virtual_host"],
-                    missing,
+                    *missing,
                 )
 
     def _job(self) -> tuple[dict[str, Any] | None, str]:
@@ -404,15 +415,18 @@ class StandbyDownstream:
         vhosts = self._node.broker.definitions.by_kind["vhosts"].values()
         return sorted(each.name for each in vhosts if isinstance(each, Vhost) and STANDBY_TAG in each.tags)
 
-    def _losses(self) -> list[dict[str, Any]]:
+    async def _losses(self) -> list[dict[str, Any]]:
         """A row a vhost: what the upstream is known to have, or to have had, beyond what was transferred.
+
+        What its retention took is told by what was transferred, too: also while nothing is heard of the upstream.
 
         None once this node is an upstream itself: who follows nobody lags behind nobody.
         """
         if self.mode != "downstream":
             return []
-        fields = ("virtual_host", "state", "lag_records", "lag_ms", "missing_records", "last_timestamp")
-        return [{name: row.get(name) for name in fields} for row in self._transfer.rows(self._vhosts())]
+        missing = await self.archive.missing()
+        rows = [row | missing.get(row["virtual_host"], {}) for row in self._transfer.rows(self._vhosts())]
+        return [{name: row[name] for name in _LOSS} for row in rows]
 
     def _check_downstream(self, what: str) -> None:
         if self.mode != "downstream":

@@ -67,10 +67,13 @@ class StandbyArchive:
         rows: list[dict[str, Any]] = (await ask("inspect", job, tell))["rows"]
         return rows
 
-    async def missing(self) -> dict[str, int]:
-        """By vhost, how many records never came because the upstream retained them no longer."""
+    async def missing(self) -> dict[str, dict[str, int]]:
+        """By vhost, what never came because the upstream retained it no longer: missing_records, missing_messages."""
         rows = (await self.look(fresh=True))["vhosts"]
-        return {row["vhost"]: row["missing"] for row in rows if row["missing"]}
+        return {
+            row["vhost"]: {"missing_records": row["missing"], "missing_messages": row["missing_messages"]}
+            for row in rows
+        }
 
     async def orphans(self, wanted: Collection[str]) -> list[str]:
         """Vhosts that there is data of, and that are not `wanted` or are other ones at the upstream by now."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TypeVar
@@ -114,7 +114,10 @@ class Recoveries:
     """Runs them, one at a time."""
 
     def __init__(
-        self, node: RecoveringNode, archive: StandbyArchive, losses: Callable[[], list[dict[str, Any]]]
+        self,
+        node: RecoveringNode,
+        archive: StandbyArchive,
+        losses: Callable[[], Awaitable[list[dict[str, Any]]]],
     ) -> None:
         """`losses` gives a row a vhost: what the upstream is known to have beyond what was transferred."""
         self._node = node
@@ -138,7 +141,7 @@ class Recoveries:
         await self.check_names(wanted)
         job = self._job(wanted) | {"dry_run": True, "scratch": _scratch(), "to": self._to(target)}
         done = await self._aside(ask("recover", job, tell))
-        return self._told(done)
+        return await self._told(done)
 
     async def into(self, wanted: Wanted, target: Target, tell: Progress) -> list[dict[str, Any]]:
         """Recover into another broker; done again it brings what is new since.
@@ -244,7 +247,7 @@ class Recoveries:
                 done = await ask("recover", job, tell)
         compared = done["compared"]["messages"]
         logger.info("standby_rehearsal_done messages=%d took_s=%g", compared, done["recovered_s"])
-        return self._told(done) | {"compared": compared, "compared_s": done["compared_s"]}
+        return await self._told(done) | {"compared": compared, "compared_s": done["compared_s"]}
 
     @asynccontextmanager
     async def _scratch_vhosts(self, name: str, vhosts: list[str]) -> AsyncIterator[dict[str, str]]:
@@ -289,10 +292,10 @@ class Recoveries:
                 queues.setdefault(queue.vhost, {})[queue.name] = dict(queue.arguments)
         return target.job(queues)
 
-    def _told(self, done: Event) -> dict[str, Any]:
+    async def _told(self, done: Event) -> dict[str, Any]:
         return {
             "queues": told_rows(done["queues"]),
-            "vhosts": self._losses(),
+            "vhosts": await self._losses(),
             "recovered_s": done["recovered_s"],
         }
 

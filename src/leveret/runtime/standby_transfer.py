@@ -146,6 +146,7 @@ class TransferSupervisor:
             "lag_records": max(0, committed - transferred),
             "lag_ms": lag_ms,
             "missing_records": link.get("missing", 0),
+            "missing_messages": link.get("missing_messages", 0),
             "last_timestamp": stored.get("newest_ms"),
             "error": link.get("error", "") or self.error,
         }
@@ -231,6 +232,13 @@ class TransferSupervisor:
                     self._works()
                 if (before.get("state"), before.get("error")) != (event["state"], event.get("error")):
                     _log_link(event, self._row(event["vhost"])["lag_records"])
+                if event.get("missing_messages", 0) > before.get("missing_messages", 0):
+                    logger.warning(
+                        "standby_begins_incomplete vhost=%s missing_messages=%d "
+                        "reason=retained_too_short_by_the_upstream",
+                        event["vhost"],
+                        event["missing_messages"],
+                    )
             case "stored":
                 self._works()
                 self._stored[event["vhost"]] = event

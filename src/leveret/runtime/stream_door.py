@@ -34,7 +34,7 @@ from leveret.runtime.recovery_ingest import RecoveryIngest
 from leveret.runtime.stream_store import StreamStore
 from leveret.session.certificate import LoginRule, TlsPeer
 from leveret.session.stream_types import Operation
-from leveret.wire.record import OUTGOING_STREAM, TRANSFERRED_PREFIX
+from leveret.wire.record import BEGINNING_PREFIX, OUTGOING_STREAM, TRANSFERRED_PREFIX
 
 PARTITION_ORDER: Final = "x-stream-partition-order"
 _NUMBERS: Final = (
@@ -71,7 +71,6 @@ class StreamDoor:
         mechanisms: tuple[str, ...],
         alarms: Alarms,
         certificate_login: LoginRule,
-        clock_ms: Callable[[], int],
     ) -> None:
         """What is not configured of the advertised addresses is the listeners'; see `listening`."""
         self.node_name = node_name
@@ -90,7 +89,6 @@ class StreamDoor:
         self._streams = streams
         self._engine = engine
         self._commit = commit
-        self._clock_ms = clock_ms
         self._login = authority.over("stream")
         self.authenticate = self._login.authenticate
         self.open_vhost = authority.open_vhost
@@ -298,15 +296,15 @@ class StreamDoor:
 
     def store_offset(self, vhost: str, reference: str, offset: int) -> None:
         """See StreamHost."""
-        log = self._collector.logs.get(vhost)
-        if log is not None:
-            log.note_downstream(reference, offset, self._clock_ms())
+        self._collector.note_downstream(vhost, reference, offset)
 
     def query_offset(self, vhost: str, reference: str) -> int | None:
         """See StreamHost."""
         if reference.startswith(TRANSFERRED_PREFIX):
             log_id = reference.removeprefix(TRANSFERRED_PREFIX)
             return self.transferred(vhost, int(log_id)) if log_id.isdecimal() else None
+        if reference.startswith(BEGINNING_PREFIX):
+            return self._collector.begin_downstream(vhost, reference.removeprefix(BEGINNING_PREFIX))
         log = self._collector.logs.get(vhost)
         known = log.downstreams.get(reference) if log is not None else None
         return known.offset if known is not None else None

@@ -45,6 +45,7 @@ class Upstream:
             for queue in own:
                 if queue.replicated and queue.damage is None:
                     await self._collector.complete(queue)
+        self._collector.count_missing()
 
     def follow_tags(self) -> None:
         """Vhosts gain and lose their outgoing log with their tag."""

@@ -141,13 +141,15 @@ def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:
         session.send(wire.StreamStatsResponse(command.correlation, code_of(error), {}))
         return
     if command.stream == OUTGOING_STREAM:
+        collected = session.authority.outgoing_log(session.user, session.vhost)
         statistics = {
             "first_chunk_id": log.first_offset,
             "committed_chunk_id": log.last_chunk_id,
             "committed_offset": log.committed_offset,
             "committed_timestamp_ms": log.last_timestamp_ms,
             "bytes": log.bytes,
-            "log_id": session.authority.outgoing_log(session.user, session.vhost).log_id,
+            "log_id": collected.log_id,
+            "missing_messages": collected.missing_messages,
         }
     else:
         is_empty = log.committed_offset == log.first_offset

@@ -73,6 +73,10 @@ class CollectedLog(LogBounds, Protocol):
     def log_id(self) -> int:
         """What it is called: a log that takes its place is called otherwise."""
 
+    @property
+    def missing_messages(self) -> int:
+        """How many its queues hold that retention has taken from it."""
+
 
 class StreamAuthority(Protocol):
     """Answers a session's questions at once; its refusals are told to the peer as codes."""

@@ -53,6 +53,11 @@ class LogReader:
         return self._segments[0].first_offset
 
     @property
+    def newest_segment(self) -> int:
+        """First offset of the newest segment; while a log is opened, of the one that is read."""
+        return self._segments[-1].first_offset
+
+    @property
     def next_offset(self) -> int:
         """The offset that the next record gets."""
         return self._segments[-1].next_offset

@@ -81,6 +81,7 @@ class FakeServedLog:
         self.fails_with: Exception | None = None
         self.reads = 0
         self.log_id = LOG_ID
+        self.missing_messages = 0
 
     def append(
         self, bodies: Sequence[Octets], *, kind: ChunkType = ChunkType.USER, timestamp_ms: int = 0

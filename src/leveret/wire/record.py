@@ -29,6 +29,8 @@ OUTGOING_STREAM: Final = "rabbitmq.internal.osr.messages"
 """Name under which the stream protocol serves a vhost's outgoing log (facts: RabbitMQ's own)."""
 TRANSFERRED_PREFIX: Final = "leveret.transferred."
 """An offset of the outgoing stream under this and another log's id says how far that log was transferred here."""
+BEGINNING_PREFIX: Final = "leveret.beginning."
+"""An offset under this and a downstream's name says where it is to begin, which has nothing of the log yet."""
 RECOVERY_STREAM_PREFIX: Final = "leveret.recovery/"
 """A publisher declared on this prefix + queue name hands in stored messages, not bodies."""
 

@@ -113,7 +113,8 @@ class FakeUpstream:
 
     def downstreams(self) -> list[dict[str, Any]]:
         names = {"virtual_host": "v", "downstream": self.downstream}
-        return [{**names, "transferred": 5, "lag_records": 2, "missing_records": 1, "last_seen": 1}]
+        missing = {"missing_records": 1, "missing_messages": 0}
+        return [{**names, "transferred": 5, "lag_records": 2, **missing, "last_seen": 1}]
 
     def forget_downstream(self, name: str) -> bool:
         return name == self.downstream
@@ -190,6 +191,7 @@ class FakeStandby:
                     "lag_records": 7,
                     "lag_ms": 1500,
                     "missing_records": 3,
+                    "missing_messages": 11,
                     "last_timestamp": 1_795_296_925_432,
                 }
             ],

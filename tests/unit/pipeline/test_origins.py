@@ -35,6 +35,11 @@ def test_what_is_missing_is_remembered_until_it_is_not(data_dir: Place) -> None:
     assert Origins(data_dir).by_vhost["v"].missing == 20
     origins.note_missing("v", 0)
     assert Origins(data_dir).by_vhost["v"].missing == 0
+    origins.note_missing_messages("v", 9)
+    origins.note_missing("v", 3)
+    assert Origins(data_dir).missing_messages("v") == 9
+    origins.note_missing_messages("v", 0)
+    assert (Origins(data_dir).missing_messages("v"), Origins(data_dir).missing_messages("w")) == (0, 0)
 
 
 def test_a_damaged_file_says_what_to_do(data_dir: Place) -> None:

@@ -25,3 +25,14 @@ def test_a_transfer_that_lags_is_logged_now_and_then(caplog: pytest.LogCaptureFi
     for now_s in (1.0, LAG_LOG_INTERVAL_S, LAG_LOG_INTERVAL_S + 1.0):
         transfer._log_lags(now_s)
     assert caplog.text.count("standby_lags vhost=v lag_records=7 lag_ms=10000") == 2
+
+
+def test_a_transfer_that_begins_without_what_queues_hold_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    transfer = TransferSupervisor(lambda: (None, ""))
+    for missing in (11, 11, 4):
+        transfer._take({**LINK, "committed": 0, "committed_ms": 0, "missing_messages": missing})
+        assert transfer.rows(["v"])[0]["missing_messages"] == missing
+    assert caplog.text.count("standby_begins_incomplete vhost=v missing_messages=11") == 1
+    assert caplog.text.count("standby_begins_incomplete") == 1

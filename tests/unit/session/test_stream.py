@@ -252,6 +252,7 @@ def test_statistics_are_the_bounds_of_the_log(peer: Peer) -> None:
     for stamp in (10, 20, 30):
         log.append([b"a", b"b"], timestamp_ms=stamp)
     log.retain_from(2)
+    log.missing_messages = 3
     answer = peer.ask(wire.StreamStats(5, OUTGOING_STREAM), wire.StreamStatsResponse)
     assert answer.statistics == {
         "first_chunk_id": 2,
@@ -260,6 +261,7 @@ def test_statistics_are_the_bounds_of_the_log(peer: Peer) -> None:
         "committed_timestamp_ms": 30,
         "bytes": log.bytes,
         "log_id": log.log_id,
+        "missing_messages": 3,
     }
 
 

@@ -16,6 +16,7 @@ _DOWNSTREAMS: Final = (
     "transferred",
     "lag_records",
     "missing_records",
+    "missing_messages",
     "last_seen",
 )
 

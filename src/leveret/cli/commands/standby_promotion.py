@@ -170,8 +170,16 @@ def _loss(row: dict[str, Any]) -> str:
         )
     elif not records:
         text = "nothing"
-    missing = row.get("missing_records")
-    return text + (f"; and {missing} records that its retention was too short for" if missing else "")
+    if missing := row.get("missing_records"):
+        text += f"; and {missing} records that its retention was too short for"
+    if missing := row.get("missing_messages"):
+        text = "" if text == "nothing" else f"{text}; and "
+        text += (
+            f"up to {missing} messages of the upstream's queues that its retention had taken before this node began: "
+            "raise standby.replication.retention.* there, restart it, and have it "
+            "delete_internal_streams_on_standby_replication_upstream_cluster"
+        )
+    return text
 
 
 def carry_out(ctl: Session, what: str, body: dict[str, Any], left: str) -> Any:

@@ -18,6 +18,7 @@ _STATUS: Final = (
     "lag_records",
     "lag_ms",
     "missing_records",
+    "missing_messages",
     "last_timestamp",
     "error",
 )

@@ -132,7 +132,7 @@ class Coordinator:
         handlers: dict[Kind, Handler] = {
             "member": self.links.accept,
             "relay": self.relays.accept,
-            "mirror": lambda peer, caller: self.sources.accept(peer, caller.name),
+            "mirror": lambda peer, caller: self.sources.accept(peer, caller.name, caller.incarnation),
         }
         self.door = ClusterDoor(settings, credentials, handlers, self._why_not)
         broker.shared = []
@@ -220,8 +220,9 @@ class Coordinator:
         self.member.take_with(self._take)
         self.links.know(self.member.state.alive)
         await self.door.start()
-        await self.member.serve(self.links, str(self.door.uri))
+        # Before others come: what they publish waits for the mirrors of its queue from the first message on.
         await self.placing.begin()
+        await self.member.serve(self.links, str(self.door.uri))
         self._tasks += [self._spawn(self.placing.run()), self._spawn(self._tick())]
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -279,8 +280,9 @@ class Coordinator:
         self._apply(changes)
         for change in changes:
             match change:
-                case AliveChanged(name):
+                case AliveChanged(name, presence):
                     self.links.know(self.member.state.alive)
+                    self.sources.runs(name, presence.incarnation if presence is not None else "")
                     self.placing.node_changed(name)
                 case MemberChanged(name):
                     self.placing.node_changed(name)

@@ -142,10 +142,12 @@ class Keeping:
     async def follow(self, key: QueueKey, placement: Placement | None) -> None:
         """See placing.Hands."""
         queue = self._broker.queues.get(key)
-        if placement is None or (queue is not None and queue.epoch > placement.epoch):
+        name = queue_log_name(queue.epoch) if queue is not None else ""
+        is_gone = queue is None and placement is None
+        if is_gone or self._names.get(key, name) != name:
+            # Not what was declared since: that may be led here before its record has come.
             await self._forget(key)
-            return
-        if queue is None or queue.epoch != placement.epoch:
+        if placement is None or queue is None or queue.epoch != placement.epoch:
             return
         self._records[key] = placement
         if queue.definition.durable:
@@ -235,9 +237,11 @@ class Keeping:
 
     async def _discard(self, key: QueueKey, name: str) -> None:
         while self._keys.get(name) == key and not self._is_named(key, self._me):
+            record = self._records[key]
             try:
-                found = await self._ask(self._records[key].leader, "may_discard", {"log": name})
-                if found["may"] and not self._is_named(key, self._me):
+                found = await self._ask(record.leader, "may_discard", {"log": name})
+                # Said of an older record it does not hold: this node may have been named since, and dropped again.
+                if found["may"] and self._records.get(key) is record:
                     await self._copies.discard(name)
                     break
             except LeveretError as error:

@@ -76,7 +76,7 @@ class _Found:
     def __init__(self) -> None:
         self.writes: list[Write] = []
         self.moves: list[tuple[QueueKey, str]] = []
-        self.lost: list[QueueKey] = []
+        self.lost: list[tuple[QueueKey, Placement]] = []
         self.asks: list[tuple[QueueKey, Placement, Promotion]] = []
 
 
@@ -174,6 +174,9 @@ class Placing:
         while self._changed:
             key = next(iter(self._changed))
             del self._changed[key]
+            if key in self._unseen:
+                # It was replaced; it is followed when that is seen.
+                continue
             placed = self._state.placements.get(key)
             self._in_flight.add(key)
             try:
@@ -226,15 +229,16 @@ class Placing:
         asyncio.get_running_loop().call_later(_RETRY_S, self.changed, key)
 
     def _look_at(self, key: QueueKey, definition: d.Queue, placement: Placement, found: _Found) -> None:
-        if key in self._moving or key in self._unseen:
-            # It is looked at again when that is over: nothing is decided by a record that does not stand any more.
+        if key in self._moving or key in self._unseen or key in self._changed:
+            # It is looked at again when that is over: nothing is decided by a record that does not stand any more,
+            # or was not followed yet.
             return
         around = self._around()
         policy = self._places.policy(definition)
         lost = is_lost(placement, around.alive, durable=definition.durable)
         if placement.leader == around.me:
             if lost:
-                found.lost.append(key)
+                found.lost.append((key, placement))
             elif not self.is_held:
                 self._look_at_led(key, placement, policy, found)
         elif placement.leader not in around.alive:
@@ -248,11 +252,11 @@ class Placing:
             if promoted.leader is None:
                 self._hands.leader_is(key, alive=False)
                 if self._is_first(around) and lost:
-                    found.lost.append(key)
+                    found.lost.append((key, placement))
         else:
             self._hands.leader_is(key, alive=True)
             if self._is_first(around) and lost:
-                found.lost.append(key)
+                found.lost.append((key, placement))
 
     def _look_at_led(self, key: QueueKey, placement: Placement, policy: MirrorPolicy, found: _Found) -> None:
         around = self._around()
@@ -315,10 +319,10 @@ class Placing:
         """Whether this node is the one that tidies up after others."""
         return next((name for name in around.members if name in around.alive), "") == around.me
 
-    def _delete(self, keys: list[QueueKey]) -> None:
-        for key in keys:
+    def _delete(self, lost: list[tuple[QueueKey, Placement]]) -> None:
+        for key, placement in lost:
             queue = self._broker.queues.get(key)
-            if queue is not None:
+            if queue is not None and self._stands(key, placement):
                 logger.info("queue_gone_with_its_node vhost=%s queue=%s", *key)
                 self._broker.delete_when_writable(queue)
 
@@ -328,7 +332,16 @@ class Placing:
         for at in range(0, len(writes), _AT_ONCE):
             await self._write_some(writes[at : at + _AT_ONCE])
 
+    def _stands(self, key: QueueKey, looked_at: Placement) -> bool:
+        """Whether the record is still the one that was looked at: what came since was not decided upon."""
+        placed = self._state.placements.get(key)
+        return placed is not None and placed.placement is looked_at
+
     async def _write_some(self, writes: list[Write]) -> None:
+        # What came meanwhile is due itself.
+        writes = [each for each in writes if self._stands(each.key, each.before)]
+        if not writes:
+            return
         around, keys = self._around(), self._state.keys
         conditions: dict[Unchanged, None] = {}
         for key, before, _, absent in writes:
@@ -408,7 +421,7 @@ class Placing:
         around = self._around()
         others = {name: presence for name, presence in around.alive.items() if name != around.me}
         moves: list[tuple[QueueKey, Promotion]] = []
-        closed: list[Write] = []
+        staying: list[QueueKey] = []
         for key, (placement, _) in list(self._state.placements.items()):
             queue = self._broker.queues.get(key)
             if placement.leader != around.me or queue is None:
@@ -420,7 +433,7 @@ class Placing:
             if promoted.leader is not None:
                 moves.append((key, promoted))
             elif placement.mirrors:
-                closed.append(Write(key, placement, msgspec.structs.replace(placement, closed=True)))
+                staying.append(key)
         at_once = asyncio.Semaphore(_MOVES_AT_ONCE)
 
         async def move(key: QueueKey, promoted: Promotion) -> None:
@@ -429,4 +442,10 @@ class Placing:
                     await self.move(key, promoted.leader or "", loses=not promoted.is_complete)
 
         await asyncio.gather(*(move(key, promoted) for key, promoted in moves))
-        return closed
+        # As they are recorded now: a mirror may have been taken out meanwhile.
+        found = [(key, placed.placement) for key in staying if (placed := self._state.placements.get(key))]
+        return [
+            Write(key, placement, msgspec.structs.replace(placement, closed=True))
+            for key, placement in found
+            if placement.leader == around.me
+        ]

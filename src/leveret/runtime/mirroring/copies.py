@@ -240,6 +240,8 @@ class MirrorCopies:
     def ends(self, name: str) -> Ends | None:
         """What is here of a log that is not led here, mirrored or not; None for nothing.
 
+        Of one that is open it is on disk with the next round; of another one it is, also what a killed process left.
+
         Raises:
             StorageError: it cannot be read.
         """
@@ -249,7 +251,7 @@ class MirrorCopies:
         directory = self._tree.path_of(name)
         if not directory.exists() or not has_segments(directory):
             return None
-        found = Log(directory, epoch=0).open(with_messages=False, sync=False)
+        found = Log(directory, epoch=0).open(with_messages=False)
         try:
             return _ends(found)
         finally:

@@ -76,6 +76,7 @@ class MirrorSources:
         self._commits = commits
         self._on_state = on_state
         self._links: dict[str, SourceLink] = {}
+        self._incarnations: dict[str, str] = {}
         self._touched: dict[SourceLink, None] = {}
         self._promises: list[tuple[list[str], Told]] = []
         self._acks: MirrorAcks[Told] = MirrorAcks()
@@ -137,16 +138,28 @@ class MirrorSources:
         if dropped:
             logger.warning("promises_dropped log=%s count=%d", name, dropped)
 
-    def accept(self, peer: LinkPeer, node: str) -> Receiver:
+    def accept(self, peer: LinkPeer, node: str, incarnation: str = "") -> Receiver:
         """A mirror node has connected and proven itself; a link that it had before is gone with this."""
-        former = self._links.get(node)
-        if former is not None:
-            former.peer.abort()
-            former.ended(None)
+        self._hang_up(node)
         link = self._links[node] = SourceLink(self, peer, node)
+        self._incarnations[node] = incarnation
         peer.receiver = link
         logger.info("mirror_connected node=%s address=%s", node, peer.address)
         return link
+
+    def runs(self, node: str, incarnation: str) -> None:
+        """This incarnation of a node runs, or none: what another one told does not count any more.
+
+        The next one may have put its copy away, or lack it, before the old link is seen to be dead.
+        """
+        if self._incarnations.get(node, incarnation) != incarnation:
+            self._hang_up(node)
+
+    def _hang_up(self, node: str) -> None:
+        link = self._links.get(node)
+        if link is not None:
+            link.peer.abort()
+            link.ended(None)
 
     def close(self) -> None:
         """End every link."""

@@ -152,6 +152,8 @@ def test_a_dry_run_has_a_row_a_queue_and_says_what_would_be_lost() -> None:
         ({}, "nothing"),
         ({"state": "connecting", "last_timestamp": 5, "lag_records": 4}, "4 records .* last heard"),
         ({"state": "disconnected", "last_timestamp": None}, "not known"),
+        ({"missing_messages": 9}, "^up to 9 messages .* raise .* delete_internal_streams"),
+        ({"missing_messages": 9, "lag_records": 4}, "^4 records .*; and up to 9 messages"),
     ],
 )
 def test_the_loss_is_told_as_far_as_it_is_known(fields: dict[str, Any], text: str) -> None:

@@ -1,0 +1,49 @@
+"""From which of its offsets on an outgoing log still holds a queue: retention takes the log's begin.
+
+What a queue still holds of before is with the downstreams that had it in time. One that begins now does not get
+it, and is told how much that is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from leveret.core.queue import Queue
+from leveret.core.stream import Stream
+
+Key = tuple[bytes, int]
+"""A queue's name and its life; see runtime.outgoing."""
+
+
+class Reach:
+    """For each queue the first of its messages in each segment of the log, for retention takes whole segments."""
+
+    def __init__(self) -> None:
+        """Of an empty log."""
+        self._firsts: dict[Key, deque[tuple[int, int]]] = {}
+
+    def note(self, key: Key, segment: int, offset: int) -> None:
+        """A chunk of messages, the first of them at `offset` of its queue, is in the newest segment."""
+        firsts = self._firsts.setdefault(key, deque())
+        if not firsts or firsts[-1][0] != segment:
+            firsts.append((segment, offset))
+
+    def forget_before(self, segment: int) -> None:
+        """The log begins with this segment now."""
+        for key, firsts in list(self._firsts.items()):
+            while firsts and firsts[0][0] < segment:
+                firsts.popleft()
+            if not firsts:
+                del self._firsts[key]
+
+    def begin_of(self, key: Key) -> int | None:
+        """Offset of the first message of the queue that is in the log; None if there is none of it."""
+        firsts = self._firsts.get(key)
+        return firsts[0][1] if firsts else None
+
+
+def count_held_before(queue: Queue, offset: int) -> int:
+    """How many messages the queue holds in front of one of its offsets; of a stream, how many offsets."""
+    if isinstance(queue, Stream):
+        return max(0, offset - queue.log.first_offset)
+    return sum(end - first for first, end in queue.settled.gaps(0, offset))

@@ -1,0 +1,221 @@
+"""runtime.cluster.keeping: what is done by the records, with logs and no broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from leveret.core.cluster import Placement
+from leveret.core.mirror_policy import MirrorPolicy
+from leveret.core.remote_queue import RemoteQueue
+from leveret.model import definitions as d
+from leveret.runtime.cluster.keeping import Keeping
+from leveret.runtime.mirroring.led_log import State
+from leveret.runtime.stores import queue_log_name
+from leveret.storage.log import Log
+from leveret.testing.waiting import until
+from tests.unit.runtime.mirroring.sites import Node, pair
+
+KEY = ("/", "q")
+POLICY = MirrorPolicy(mode="all", sync_mode="automatic")
+
+
+def keeper(
+    node: Node, *, me: str = "a", ask: Callable[[str, str, Any], Awaitable[Any]] | None = None
+) -> tuple[Keeping, dict[Any, Any]]:
+    """Of a node whose broker has what is in that table."""
+    queues: dict[Any, Any] = {}
+    broker = SimpleNamespace(queues=queues)
+    keeping = Keeping(
+        me,
+        cast(Any, broker),
+        cast(Any, None),
+        node.commits,
+        cast(Any, SimpleNamespace()),
+        node.sources,
+        node.copies,
+        cast(Any, None),
+        lambda definition: POLICY,
+        cast(Any, ask),
+        lambda keys: None,
+    )
+    return keeping, queues
+
+
+def queue_of(epoch: int) -> Any:
+    definition = d.Queue(name="q", vhost="/", epoch=epoch)
+    return SimpleNamespace(definition=definition, epoch=epoch, is_remote=False, damage=None, key=KEY)
+
+
+@pytest.mark.parametrize("late", [None, Placement(7, "a", "a1", 3, ("b",))])
+def test_what_comes_late_of_a_queue_before_does_nothing_to_the_one_that_was_declared_since(
+    tmp_path: Path, late: Placement | None
+) -> None:
+    async def story() -> None:
+        node = Node(tmp_path / "a")
+        keeping, queues = keeper(node)
+        placement = Placement(8, "a", "a1", 1, ("b",), ("b",))
+        queues[KEY] = queue = queue_of(8)
+        keeping._made(queue.definition, placement)
+        name = queue_log_name(8)
+        end = node.append(name, count=3)
+        await node.commits.settle()
+        await keeping.follow(KEY, late)
+        assert node.tree.logs[name].next_offset == end
+        assert name in node.sources.led
+        await node.stop()
+
+    asyncio.run(story())
+
+
+def mirrored(leader: str = "b", mirrors: str = "a", synchronised: str = "", **more: Any) -> Placement:
+    return Placement(8, leader, f"{leader}1", 1, tuple(mirrors), tuple(synchronised), **more)
+
+
+async def with_copy(node: Node) -> str:
+    """What was received of the queue before is on disk, and nothing has it open."""
+    name = queue_log_name(8)
+    node.append(name, count=3)
+    await node.commits.settle()
+    node.commits.forget(node.tree.logs[name])
+    node.tree.logs.pop(name).close()
+    return name
+
+
+def test_a_copy_that_cannot_be_read_is_put_away_once_the_record_does_not_count_on_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        node = Node(tmp_path / "a")
+        keeping, queues = keeper(node)
+        queues[KEY] = RemoteQueue(d.Queue(name="q", vhost="/", epoch=8), "b")
+        name = await with_copy(node)
+        segment = next(node.tree.path_of(name).glob("*.segment"))
+        octets = bytearray(segment.read_bytes())
+        octets[3] ^= 0xFF
+        # What a write that was cut off leaves behind is at the end, and this is not.
+        segment.write_bytes(bytes(octets) * 2)
+        await keeping.follow(KEY, mirrored(synchronised="a"))
+        assert keeping.is_damaged(KEY)
+        assert segment.exists()
+        await keeping.follow(KEY, mirrored())
+        assert not keeping.is_damaged(KEY)
+        assert not segment.exists()
+        await node.stop()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("named_meanwhile", [True, False])
+def test_a_copy_that_the_record_does_not_name_is_deleted_when_its_leader_says_so_unless_it_is_named_by_then(
+    tmp_path: Path, named_meanwhile: bool
+) -> None:
+    async def story() -> None:
+        node = Node(tmp_path / "a")
+        asked: list[tuple[str, str]] = []
+        answers = [False, True]
+
+        async def ask(of: str, what: str, about: Any) -> Any:
+            asked.append((of, what))
+            await asyncio.sleep(0)
+            if len(asked) == 2 and named_meanwhile:
+                await keeping.follow(KEY, mirrored(mirrors="", stopped=("a",)))
+            return {"may": answers.pop(0)}
+
+        keeping, queues = keeper(node, ask=ask)
+        queues[KEY] = RemoteQueue(d.Queue(name="q", vhost="/", epoch=8), "b")
+        name = await with_copy(node)
+        await keeping.follow(KEY, mirrored(mirrors="c"))
+        assert asked == []
+        await keeping._discarding[name]
+        assert asked == [("b", "may_discard")] * 2
+        assert node.tree.path_of(name).exists() is named_meanwhile
+        await node.stop()
+
+    asyncio.run(story())
+
+
+def test_who_is_named_or_sent_something_must_keep_its_copy(tmp_path: Path) -> None:
+    async def story() -> None:
+        node = Node(tmp_path / "a")
+        keeping, queues = keeper(node)
+        placement = mirrored("a", "b", "b", stopped=("c",))
+        queues[KEY] = queue_of(8)
+        keeping._made(queues[KEY].definition, placement)
+        name = queue_log_name(8)
+        assert not keeping.may_discard(name, "d")
+        await keeping.follow(KEY, placement)
+        assert [keeping.may_discard(name, each) for each in "abcd"] == [False, False, False, True]
+        node.sources.led[name].streams["d"] = cast(Any, SimpleNamespace(state=State.JOINING))
+        assert not keeping.may_discard(name, "d")
+        del node.sources.led[name].streams["d"]
+        keeping._records[KEY] = mirrored("b", "a")
+        assert not keeping.may_discard(name, "d")
+        await node.stop()
+
+    asyncio.run(story())
+
+
+def test_what_a_node_says_that_it_has_is_on_its_disk(tmp_path: Path) -> None:
+    async def story() -> None:
+        node = Node(tmp_path / "a")
+        keeping, _ = keeper(node)
+        name = queue_log_name(8)
+        end = node.append(name, count=3)
+        log = node.tree.logs[name]
+        assert log.synced_offset < end
+        assert (await keeping.end(name))[1] == end
+        assert log.synced_offset == end
+        await node.stop()
+
+    asyncio.run(story())
+
+
+def test_what_a_killed_process_left_is_on_the_disk_too_before_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not opened yet: the node has just started, and has not followed the queue's record."""
+
+    async def story() -> None:
+        node = Node(tmp_path / "a")
+        keeping, _ = keeper(node)
+        name = await with_copy(node)
+        synced: list[Path] = []
+        sync = Log.sync
+
+        def noted(log: Log) -> None:
+            synced.append(log.directory)
+            sync(log)
+
+        monkeypatch.setattr(Log, "sync", noted)
+        assert (await keeping.end(name))[1] == 3
+        assert node.tree.path_of(name) in synced
+        await node.stop()
+
+    asyncio.run(story())
+
+
+def test_a_mirror_that_ended_is_not_ready_by_what_it_told_before(tmp_path: Path) -> None:
+    """Nobody has noticed yet that its link is dead; another process of it may have put its copy away."""
+
+    async def story() -> None:
+        leader, mirror = await pair(tmp_path)
+        keeping, queues = keeper(leader)
+        queues[KEY] = queue_of(8)
+        name = queue_log_name(8)
+        leader.append(name, count=3)
+        keeping._made(queues[KEY].definition, mirrored("a", "b", "b"))
+        mirror.copies.mirror(name, "leader")
+        await until(lambda: leader.state(name, "mirror") is State.LIVE, "it is live")
+        assert keeping.ready(KEY) == {"b", "mirror"}
+        leader.sources.runs("mirror", "")
+        assert keeping.ready(KEY) == {"b", "mirror"}
+        leader.sources.runs("mirror", "another")
+        assert keeping.ready(KEY) == {"b"}
+        await leader.stop()
+        await mirror.stop()
+
+    asyncio.run(story())

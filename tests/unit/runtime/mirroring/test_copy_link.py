@@ -1,0 +1,138 @@
+"""A mirror's end of its link: what it takes, and when it says what it has; without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from leveret.runtime.mirroring.copy_link import CopyLink
+from leveret.wire import link as wire
+from leveret.wire.link import Frame, Held, Kind, Type, log_change, name_change, pack_checked
+
+NAME = "queues/0000000000000001"
+
+
+class Peer:
+    """A link to a leader, and what was said on it."""
+
+    is_closed = False
+    address = "leader"
+    received_bytes = 0
+
+    def __init__(self) -> None:
+        self.said: list[Type] = []
+        self.receiver: Any = None
+
+    def write(self, *octets: Any) -> None:
+        self.said.append(Type(octets[0][4]))
+
+    def close(self, error: Exception | None = None) -> None:
+        self.is_closed = True
+
+    abort = close
+
+
+class Shared:
+    """copy_link.Copies: what is told counts up; what is changed is noted."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.changed: list[Kind] = []
+        self.durable: list[Callable[[], None]] = []
+        self.commits = cast(Any, SimpleNamespace(when_durable=self.durable.append, begin=lambda: None))
+        self._peer = peer
+
+    async def dial(self, node: str, kind: str) -> Any:
+        return self._peer
+
+    def change(self, copy: Any, change: wire.Change) -> None:
+        self.changed.append(change.kind)
+
+    def drop_due(self) -> None:
+        """Nothing waits."""
+
+    def told(self, copy: Any) -> wire.Copy:
+        copy.serial += 1
+        copy.is_accepting = False
+        return wire.Copy(copy.serial, Held(NAME, 0, 0, b""), None)
+
+    def headers(self, name: str, before: int, count: int) -> list[bytes]:
+        return []
+
+    def idle(self, link: CopyLink) -> None:
+        """It ends."""
+
+
+def frame(position: int) -> memoryview:
+    made = Frame()
+    made.add(name_change(1, NAME))
+    made.add(log_change(Kind.DROP, 1, 0))
+    return memoryview(b"".join(bytes(each) for each in made.message(position, 0, 0)))[5:]
+
+
+def told_apart(said: Any, kind: Type) -> memoryview:
+    return memoryview(pack_checked(kind, said))[5:]
+
+
+async def linked() -> tuple[CopyLink, Peer, Shared, Any]:
+    peer = Peer()
+    shared = Shared(peer)
+    copy: Any = SimpleNamespace(
+        name=NAME, serial=0, is_accepting=False, is_busy=False, epoch=0, error="", failures=0
+    )
+    link = CopyLink(cast(Any, shared), "leader")
+    link.add(copy)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert peer.said == [Type.COPIES]
+    return link, peer, shared, copy
+
+
+def test_only_the_answer_to_what_was_told_last_is_taken_and_acked_once_it_is_on_disk() -> None:
+    async def story() -> None:
+        link, peer, shared, _ = await linked()
+        link.received(Type.FRAME, frame(1))
+        assert shared.changed == []
+        link.tell(NAME)
+        link.received(Type.MIRRORING, told_apart(wire.Mirroring(NAME, 1, 9), Type.MIRRORING))
+        link.received(Type.FRAME, frame(2))
+        assert shared.changed == []
+        link.received(Type.MIRRORING, told_apart(wire.Mirroring(NAME, 2, 9), Type.MIRRORING))
+        link.received(Type.FRAME, frame(3))
+        assert shared.changed == [Kind.DROP]
+        assert Type.ACK not in peer.said
+        for each in shared.durable:
+            each()
+        assert peer.said.count(Type.ACK) == 3
+        link.stop()
+
+    asyncio.run(story())
+
+
+def test_nothing_is_told_of_what_is_being_set_aside() -> None:
+    async def story() -> None:
+        link, peer, _, copy = await linked()
+        copy.is_busy = True
+        link.received(Type.TELL_AGAIN, told_apart(wire.Names([NAME]), Type.TELL_AGAIN))
+        assert peer.said == [Type.COPIES]
+        copy.is_busy = False
+        link.received(Type.TELL_AGAIN, told_apart(wire.Names([NAME]), Type.TELL_AGAIN))
+        assert peer.said == [Type.COPIES] * 2
+        link.stop()
+
+    asyncio.run(story())
+
+
+def test_what_cannot_be_written_is_told_before_anything_is_acked_and_nothing_more_of_it_is_taken() -> None:
+    async def story() -> None:
+        link, peer, shared, copy = await linked()
+        link.received(Type.MIRRORING, told_apart(wire.Mirroring(NAME, 1, 9), Type.MIRRORING))
+        link.fail(copy, OSError("disk full"))
+        link.received(Type.FRAME, frame(1))
+        shared.durable[0]()
+        assert shared.changed == []
+        assert peer.said == [Type.COPIES, Type.FAILED, Type.ACK]
+        link.stop()
+
+    asyncio.run(story())

@@ -1,0 +1,112 @@
+"""A leader's end of a mirror's link: whose acks count; without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from leveret.runtime.mirroring.led_log import State
+from leveret.runtime.mirroring.source_link import SourceLink
+from leveret.testing.waiting import until
+from leveret.wire import link as wire
+from leveret.wire.link import Held, Type, pack_checked
+from tests.unit.runtime.mirroring.sites import NAMES, Node
+
+NAME = NAMES[0]
+MIRROR = "b"
+
+
+class Peer:
+    """A link to a mirror that takes everything."""
+
+    address = "mirror"
+    waiting_bytes = received_bytes = 0
+    is_closed = False
+    receiver: Any = None
+
+    def write(self, *octets: Any) -> None:
+        """Nobody looks."""
+
+    async def drain(self) -> None:
+        """Nothing waits."""
+
+    def abort(self, error: Exception | None = None) -> None:
+        self.is_closed = True
+
+    close = abort
+
+
+def says(link: SourceLink, kind: Type, what: Any) -> None:
+    link.received(kind, memoryview(pack_checked(kind, what))[5:])
+
+
+def has_nothing(serial: int) -> wire.Copies:
+    return wire.Copies([wire.Copy(serial, Held(NAME, 0, 0, b""), None)])
+
+
+def play(tmp_path: Path, story: Callable[[Node, Peer, SourceLink, list[int]], Any]) -> None:
+    """Of a short log that a mirror was sent all of; it has acked nothing, and a promise waits for it."""
+
+    async def played() -> None:
+        node = Node(tmp_path / "leader")
+        node.append(NAME, count=3)
+        await node.commits.settle()
+        node.lead(NAME, automatic=True)
+        node.sources.wait_for(NAME, frozenset({MIRROR}))
+        told: list[int] = []
+        node.promise(told, NAME)
+        node.commits.begin()
+        peer = Peer()
+        link = cast(SourceLink, node.sources.accept(cast(Any, peer), MIRROR))
+        says(link, Type.COPIES, has_nothing(1))
+        stream = link.streams[NAME]
+        await until(lambda: stream.is_live, "it was sent all")
+        story(node, peer, link, told)
+        await node.stop()
+
+    asyncio.run(played())
+
+
+def test_who_has_acked_everything_has_it(tmp_path: Path) -> None:
+    def story(node: Node, peer: Peer, link: SourceLink, told: list[int]) -> None:
+        assert told == []
+        says(link, Type.ACK, wire.Acked(link._position, 0))
+        assert told == [0]
+        assert node.state(NAME, MIRROR) is State.LIVE
+
+    play(tmp_path, story)
+
+
+def test_acks_of_what_was_sent_before_it_told_anew_do_not_count(tmp_path: Path) -> None:
+    def story(node: Node, peer: Peer, link: SourceLink, told: list[int]) -> None:
+        before = link._position
+        says(link, Type.COPIES, has_nothing(2))
+        says(link, Type.ACK, wire.Acked(before, 0))
+        assert told == []
+        assert not node.sources.has_all(NAME, MIRROR)
+        assert node.state(NAME, MIRROR) is State.JOINING
+
+    play(tmp_path, story)
+
+
+def test_nor_does_what_it_had_acked_before_it_told_anew(tmp_path: Path) -> None:
+    def story(node: Node, peer: Peer, link: SourceLink, told: list[int]) -> None:
+        says(link, Type.ACK, wire.Acked(link._position, 0))
+        assert node.sources.has_all(NAME, MIRROR)
+        says(link, Type.COPIES, has_nothing(2))
+        assert not node.sources.has_all(NAME, MIRROR)
+
+    play(tmp_path, story)
+
+
+def test_of_a_link_that_has_a_follower_nothing_counts(tmp_path: Path) -> None:
+    def story(node: Node, peer: Peer, link: SourceLink, told: list[int]) -> None:
+        node.sources.accept(cast(Any, Peer()), MIRROR)
+        assert peer.is_closed
+        assert node.state(NAME, MIRROR) is State.GONE
+        says(link, Type.ACK, wire.Acked(link._position, 0))
+        assert told == []
+
+    play(tmp_path, story)

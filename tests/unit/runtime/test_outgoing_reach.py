@@ -1,0 +1,275 @@
+"""What retention took from an outgoing log and its queues still hold: a downstream that begins is told how much."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leveret.core.stream import Batch, Stream
+from leveret.model import definitions as d
+from leveret.runtime.outgoing_log import OutgoingLog
+from leveret.testing.waiting import until
+from leveret.wire.record import BEGINNING_PREFIX
+from tests.unit.runtime.site import POLICY, TAGGED, Site, scratch
+
+QUEUES = ["q1", "q2"]
+RETAINED_BYTES = 900
+STEP = st.one_of(
+    st.tuples(st.just("publish"), st.sampled_from(QUEUES), st.integers(1, 12)),
+    st.tuples(st.just("ack"), st.sampled_from(QUEUES), st.integers(1, 12)),
+    st.tuples(st.sampled_from(["delete", "declare", "purge"]), st.sampled_from(QUEUES), st.just(0)),
+    st.tuples(
+        st.sampled_from(["policy on", "policy off", "kill", "collect anew", "retain"]),
+        st.just(""),
+        st.just(0),
+    ),
+)
+
+
+def play(scenario: Callable[[Path], Awaitable[None]]) -> None:
+    with scratch() as directory:
+        asyncio.run(scenario(directory))  # type: ignore[arg-type]  # it is a coroutine
+
+
+async def replicating(directory: Path, *names: str) -> Site:
+    site = Site(directory)
+    await site.start()
+    queues = [d.Put(d.Queue(name=name, vhost="v")) for name in names]
+    await site.apply(d.Put(TAGGED), d.Put(POLICY), *queues)
+    return site
+
+
+async def retained(site: Site, bytes_max: int = RETAINED_BYTES) -> OutgoingLog:
+    """The log, all of it served, of which retention has taken what is beyond a few segments."""
+    log = site.node.collector.logs["v"]
+    await until(lambda: log.committed_offset == log.log.next_offset)
+    site.node.collector._retain_bytes_max = bytes_max
+    site.node.collector.retain()
+    return log
+
+
+def told(site: Site, name: str, offset: int) -> dict[str, object]:
+    """A downstream says how far it is; what the upstream shows of it then."""
+    site.node.stream_door.store_offset("v", name, offset)
+    return next(row for row in site.node.upstream.downstreams() if row["downstream"] == name)
+
+
+def begin(site: Site, name: str) -> int | None:
+    """A downstream that has nothing yet asks where to begin."""
+    return site.node.stream_door.query_offset("v", BEGINNING_PREFIX + name)
+
+
+async def with_old_messages(directory: Path) -> tuple[Site, OutgoingLog]:
+    """A site whose q1 holds ten messages that retention took, for much came through q2 and went."""
+    site = await replicating(directory, *QUEUES)
+    await site.publish(10, "q1")
+    for _ in range(20):
+        await site.publish(8, "q2")
+        await site.ack(8, "q2")
+    await site.publish(3, "q1")
+    log = await retained(site, 4000)
+    assert log.missing_messages == lost(site) == 10
+    return site, log
+
+
+def lost(site: Site) -> int:
+    """How many messages a downstream that begins now would not get."""
+    held = [one.key[1] for one in site.node.broker.vhost_queues("v") if one.replicated]
+    comes = site.replicated()
+    for name in held:
+        assert set(comes.get(name, [])) <= set(site.contents(name))
+    return sum(len(site.contents(name)) - len(comes.get(name, [])) for name in held)
+
+
+async def change(site: Site, what: str, name: str, count: int) -> None:
+    changes: dict[str, d.Change] = {
+        "policy on": d.Put(POLICY),
+        "policy off": d.Delete("policies", ("v", "p")),
+        "declare": d.Put(d.Queue(name=name, vhost="v")),
+        "delete": d.Delete("queues", ("v", name)),
+    }
+    if what in changes:
+        await site.apply(changes[what])
+    elif what == "kill":
+        await site.restart()
+    elif what == "collect anew":
+        site.node.upstream.delete_logs()
+        await site.settle()
+    elif ("v", name) in site.node.broker.queues:
+        if what == "publish":
+            await site.publish(count, name)
+        elif what == "ack":
+            await site.ack(count, name)
+        else:
+            site.node.purge("v", name)
+            await site.settle()
+
+
+@settings(max_examples=40)
+@given(st.lists(STEP, max_size=30))
+def test_what_a_downstream_that_begins_would_not_get_is_counted(steps: list[tuple[str, str, int]]) -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, *QUEUES)
+        for step in [*steps, ("retain", "", 0), ("kill", "", 0)]:
+            await change(site, *step)
+            if step[0] != "kill":
+                # A node that starts has counted, before it lets anybody in.
+                await retained(site)
+            assert site.node.collector.logs["v"].missing_messages == lost(site)
+        await site.kill()
+
+    play(scenario)
+
+
+def test_a_downstream_that_begins_behind_what_queues_hold_is_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, "q")
+        await site.publish(1)
+        told(site, "eu.1", 0)
+        for _ in range(10):
+            await site.publish(8)
+        log = await retained(site)
+        missing = lost(site)
+        assert 0 < missing < 81
+        with caplog.at_level(logging.WARNING):
+            for _ in range(2):
+                assert told(site, "eu.2", log.first_offset)["missing_messages"] == missing
+        [line] = [each.getMessage() for each in caplog.records if "begins_incomplete" in each.getMessage()]
+        assert f"vhost=v downstream=eu.2 missing_messages={missing}" in line
+        assert told(site, "eu.1", log.committed_offset)["missing_messages"] == 0, "it had all of it in time"
+        await site.restart()
+        rows = {row["downstream"]: row["missing_messages"] for row in site.node.upstream.downstreams()}
+        assert rows.get("eu.2", missing) == missing
+        await site.kill()
+
+    play(scenario)
+
+
+def test_what_is_missing_becomes_less_as_it_is_consumed_and_is_nothing_once_collected_anew() -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, "q")
+        for _ in range(10):
+            await site.publish(8)
+        log = await retained(site)
+        missing = log.missing_messages
+        assert told(site, "eu.2", log.first_offset)["missing_messages"] == missing
+        await site.ack(5)
+        log = await retained(site)
+        assert told(site, "eu.2", log.committed_offset - 1)["missing_messages"] == missing, "it is behind"
+        assert told(site, "eu.2", log.committed_offset)["missing_messages"] == missing - 5
+        for _ in range(5):
+            await site.publish(8)
+        log = await retained(site)
+        assert log.missing_messages > missing, "for one that begins now"
+        assert told(site, "eu.2", log.committed_offset)["missing_messages"] == missing - 5
+        site.node.upstream.delete_logs()
+        await site.settle()
+        await until(lambda: log.committed_offset == log.log.next_offset)
+        assert told(site, "eu.2", log.committed_offset)["missing_messages"] == 0
+        await site.kill()
+
+    play(scenario)
+
+
+def test_a_downstream_that_deleted_all_it_had_begins_anew() -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, "q")
+        for _ in range(10):
+            await site.publish(8)
+        log = await retained(site)
+        assert told(site, "eu.2", log.committed_offset)["missing_messages"] == 0
+        assert told(site, "eu.2", log.first_offset)["missing_messages"] == log.missing_messages > 0
+        await site.kill()
+
+    play(scenario)
+
+
+def test_of_a_stream_what_it_retains_itself_counts() -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory)
+        await site.apply(d.Put(d.Queue(name="qs", vhost="v", arguments={"x-queue-type": "stream"})))
+        stream = site.queue("qs")
+        assert isinstance(stream, Stream)
+        for number in range(40):
+            entry = b"\0\0\0\x08%08d" % number
+            batch = Batch(b"", range(1, 2), [entry], 1, None)
+            batch.done = lambda error: None
+            stream.publish(batch)
+            await site.touched("qs")
+        log = await retained(site)
+        [first, *_] = [
+            chunk.header.next_offset - chunk.header.records for chunk in log.log.read(log.first_offset, 1)
+        ]
+        assert first == log.first_offset > 0
+        # A stream's offsets are the outgoing log's here: nothing else is in it.
+        assert log.missing_messages == log.first_offset
+        await site.kill()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_for_a_downstream_that_begins_what_retention_took_is_collected_anew(crash: bool) -> None:
+    async def scenario(directory: Path) -> None:
+        site, log = await with_old_messages(directory)
+        end = log.log.next_offset
+        told(site, "eu.1", end)
+        told(site, "eu.2", 5)
+        assert begin(site, "eu.2") == end, "what it had is deleted"
+        if crash:
+            await site.restart()
+            log = site.node.collector.logs["v"]
+        await site.settle()
+        assert site.replicated() == {"q1": site.contents("q1")}
+        assert len(site.contents("q1")) == 13
+        assert told(site, "eu.2", log.first_offset)["missing_messages"] == 0
+        row = told(site, "eu.1", end)
+        assert (row["missing_records"], row["missing_messages"]) == (0, 0)
+        await until(lambda: log.committed_offset == log.log.next_offset)
+        again = log.log.next_offset
+        assert begin(site, "eu.3") == end
+        assert log.log.next_offset == again, "there is nothing to collect"
+        await site.publish(2, "q1")
+        assert site.replicated() == {"q1": site.contents("q1")}
+        await site.kill()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("why", ["another one lags", "too large", "too old"])
+def test_what_is_collected_anew_is_nobodys_loss_and_stays(why: str) -> None:
+    async def scenario(directory: Path) -> None:
+        site, log = await with_old_messages(directory)
+        collector = site.node.collector
+        first, end = log.first_offset, log.log.next_offset
+        told(site, "eu.1", end - (why == "another one lags"))
+        if why == "too large":
+            collector._retain_bytes_max = 1000
+        if why == "too old":
+            collector._retain_ms = 1000
+            collector._clock_ms = lambda: site.node.started_at_ms + 1_000_000
+        assert begin(site, "eu.2") == first
+        assert log.log.next_offset == end
+        assert told(site, "eu.2", first)["missing_messages"] == 10
+        assert told(site, "eu.1", end)["missing_records"] == 0
+        await site.kill()
+
+    play(scenario)
+
+
+def test_of_a_vhost_that_is_not_collected_nothing_begins() -> None:
+    async def scenario(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        assert begin(site, "eu.2") is None
+        await site.kill()
+
+    play(scenario)
