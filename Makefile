@@ -7,8 +7,8 @@ PYTEST = .venv/bin/python -m pytest
 SOURCES = src tests tools $(wildcard bench)
 TYPED = src tests tools/tidy.py $(wildcard bench)
 
-# A worker a core of the smallest machine aimed at; loadgroup keeps Spark's tests in one of them.
-WORKERS = -n 2 --dist loadgroup
+# One more than the smallest machine has cores, as much of it waits; loadgroup keeps the tests of Spark in one of them.
+WORKERS = -n 3 --dist loadgroup
 
 FUZZ_SECONDS = 300
 
