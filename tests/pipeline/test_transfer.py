@@ -30,6 +30,7 @@ from leveret.testing.certificates import CertificateAuthority, Issued
 from leveret.testing.link_proxy import Direction, LinkProxy
 from leveret.testing.ports import wait_until
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.wire.record import BEGINNING_PREFIX
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 Job = Callable[..., dict[str, Any]]
@@ -254,11 +255,13 @@ def test_trouble_is_told_with_its_state(
 
 
 def test_what_the_upstream_no_longer_has_is_told_with_its_bounds_and_not_skipped(
-    spark: SparkSession, transfer_job: Job, tmp_path: Path
+    spark: SparkSession, transfer_job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upstream = StandbyUpstream()
     upstream.publish("/", "a", [stored_message(b"x")] * 10)
     upstream.logs["/"].missing_messages = 11
+    asked: list[str] = []
+    monkeypatch.setattr(upstream.host, "query_offset", lambda _, reference: asked.append(reference))
     with upstream.serving() as port:
         with transferring(spark, transfer_job(port)) as said:
             wait_until(lambda: said.last("stored").get("next") == 10, "the first", TIMEOUT_S)
@@ -270,6 +273,8 @@ def test_what_the_upstream_no_longer_has_is_told_with_its_bounds_and_not_skipped
                 lambda: said.last("link")["missing_messages"] == 4, "that some are consumed", TIMEOUT_S
             )
             upstream.logs["/"].missing_messages = 7
+            assert set(asked) == {f"{BEGINNING_PREFIX}eu.2"}
+            asked.clear()
         for _ in range(3):
             upstream.publish("/", "a", [stored_message(b"y")] * 10)
         upstream.logs["/"].retain_from(30)
@@ -277,6 +282,7 @@ def test_what_the_upstream_no_longer_has_is_told_with_its_bounds_and_not_skipped
             wait_until(lambda: said.last("link").get("state") == "recover", "the gap", TIMEOUT_S)
             assert "offsets 10 to 29 are gone" in said.last("link")["error"]
             assert (said.last("link")["missing"], said.last("link")["missing_messages"]) == (20, 4)
+            assert not asked, "who has something does not begin"
     assert Manifest(tmp_path / "standby").next_by_vhost == {"/": 10}
     [row] = look(tmp_path / "standby")["vhosts"]
     assert (row["missing"], row["missing_messages"]) == (20, 4), "a promotion has to know"

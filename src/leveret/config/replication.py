@@ -71,7 +71,8 @@ class Standby:
         Flag(),
         "false",
         "Whether an upstream drops what every downstream that it knows has transferred; the limits hold all "
-        "the same. A downstream that comes later, or begins anew, then finds only what is left.",
+        "the same. For a downstream that comes later, or begins anew, what queues hold is collected anew if all others "
+        "have everything at that moment; else it finds only what is left.",
     )
     data_dir: str | None = setting(
         "standby.replication.downstream.data_dir",
