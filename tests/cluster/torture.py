@@ -60,6 +60,7 @@ class Story:
         self._crew = Crew(self._apps, chance)
         self._made: set[str] = set()
         self._made_so_far = 0
+        self._consumed = False
 
     def begin(self) -> None:
         """Declare everything; the cluster runs."""
@@ -72,11 +73,13 @@ class Story:
     def round(self, events: Sequence[str]) -> Audit:
         """Work while these things happen; then all must be in order."""
         self.told = []
+        consumers = self._chance.choice([0, 1, 2, 2])
         self._crew.hire(
             # One publisher a queue: order is kept for each of them.
             *(self._publisher(queue) for queue in QUEUES),
-            *(self._consumer() for _ in range(self._chance.choice([0, 1, 2, 2]))),
+            *(self._consumer() for _ in range(consumers)),
         )
+        self._consumed = self._consumed or consumers > 0
         self._wait_working()
         for event in events:
             self._pause(0.2, 1.2)
@@ -100,7 +103,8 @@ class Story:
         return lambda: self._apps.publisher([queue], rate=RATE)
 
     def _consumer(self) -> Callable[[], Consumer]:
-        return lambda: self._apps.consumer(KEPT)
+        # Not of the quorum queue: its consumers cannot ask to be cancelled by a fail-over.
+        return lambda: self._apps.consumer(MIRRORED)
 
     def _awake(self) -> list[SiteNode]:
         return [each for each in self.site.members if each.alive]
@@ -371,6 +375,7 @@ class Story:
         assert not self._apps.strangers(), self.told
         self.counts["confirmed"] += self._apps.confirmed()
         self.counts["settled"] += result.total.acked
+        assert self.counts["settled"] or not self._consumed, f"{self.told}: consumers settle nothing"
         for queue in QUEUES:
             if len(found[queue]) > KEPT_MAX:
                 self._done(partial(self._purge, queue), f"a purge of {queue}")

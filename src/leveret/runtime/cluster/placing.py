@@ -59,6 +59,7 @@ _LOOKED_AT: Final = 500
 """Queues that are looked at before the loop may do something else."""
 _MOVES_AT_ONCE: Final = 32
 _RETRY_S: Final = 0.1
+_FIRST_LISTED_S: Final = 1.0
 
 
 class Write(NamedTuple):
@@ -111,6 +112,7 @@ class Placing:
         self._in_flight: set[QueueKey] = set()
         self._unseen: dict[QueueKey, int] = {}
         self._moving: set[QueueKey] = set()
+        self._patient_since_s: dict[QueueKey, float] = {}
         self._calm = asyncio.Event()
         self._changed: dict[QueueKey, None] = {}
         self._wake = asyncio.Event()
@@ -269,10 +271,24 @@ class Placing:
             return
         wanted, move_to = following(placement, policy, self._hands.ready(key), around)
         after = self._prepared(key, placement, wanted, policy)
+        if not move_to:
+            self._patient_since_s.pop(key, None)
         if after != placement:
             found.writes.append(Write(key, placement, after))
-        elif move_to:
+        elif move_to and self._is_turn_of(key, move_to, policy):
             found.moves.append((key, move_to))
+
+    def _is_turn_of(self, key: QueueKey, node: str, policy: MirrorPolicy) -> bool:
+        """Whether a queue moves to this node now: the first that its policy lists has a moment to be ready first."""
+        around, loop = self._around(), asyncio.get_running_loop()
+        listed = policy.params if isinstance(policy.params, tuple) else ()
+        since_s = self._patient_since_s.setdefault(key, loop.time())
+        is_first = next((each for each in listed if each in around.alive), node) == node
+        if is_first or loop.time() - since_s >= _FIRST_LISTED_S:
+            del self._patient_since_s[key]
+            return True
+        loop.call_later(_FIRST_LISTED_S, self.due, [key])
+        return False
 
     def _follow_on(self, key: QueueKey, placement: Placement, promoted: Promotion, found: _Found) -> None:
         self._log(key, promoted.log)
