@@ -22,13 +22,10 @@ from leveret.testing.ports import LOOPBACK
 from leveret.testing.standby_archive import freeze_plan, transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 from tests.conformance.brokers import Broker
+from tests.conformance.killing import killed_after
 
 VHOST = "/"
 HEADERS = pika.BasicProperties(headers={"n": 7, "s": "x"}, delivery_mode=2, message_id="m", priority=3)
-
-
-class Killed(Exception):
-    """The publishing process dies here."""
 
 
 @pytest.fixture
@@ -108,19 +105,7 @@ def test_killed_on_the_way_and_run_again_each_message_is_there_once_in_order(
 ) -> None:
     channel.basic_publish("", queue, b"held before")
     directory = planned(tmp_path, queue, 1500)
-    send, left = AmqpConnection.publish, [sent]
-
-    def dying(self: AmqpConnection, *message: Any) -> None:
-        if not left[0]:
-            self._socket.close()
-            raise Killed
-        left[0] -= 1
-        send(self, *message)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(AmqpConnection, "publish", dying)
-        with pytest.raises(Killed):
-            publish(target, directory)
+    killed_after(sent, monkeypatch, lambda: publish(target, directory))
     [outcome] = publish(target, directory)
     assert outcome.messages == 1500
     publish(target, directory)
@@ -134,18 +119,7 @@ def test_a_queue_that_is_consumed_from_meanwhile_loses_nothing_and_what_may_be_d
     target: AmqpTarget, channel: Any, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = planned(tmp_path, queue, 1500)
-    send, left = AmqpConnection.publish, [1200]
-
-    def dying(self: AmqpConnection, *message: Any) -> None:
-        if not left[0]:
-            raise Killed
-        left[0] -= 1
-        send(self, *message)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(AmqpConnection, "publish", dying)
-        with pytest.raises(Killed):
-            publish(target, directory)
+    killed_after(1200, monkeypatch, lambda: publish(target, directory), closes=False)
     taken = numbers(bodies_of(channel, queue))
     publish(target, directory)
     found = taken + numbers(bodies_of(channel, queue))

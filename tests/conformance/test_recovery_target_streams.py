@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from leveret.wire.message10 import content_header_of
 from leveret.wire.properties import shortstr
 from leveret.wire.stream_entry import pack_entries
 from tests.conformance.brokers import Broker
+from tests.conformance.killing import killed_after
 
 VHOST = "/"
 ARGUMENTS: dict[str, Any] = {"x-queue-type": "stream", "x-max-age": "7D"}
@@ -35,10 +36,6 @@ HEADERS = commands.Basic.Properties(
     headers={"n": 7}, delivery_mode=2, message_id="m", content_type="text/plain"
 )
 PATIENCE_S = 20.0
-
-
-class Killed(Exception):
-    """The publishing process dies here."""
 
 
 def simple(body: bytes) -> bytes:
@@ -99,23 +96,6 @@ def publish(target: AmqpTarget, directory: PlanDirectory, timeout_s: float = 10)
         return AmqpClient(target, VHOST, directory.progress, totals, timeout_s)
 
     PlanPublisher(directory, client, lambda count: None).publish(sorted(totals))
-
-
-def killed_after(sent: int, monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> None:
-    """Do the work until so many messages were sent."""
-    send, left = AmqpConnection.publish, [sent]
-
-    def dying(self: AmqpConnection, *message: Any) -> None:
-        if not left[0]:
-            self._socket.close()
-            raise Killed
-        left[0] -= 1
-        send(self, *message)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(AmqpConnection, "publish", dying)
-        with pytest.raises(Killed):
-            work()
 
 
 def taken(channel: Any, stream: str, count: int) -> list[tuple[Any, Any, bytes]]:

@@ -218,6 +218,14 @@ async def begun(world: World) -> None:
     world.task = asyncio.create_task(world.placing.run())  # type: ignore[attr-defined]
 
 
+async def all_synchronised(world: World) -> None:
+    """It leads the queue, all others mirror it and have everything, and the record says so."""
+    world.records(placed("bcd", "bcd"))
+    world.hands.ready_ones[Q] = "bcd"
+    await begun(world)
+    await world.rest()
+
+
 # -- a record is replaced only by who has looked at it --------------------------------------------
 
 
@@ -410,10 +418,7 @@ def test_that_they_had_it_counts_for_nothing_once_others_were_waited_for_since()
 
 def test_who_is_gone_is_waited_for_until_the_record_says_so() -> None:
     async def story(world: World) -> None:
-        world.records(placed("bcd", "bcd"))
-        world.hands.ready_ones[Q] = "bcd"
-        await begun(world)
-        await world.rest()
+        await all_synchronised(world)
         world.hands.ready_ones[Q] = "bc"
         world.store.is_answering.clear()
         world.placing.due([Q])
@@ -429,10 +434,7 @@ def test_who_is_gone_is_waited_for_until_the_record_says_so() -> None:
 
 def test_nothing_is_decided_before_what_was_written_is_seen() -> None:
     async def story(world: World) -> None:
-        world.records(placed("bcd", "bcd"))
-        world.hands.ready_ones[Q] = "bcd"
-        await begun(world)
-        await world.rest()
+        await all_synchronised(world)
         world.hands.ready_ones[Q] = "bc"
         world.placing.due([Q])
         await world.rest(hears=False)
@@ -528,10 +530,7 @@ def test_a_leader_that_cannot_read_its_log_is_followed_by_who_has_all(synchronis
 
 def test_a_queue_is_given_to_who_has_all_of_it_and_only_who_has_stays_recorded() -> None:
     async def story(world: World) -> None:
-        world.records(placed("bcd", "bcd"))
-        world.hands.ready_ones[Q] = "bcd"
-        await begun(world)
-        await world.rest()
+        await all_synchronised(world)
 
         def falls_behind() -> None:
             world.hands.ready_ones[Q] = "bd"
@@ -563,10 +562,7 @@ def test_it_is_not_given_to_who_leads_it_or_is_no_mirror_or_lacks_something_or_d
 @pytest.mark.parametrize("what", ["lacks", "ends", "record"])
 def test_it_is_not_given_when_things_have_changed_by_then(what: str) -> None:
     async def story(world: World) -> None:
-        world.records(placed("bcd", "bcd"))
-        world.hands.ready_ones[Q] = "bcd"
-        await begun(world)
-        await world.rest()
+        await all_synchronised(world)
 
         def changes() -> None:
             match what:
@@ -588,10 +584,7 @@ def test_it_is_not_given_when_things_have_changed_by_then(what: str) -> None:
 
 def test_it_is_not_given_away_while_its_record_is_written_nor_recorded_while_it_is_given() -> None:
     async def story(world: World) -> None:
-        world.records(placed("bcd", "bcd"))
-        world.hands.ready_ones[Q] = "bcd"
-        await begun(world)
-        await world.rest()
+        await all_synchronised(world)
         world.hands.ready_ones[Q] = "bc"
         world.store.is_answering.clear()
         world.placing.due([Q])
@@ -664,3 +657,29 @@ def test_a_queue_that_nobody_may_lead_is_closed_as_it_is_recorded_by_then() -> N
         assert world.recorded() == placed("b", "", closed=True)
 
     play(story)
+
+
+@pytest.mark.parametrize(("comes_too", "leads"), [("", "d"), ("c", "c")])
+def test_the_first_that_a_policy_lists_has_a_moment_to_be_ready_before_others(
+    comes_too: str, leads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "_FIRST_LISTED_S", 0.02)
+
+    async def story(world: World) -> None:
+        world.records(placed("cd", "d"))
+        world.hands.ready_ones[Q] = "d"
+        await begun(world)
+        await world.rest()
+        assert world.hands.given == []
+        if comes_too:
+            await ready(world, "cd")
+            then = world.hands.then[Q]
+            if then is not None:
+                then()
+        else:
+            await asyncio.sleep(0.05)
+        await world.rest()
+        assert world.hands.given == [Q]
+        assert world.recorded().leader == leads
+
+    play(story, policy=MirrorPolicy(mode="nodes", params=("c", "d"), promote_on_failure=WHEN_SYNCED))

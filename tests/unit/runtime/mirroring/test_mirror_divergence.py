@@ -29,6 +29,26 @@ def raise_epoch(node: Node, name: str, epoch: int) -> None:
     node.log(name).epoch = epoch
 
 
+async def copied(leader: Node, mirror: Node) -> None:
+    """The mirror has all of the log, and copies it no more; nobody leads it now."""
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirror.copies.release(A)
+    await until(lambda: not leader.sources.rows(A), "released")
+    leader.sources.cease(A)
+
+
+def octets(directory: Path) -> dict[int, bytes]:
+    """What stands in the files of the log, by the offset that each begins with."""
+    return {start: path.read_bytes() for start, path in logs_of(directory)[A].items()}
+
+
+def octets_aside(mirror: Node) -> dict[int, bytes]:
+    """The same of what was set aside, once."""
+    [report] = reports(mirror.directory)
+    return octets(mirror.directory / "divergent" / report.id)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_leading_goes_round_and_what_nobody_confirmed_is_set_aside(tmp_path: Path, seed: int) -> None:
     """Three nodes; the leader goes with something that its mirrors lack, and comes back as a mirror."""
@@ -97,11 +117,7 @@ def test_a_mirror_whose_messages_are_gone_by_now_is_late_unless_another_led_sinc
         leader.lead(A, automatic=True)
         for _ in range(4):
             leader.append(A, 900, 4)
-        mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.is_live("mirror", A), "live")
-        await mirror.copies.release(A)
-        await until(lambda: not leader.sources.rows(A), "released")
-        leader.sources.cease(A)
+        await copied(leader, mirror)
         if is_divergent:
             raise_epoch(mirror, A, 2)
             mirror.append(A)
@@ -138,11 +154,7 @@ def test_who_is_counted_on_is_not_wiped_before_the_record_says_that_it_is_not(
         leader, mirror = await pair(tmp_path)
         leader.lead(A, automatic=True)
         leader.fill(A, 20_000)
-        mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.is_live("mirror", A), "live")
-        await mirror.copies.release(A)
-        await until(lambda: not leader.sources.rows(A), "released")
-        leader.sources.cease(A)
+        await copied(leader, mirror)
         log = mirror.log(A)
         mirror.append(A)
         if begins_later:
@@ -158,22 +170,20 @@ def test_who_is_counted_on_is_not_wiped_before_the_record_says_that_it_is_not(
             assert leader.log(A).first_offset > log.next_offset
         leader.lead(A, automatic=True)
         leader.sources.wait_for(A, frozenset({"mirror"}))
-        held = {start: path.read_bytes() for start, path in logs_of(mirror.directory)[A].items()}
+        held = octets(mirror.directory)
         mirror.copies.mirror(A, "leader")
         await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "found out")
         for _ in range(3):
             leader.append(A)
             leader.sources.cut()
             await leader.commits.settle()
-        assert {start: path.read_bytes() for start, path in logs_of(mirror.directory)[A].items()} == held
+        assert octets(mirror.directory) == held
         leader.sources.wait_for(A, frozenset())
         await until(lambda: leader.is_live("mirror", A), "live again")
         await mirror.stop()
         await leader.stop()
         assert compared(leader, mirror).is_identical
-        [report] = reports(mirror.directory)
-        aside = logs_of(mirror.directory / "divergent" / report.id)[A]
-        assert {start: path.read_bytes() for start, path in aside.items()} == held
+        assert octets_aside(mirror) == held
 
     asyncio.run(scenario())
 
@@ -187,7 +197,7 @@ def test_a_leader_that_lost_everything_has_nothing_deleted(tmp_path: Path) -> No
         await until(lambda: leader.is_live("mirror", A), "live")
         await leader.stop()
         await mirror.copies.release(A)
-        held = {start: path.read_bytes() for start, path in logs_of(mirror.directory)[A].items()}
+        held = octets(mirror.directory)
         empty = Node(tmp_path / "empty", "leader", epoch=2)
         mirror.via["leader"] = await empty.listen()
         empty.lead(A, automatic=True)
@@ -198,9 +208,7 @@ def test_a_leader_that_lost_everything_has_nothing_deleted(tmp_path: Path) -> No
         await mirror.stop()
         await empty.stop()
         assert compared(empty, mirror).is_identical
-        [report] = reports(mirror.directory)
-        aside = logs_of(mirror.directory / "divergent" / report.id)[A]
-        assert {start: path.read_bytes() for start, path in aside.items()} == held
+        assert octets_aside(mirror) == held
 
     asyncio.run(scenario())
 
