@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
@@ -27,6 +32,8 @@ from leveret.wire.stream.fields import OffsetSpec, OffsetType
 
 pytestmark = [pytest.mark.xdist_group("cluster")]
 
+PAUSE_S = 3.0
+"""Longer than a lease of these nodes."""
 DURABLE = {"durable": True}
 
 
@@ -319,3 +326,27 @@ def test_a_node_that_loses_its_lease_serves_nobody_and_comes_back_by_itself(site
         wait_until(is_back, f"it does not come back: {a.log_tail()}", 30)
         with pytest.raises(pika.exceptions.AMQPError):
             connection.process_data_events(5)
+
+
+def test_a_change_is_answered_when_its_node_loses_its_lease_before_it_may_make_it(site: ClusterSite) -> None:
+    """It waits for the pen, which another node has that stands still, when it is stopped as well."""
+    a, b, _ = site.members
+    site.set_policy("mine", "^x", {"max-length": 1}, at=b)
+    with ThreadPoolExecutor(1) as pool:
+        with site.paused(b):
+            asked = pool.submit(site.set_policy, "late", "^x", {"max-length": 2}, at=a)
+            time.sleep(0.3)
+            with site.paused(a):
+                time.sleep(PAUSE_S)
+        with pytest.raises(httpx.HTTPStatusError) as refused:
+            asked.result()
+    assert refused.value.response.status_code == HTTPStatus.SERVICE_UNAVAILABLE
+    assert refused.value.response.json()["error"] == "unavailable"
+
+    def set_again() -> bool:
+        with suppress(OSError, httpx.HTTPStatusError):
+            site.set_policy("late", "^x", {"max-length": 2}, at=a)
+            return True
+        return False
+
+    wait_until(set_again, f"it does not come back: {a.log_tail()}", 30)

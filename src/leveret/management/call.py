@@ -287,15 +287,36 @@ async def _answer(handler: Handler, request: Request, need: Need, rule: _Rule) -
         if changes and not rule.on_followers:
             need_leader(caller.node)
         call = Call(request, caller)
-        if not call.cluster.is_member:
-            return await handler(call)
-        return await _in_cluster(handler, call, rule, changes=changes)
+        in_cluster = call.cluster.is_member
+        answer = _in_cluster(handler, call, rule, changes=changes) if in_cluster else handler(call)
+        if changes and not rule.on_followers:
+            return await _while_it_serves(caller.node, answer)
+        return await answer
     except Unauthorised as refused:
         return refused.reply
     except LeveretError as refusal:
         return refusal_reply(refusal, to_change=request.method in _UPSERTS)
     except Exception as bug:
         return await internal_error(request, bug)
+
+
+async def _while_it_serves(node: ManagedNode, answer: Awaitable[Response]) -> Response:
+    """The answer of a node that leads.
+
+    Raises:
+        Declined: it stopped serving, as when its lease ended: what it was to do may never come to its end.
+    """
+    answering, ending = asyncio.ensure_future(answer), asyncio.ensure_future(node.ended.wait())
+    try:
+        await asyncio.wait((answering, ending), return_when=asyncio.FIRST_COMPLETED)
+        if answering.done():
+            return answering.result()
+    finally:
+        answering.cancel()
+        ending.cancel()
+        await asyncio.gather(answering, ending, return_exceptions=True)
+    reason = "this node stopped serving meanwhile: see whether that was still done, and ask again"
+    raise Declined("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 @asynccontextmanager
@@ -310,8 +331,10 @@ async def with_pen(cluster: ClusterOperations) -> AsyncIterator[None]:
             async with asyncio.timeout(PEN_TIMEOUT_S):
                 await stack.enter_async_context(cluster.changing())
         except TimeoutError:
-            holder = cluster.status()["pen"] or "nobody"
-            reason = f"definitions cannot be changed now: {holder} may, and did not hand over in {PEN_TIMEOUT_S:g} s"
+            status = cluster.status()
+            holder, error = status["pen"], status["etcd"]["error"]
+            who = f"{holder} may, and" if holder else f"nobody may, and etcd (last error: {error})"
+            reason = f"definitions cannot be changed now: {who} did not hand over in {PEN_TIMEOUT_S:g} s"
             raise Declined("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE) from None
         yield
 

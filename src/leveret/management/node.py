@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -388,6 +389,7 @@ class ManagedNode(Protocol):
     data_dir: Path
     started_at_ms: int
     broker: Broker
+    ended: asyncio.Event
 
     @property
     def commits(self) -> GroupCommit:

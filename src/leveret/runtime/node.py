@@ -78,6 +78,7 @@ class Node:
         showing: what it shows while another node leads its data.
         maintenance: takes the node out of service for clients.
         failed: set when the disk failed for good; the process must end.
+        ended: set when it serves nobody any more: who waits for it to do something waits in vain.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Node:
         self.data_dir = data_dir
         self.started_at_ms = clock_ms()
         self.failed = asyncio.Event()
+        self.ended = asyncio.Event()
         self.replication: Any = None
         self.cluster: Any = None
         self.coordinator: Coordinator | None = None
@@ -351,6 +353,7 @@ class Node:
 
         The group commit's fence sees to it that nothing was promised before this could be called.
         """
+        self.ended.set()
         self.amqp.stop_reading()
         await self._close_doors(0)
         self.close()
@@ -365,6 +368,7 @@ class Node:
 
     def close(self) -> None:
         """Close the files of a node that serves nobody."""
+        self.ended.set()
         self.engine.stop()
         self.commits.close()
         self.collector.close()

@@ -434,6 +434,15 @@ def test_definitions_are_changed_by_who_has_the_pen(trio: Trio, monkeypatch: pyt
     assert published.json() == {"routed": False}
 
 
+def test_a_change_that_a_node_can_make_no_more_is_answered_at_once(trio: Trio) -> None:
+    trio.room.pen = B
+    trio.nodes[A].ended.set()
+    refused = trio.at(A).put("/api/vhosts/v")
+    late = "this node stopped serving meanwhile: see whether that was still done, and ask again"
+    assert (refused.status_code, reason(refused)) == (503, late)
+    assert trio.at(A).get("/api/vhosts").status_code == 200
+
+
 def test_the_body_is_read_before_the_pen_is_asked_for(trio: Trio) -> None:
     too_large = b" " * (trio.nodes[A].config.management.body_bytes_max + 1)
     reply = trio.at(A).request("PUT", "/api/vhosts/v", content=too_large)
