@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -246,6 +246,15 @@ class FakeStreams:
     connections: tuple[Any, ...] = ()
 
 
+class Ended(asyncio.Event):
+    """Waited for in the event loop of each client; set before a request, if at all."""
+
+    async def wait(self) -> Literal[True]:
+        if not self.is_set():
+            await asyncio.get_running_loop().create_future()
+        return True
+
+
 class FakeNode:
     """A broker without logs or sockets; `broker.changes` holds what was not committed."""
 
@@ -253,7 +262,7 @@ class FakeNode:
         self.config = Config(node_name=node_name, cluster_name="test")
         self.data_dir = data_dir
         self.started_at_ms = 0
-        self.ended = asyncio.Event()
+        self.ended = Ended()
         self.host = Host()
         self.broker = self.host.broker
         self.outsiders: list[ClientConnection] = []
