@@ -183,7 +183,7 @@ def promote(pair: StandbyPair, site: Site, had: dict[str, int], **before: Any) -
     assert second.returncode == 0, second.stderr
     downstream.restart()
     standby, schema = pair.status(), get(downstream, "tanzu/osr/schema/status")
-    pipelines = pair.pipeline("transfer")
+    pipelines = pair.transferring()
     displayed = downstream.ctl("display_standby_promotion_summary", "--formatter", "json")
     return Aftermath(
         books=site.audit({queue: found[queue] for queue in JUDGED}, covered),

@@ -77,11 +77,11 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
             declare(channel, QUEUES)
         pair.follow()
         disordered = kill_the_upstream(pair, site)
-        drivers = pair.pipeline("transfer")
+        drivers = pair.transferring()
         disordered += kill_the_driver(pair, site)
-        drivers += pair.pipeline("transfer")
+        drivers += pair.transferring()
         kill_the_downstream(pair, site)
-        drivers += pair.pipeline("transfer")
+        drivers += pair.transferring()
         fill(pair, Books(folder / "bulk"))
         pair.wait_transferred()
         pair.upstream.kill9()
@@ -104,10 +104,10 @@ def kill_the_driver(pair: StandbyPair, site: Site) -> int:
     consumer = site.consumer(QUEUES, rate=RATE * CONSUMED)
     publisher = site.publisher(QUEUES, rate=RATE)
     with background(consumer, publisher):
-        (driver,) = pair.pipeline("transfer")
+        (driver,) = pair.transferring()
         pair.wait_transferred()
-        pair.kill_pipeline("transfer")
-        wait_until(lambda: pair.pipeline("transfer") not in ([], [driver]), "another driver", PATIENCE_S)
+        pair.kill(pair.transferring())
+        wait_until(lambda: pair.transferring() not in ([], [driver]), "another driver", PATIENCE_S)
         publisher.stop()
         consumer.stop()
     return consumer.disordered
@@ -170,8 +170,8 @@ def attempt(pair: StandbyPair, enough: int, *, whole_node: bool) -> Attempt:
     """Promote, and kill the recovery, or the node, once so many messages are back; the node runs afterwards."""
     with ThreadPoolExecutor(1) as pool:
         promotion = pool.submit(pair.promote)
-        wait_until(lambda: pair.pipeline("recover") != [], "the recovery's process", PATIENCE_S)
-        (driver,) = pair.pipeline("recover")
+        wait_until(lambda: pair.recovering() != [], "the recovery's process", PATIENCE_S)
+        (driver,) = pair.recovering()
         connection = pika.BlockingConnection(parameters(pair.downstream.amqp_port, VHOST))
         channel = connection.channel()
         wait_until(
@@ -195,7 +195,7 @@ def attempt(pair: StandbyPair, enough: int, *, whole_node: bool) -> Attempt:
         pair.downstream.start()
     with pika.BlockingConnection(parameters(pair.downstream.amqp_port, VHOST)) as connection:
         recovered = back(connection.channel(), BULK)
-    return Attempt(recovered, ended, pair.status(), pair.pipeline("transfer"))
+    return Attempt(recovered, ended, pair.status(), pair.transferring())
 
 
 def back(channel: Any, queues: Sequence[str]) -> int:

@@ -119,7 +119,7 @@ def live(pair: StandbyPair, site: Site, chance: random.Random, story: list[str])
         for victim in story:
             time.sleep(chance.uniform(0.2, 5.0))
             if victim == "driver":
-                pair.kill_pipeline("transfer")
+                pair.kill(pair.transferring())
             elif victim == "downstream":
                 pair.downstream.kill9()
                 pair.downstream.start()
@@ -161,7 +161,7 @@ def kill_promoting(pair: StandbyPair, chance: random.Random, promotion: Future[A
     with suppress(TimeoutError):
         promotion.result(chance.uniform(0.0, 15.0))
     if victim == "recovery":
-        pair.kill_pipeline("recover")
+        pair.kill(pair.recovering())
         promotion.result()
     else:
         pair.downstream.kill9()

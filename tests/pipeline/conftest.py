@@ -88,6 +88,11 @@ class PipelineChild:
         self.process.stdin.write(json.dumps(line).encode() + b"\n")
         self.process.stdin.flush()
 
+    def end_input(self) -> None:
+        """Nothing more is to be done."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
     def wait_for(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The first event from now on for which `holds`."""
         patience = Patience(self.process.pid)

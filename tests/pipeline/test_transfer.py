@@ -417,8 +417,9 @@ def test_exactly_once_across_kill_9_of_the_driver(
             if turn < kills:
                 child.kill9()
         child.send({"command": "drain", "timeout_ms": 30_000})
+        assert child.wait_for(lambda event: event["event"] == "drained")["complete"]
+        child.end_input()
         assert child.wait() == 0
-        assert child.events[-1] == {"event": "drained", "complete": True}
     assert_all_is_there_once(data_dir, upstream)
     if store:
         # Orphans stay there for an hour.
@@ -492,7 +493,8 @@ def test_on_a_cluster_the_same_job_does_the_same(
             if not turn:
                 child.kill9()
         child.send({"command": "drain", "timeout_ms": 60_000})
+        assert child.wait_for(lambda event: event["event"] == "drained")["complete"]
+        child.end_input()
         assert child.wait() == 0
-        assert child.events[-1] == {"event": "drained", "complete": True}
     assert_all_is_there_once(tmp_path / "standby", upstream)
     assert _on_disk(tmp_path / "standby") == _known(Manifest(tmp_path / "standby")), "nothing is left over"

@@ -1,6 +1,7 @@
 """`python -m leveret.pipeline TASK` (see `TASKS`): job on standard input, news on standard output.
 
-Exit status 0 when done, 1 with a last line `{"event": "failed", "error": ...}` when not.
+Exit status 0 when done, 1 with a last line `{"event": "failed", "error": ...}` when not. A transfer that was drained
+waits for `{"command": "recover", "job": {...}}`, which finds Spark running, or for the end of its input.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -26,6 +27,9 @@ from leveret.pipeline.job import (
     TransferJob,
 )
 from leveret.pipeline.spark_error import cause_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TASKS: Final = (
     "transfer",
@@ -119,7 +123,8 @@ def _run_with_spark(task: str, console: Console) -> None:
     if isinstance(job, TransferJob):
         from leveret.pipeline.transfer import run_transfer
 
-        run_transfer(job, console)
+        spark = run_transfer(job, console)
+        _recover_when_told(console, spark)
     elif isinstance(job, RecoverJob):
         from leveret.pipeline.recovery import run_recovery
 
@@ -128,6 +133,16 @@ def _run_with_spark(task: str, console: Console) -> None:
         from leveret.pipeline.inspect import run_inspection
 
         run_inspection(job, console)
+
+
+def _recover_when_told(console: Console, spark: SparkSession) -> None:
+    """A promotion comes right behind the end of the transfer, and is in a hurry."""
+    from leveret.pipeline.recovery import run_recovery
+
+    command = console.next_command()
+    while command.get("command") != "recover":
+        command = console.next_command()
+    run_recovery(msgspec.convert(command["job"], RecoverJob), console, spark)
 
 
 if __name__ == "__main__":

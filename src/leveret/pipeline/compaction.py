@@ -52,6 +52,12 @@ class Compaction:
             self._running = self._threads.submit(self._compact, job)
         return []
 
+    def stop(self) -> None:
+        """End what goes on; what was transferred is as it was, or compacted."""
+        if self._running is not None:
+            self._spark.sparkContext.cancelAllJobs()
+        self._threads.shutdown()
+
     def _compact(self, job: TransferJob) -> list[dict[str, Any]]:
         self._delete_garbage(job)
         manifest = Manifest(job.root)

@@ -54,6 +54,10 @@ class Console:
                 found.append(self._commands.get_nowait())
         return found
 
+    def next_command(self) -> Event:
+        """Wait for the next command; this process ends when there is none to come."""
+        return self._commands.get()
+
     def say(self, event: str, **details: object) -> None:
         """Tell the parent."""
         self.pass_on({"event": event, **details})

@@ -1,6 +1,7 @@
 """The driver of a recovery: find the survivors, freeze the plan, publish it.
 
-While Java starts, the settlements are merged; when nothing can have survived, Spark is not started at all.
+A promotion takes over the Spark of the transfer that it ends. Else, while Java starts, the settlements are merged; when
+nothing can have survived, Spark is not started at all.
 Plans that an earlier attempt left unfinished are finished first. On standard output: `started`, `planned`
 (a vhost's plan is frozen), `published` (so many more), `done` with the summary.
 
@@ -76,27 +77,32 @@ class PublishTask(NamedTuple):
     queues: list[str]
 
 
-def run_recovery(job: RecoverJob, console: Console) -> None:
-    """Recover and say `done`.
+def run_recovery(job: RecoverJob, console: Console, spark: SparkSession | None = None) -> None:
+    """Recover and say `done`; with this session, or one that is started if there is anything to recover.
 
     Raises:
         LeveretError: what stands in the way; the next attempt goes on from there.
     """
     make_directory(job.root)
     with locked(job.work / "recovery.lock", LOCK_TIMEOUT_S, "recovering"), Inbox() as inbox:
-        Recovery(job, console, inbox).run()
+        Recovery(job, console, inbox, spark).run()
 
 
 class Recovery:
     """One run of the driver."""
 
-    def __init__(self, job: RecoverJob, console: Console, inbox: Inbox) -> None:
+    def __init__(
+        self, job: RecoverJob, console: Console, inbox: Inbox, spark: SparkSession | None = None
+    ) -> None:
         self._job = job
         self._console = console
         self._inbox = inbox
         self._manifest = Manifest(job.root)
         self._threads = ThreadPoolExecutor(2, "recovery")
         self._spark_start: Future[SparkSession] | None = None
+        if spark is not None:
+            self._spark_start = Future()
+            self._spark_start.set_result(spark)
 
     def run(self) -> None:
         """Finish what is unfinished, then recover what is new."""
@@ -175,6 +181,8 @@ class Recovery:
         return any(count > 0 for count in left.values())
 
     def _begin_spark(self) -> None:
+        if self._spark_start is not None:
+            return
         scratch = self._job.work / "spark" / "recovery"
         shutil.rmtree(scratch, ignore_errors=True)
         make_directory(scratch)
@@ -182,8 +190,7 @@ class Recovery:
 
     @cached_property
     def _spark(self) -> SparkSession:
-        if self._spark_start is None:
-            self._begin_spark()
+        self._begin_spark()
         assert self._spark_start is not None
         spark = self._spark_start.result()
         self._console.say("started")

@@ -3,9 +3,9 @@
 Each start of the query begins where the manifest ends, with an empty checkpoint: Spark's own makes no
 fsync and could only disagree. On standard output: `started`, `link` (state of a vhost's upstream),
 `stored` (a file is durable), `compacted`, `compaction_failed`, `restarting`, `drained`. On standard input,
-after the job, commands: `{"command": "drain", "timeout_ms": n}` ends the process once all that the upstream
-still gives has been stored; `{"command": "job", "job": {...}}` goes on with another job on the same data
-directory.
+after the job, commands: `{"command": "job", "job": {...}}` goes on with another job on the same data directory;
+`{"command": "drain", "timeout_ms": n}` ends the transfer once all that the upstream still gives has been stored. Spark
+stays for what comes then (`__main__`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ BACKOFF_MAX_S: Final = 5.0
 _POLL_S: Final = 0.1
 
 
-def run_transfer(job: TransferJob, console: Console) -> None:
-    """Transfer until told to drain.
+def run_transfer(job: TransferJob, console: Console) -> SparkSession:
+    """Transfer until told to drain; leaves the session running.
 
     Raises:
         StorageError: another transfer into this data directory goes on.
@@ -54,6 +54,7 @@ def run_transfer(job: TransferJob, console: Console) -> None:
         spark.dataSource.register(StoreSink)
         console.say("started")
         Transfer(job, spark, inbox, console).run()
+        return spark
 
 
 class Transfer:
@@ -88,6 +89,7 @@ class Transfer:
             self._console.say("restarting", error=cause_of(error), after_ms=int(backoff_s * 1000))
             self._pause(backoff_s)
             backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+        self._compaction.stop()
         self._console.say("drained", complete=self._has_all())
 
     def _run_query(self) -> Exception | None:

@@ -97,13 +97,23 @@ class PipelineProcess:
                 await self._process.wait()
 
 
-async def ask(task: str, job: Mapping[str, Any], tell: Callable[[Event], None] | None = None) -> Event:
+async def ask(
+    task: str,
+    job: Mapping[str, Any],
+    tell: Callable[[Event], None] | None = None,
+    process: PipelineProcess | None = None,
+) -> Event:
     """Run a task to its end, telling what it says on the way; returns its `done`.
+
+    In a process of its own, or the last one of a process that waits for something to do.
 
     Raises:
         PipelineFailed: it did not get there.
     """
-    process = await PipelineProcess.start(task, job)
+    if process is None:
+        process = await PipelineProcess.start(task, job)
+    else:
+        await process.send({"command": task, "job": job})
     try:
         async for event in process.events():
             if event.get("event") == "done":

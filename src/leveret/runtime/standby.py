@@ -27,7 +27,7 @@ from leveret.config.tls import TlsOptions
 from leveret.core.broker import STANDBY_TAG
 from leveret.model.definitions import GlobalParameter, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
-from leveret.runtime.pipeline_process import Event, PipelineFailed, ask
+from leveret.runtime.pipeline_process import Event, PipelineFailed, PipelineProcess, ask
 from leveret.runtime.schema_sync import refuse_downstream
 from leveret.runtime.standby_archive import StandbyArchive
 from leveret.runtime.standby_recovery import (
@@ -231,17 +231,20 @@ class StandbyDownstream:
             self._save()
             logger.info("standby_promotion_begun data_dir=%s", self.archive.place["data_dir"])
             await self.recoveries.give_way()
-            await self._transfer.drain(self._drain_timeout_s)
-            # For good, and before anything is recovered: an upstream that came back would delete what was
-            # declared here since.
-            if self._node.schema_sync.mode == "downstream":
-                await self._node.schema_sync.set_mode("upstream")
+            process = await self._transfer.drain(self._drain_timeout_s)
             try:
-                await self._recover(promotion, endpoint, on_progress or _ignore)
+                # For good, and before anything is recovered: an upstream that came back would delete what was
+                # declared here since.
+                if self._node.schema_sync.mode == "downstream":
+                    await self._node.schema_sync.set_mode("upstream")
+                await self._recover(promotion, endpoint, process, on_progress or _ignore)
             except PipelineFailed as error:
                 promotion.error = str(error)
                 self._save()
                 raise
+            finally:
+                if process is not None:
+                    await process.stop()
             self._finish(promotion)
             return told_rows(promotion.summary)
 
@@ -331,7 +334,10 @@ class StandbyDownstream:
 
     # -- inside -------------------------------------------------------------------------------
 
-    async def _recover(self, promotion: Promotion, endpoint: str, tell: Progress) -> None:
+    async def _recover(
+        self, promotion: Promotion, endpoint: str, process: PipelineProcess | None, tell: Progress
+    ) -> None:
+        """Recover; by the process that transferred so far, if it is there: it has Spark running."""
         with self._node.internal_user("recovery") as (username, password):
             job = {
                 **self.archive.place,
@@ -340,7 +346,7 @@ class StandbyDownstream:
                 "spark": self._spark(),
                 **msgspec.to_builtins(promotion.wanted),
             }
-            done = await ask("recover", job, tell)
+            done = await ask("recover", job, tell, process)
         missing = await self.archive.missing()
         promotion.transferred = done["transferred"]
         nothing = {"missing_records": 0, "missing_messages": 0}

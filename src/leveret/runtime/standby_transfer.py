@@ -71,6 +71,7 @@ class TransferSupervisor:
         self._stored: dict[str, Event] = {}
         self._lags_ms: deque[int] = deque(maxlen=LAG_SAMPLES_MAX)
         self._draining = False
+        self._drained: PipelineProcess | None = None
         self._ended_by = ""
         self._lag_logged_s = -LAG_LOG_INTERVAL_S
         self._warming: asyncio.Task[None] | None = None
@@ -111,13 +112,19 @@ class TransferSupervisor:
         self._links.clear()
         self.error = ""
 
-    async def drain(self, timeout_s: float) -> None:
-        """Let the process store what the upstream still gives, no longer than `timeout_s`; then end it."""
+    async def drain(self, timeout_s: float) -> PipelineProcess | None:
+        """Let the process store what the upstream still gives, no longer than `timeout_s`; follow no more.
+
+        Returns:
+            The process, if it is well: it waits for what else there is to do, with Spark running. Now the caller's.
+        """
         if self._task is not None and self._process is not None:
             self._draining = True
             await self._process.send({"command": "drain", "timeout_ms": int(timeout_s * 1000)})
             await asyncio.wait([self._task], timeout=timeout_s + _DRAIN_MARGIN_S)
         await self.stop()
+        drained, self._drained = self._drained, None
+        return drained
 
     def lag_ms(self, quantile: float) -> int | None:
         """Time from a message's chunk at the upstream to its being durable here, of the last few thousand."""
@@ -182,12 +189,16 @@ class TransferSupervisor:
         try:
             async for event in self._process.events():
                 self._take(event)
+                if event["event"] == "drained":
+                    self._drained = self._process
+                    return
             self.error = self._process.error
         finally:
             watch.cancel()
             process, self._process = self._process, None
             self._links.clear()
-            await process.stop()
+            if process is not self._drained:
+                await process.stop()
 
     async def _watch(self, process: PipelineProcess) -> None:
         """Hand on what the operator, or the schema sync, changes."""

@@ -201,15 +201,25 @@ class StandbyPair:
 
     # -- disasters ----------------------------------------------------------------------------
 
-    def kill_pipeline(self, task: str) -> None:
-        """Kill -9 the downstream's Spark driver of this task, and nothing else."""
-        for pid in self.pipeline(task):
+    def kill(self, drivers: list[int]) -> None:
+        """Kill -9 these Spark drivers, and nothing else."""
+        for pid in drivers:
             os.kill(pid, signal.SIGKILL)
 
-    def pipeline(self, task: str) -> list[int]:
-        """Process ids of the downstream's Spark drivers of this task."""
-        wanted = f"-m\0leveret.pipeline\0{task}".encode()
+    def transferring(self) -> list[int]:
+        """Process ids of the downstream's Spark drivers that transfer, or did so until a promotion."""
+        wanted = b"-m\0leveret.pipeline\0transfer"
         return [pid for pid, _ in descendants(self.downstream.pid) if wanted in _command_line(pid)]
+
+    def recovering(self) -> list[int]:
+        """Process ids of the downstream's Spark drivers that recover."""
+        try:
+            inode = (self.downstream.data_dir / "standby" / "recovery.lock").stat().st_ino
+        except OSError:
+            return []
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        # "1: FLOCK ADVISORY WRITE <pid> <major>:<minor>:<inode> 0 EOF"; who waits for a lock has a "->" in front.
+        return [int(lock[4]) for lock in locks if lock[1] == "FLOCK" and lock[5].endswith(f":{inode}")]
 
 
 def get(node: LeveretProcess, path: str) -> Any:

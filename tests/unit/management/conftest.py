@@ -262,7 +262,7 @@ class FakeNode:
         self.config = Config(node_name=node_name, cluster_name="test")
         self.data_dir = data_dir
         self.started_at_ms = 0
-        self.ended = Ended()
+        self.ended: asyncio.Event = Ended()
         self.host = Host()
         self.broker = self.host.broker
         self.outsiders: list[ClientConnection] = []
