@@ -94,3 +94,28 @@ def test_a_node_says_whether_a_queue_would_be_without_its_majority(site: Cluster
     assert ctl(second, "await_online_quorum_plus_one").returncode == 0
     passed = ctl(second, "check_if_node_is_quorum_critical")
     assert (passed.returncode, "no quorum queues with minimum quorum" in passed.stdout) == (0, True)
+
+
+def test_a_node_is_not_forgotten_while_who_has_all_of_its_queues_is_not_known(site: ClusterSite) -> None:
+    first = site.members[0]
+    declare(site, first, "asked")
+    with site.channel(first) as channel:
+        channel.confirm_delivery()
+        for index in range(COUNT):
+            channel.basic_publish("", "asked", str(index).encode())
+    group = members(site, "asked", first)
+    second, third = (node for node in site.members[1:] if node.node in group)
+    first.kill9()
+    second.kill9()
+    site.wait(lambda: not {first.node, second.node} & set(site.members_running(third)), "their leases end")
+    refused = ctl(third, "forget_cluster_node", first.node)
+    assert refused.returncode == 69
+    assert "queue 'asked' in vhost '/'" in refused.stderr
+    assert f"once these say what they have: {second.node}; start them, or forget first" in refused.stderr
+    assert first.node in {row["name"] for row in site.api("GET", "nodes", at=third)}
+    site.start(second)
+    site.wait(lambda: shown(site, "asked", third)["leader"] != first.node, "another leader")
+    assert ctl(third, "forget_cluster_node", first.node).returncode == 0
+    with site.channel(third) as channel:
+        got = [channel.basic_get("asked") for _ in range(COUNT)]
+    assert [body for _, _, body in got] == [str(index).encode() for index in range(COUNT)]

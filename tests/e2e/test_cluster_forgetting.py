@@ -124,6 +124,20 @@ def test_mirrors_that_were_stopped_lead_and_what_nobody_has_is_gone_with_what_hu
     assert refusal(store, tmp_path, "a") == (69, "The node selected is not in the cluster.")
 
 
+def test_who_has_all_of_what_a_majority_had_is_not_guessed(store: EtcdCluster, tmp_path: Path) -> None:
+    placement = Placement(5, "a", "x", 2, mirrors=("c", "d"), synchronised=("c", "d"), majority=True)
+    put(store, change_write(KEYS, d.Put(d.Queue(vhost="/", name="majority", epoch=5))))
+    put(store, placement_write(KEYS, ("/", "majority"), placement))
+    before = seen(store)[0]
+    status, text = refusal(store, tmp_path, "a")
+    assert (status, text.startswith("queue 'majority' in vhost '/': a majority of its mirrors")) == (69, True)
+    assert "once these say what they have: c, d; start them, or forget first who does not come back" in text
+    assert seen(store)[0].placements == before.placements
+    assert forget(store, tmp_path, "d") == []
+    rows = forget(store, tmp_path, "a")
+    assert {"vhost": "/", "name": "majority", "leader": "c"} in rows
+
+
 def test_it_is_refused_where_a_node_runs_and_where_the_cluster_is_another(
     store: EtcdCluster, tmp_path: Path
 ) -> None:

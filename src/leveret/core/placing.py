@@ -308,6 +308,34 @@ def led_when_started(placement: Placement, leader: str) -> Placement:
     )
 
 
+class Asked(NamedTuple):
+    """Of a queue whose leader is forgotten: who has to say what it has of it.
+
+    Attributes:
+        running: to be asked; none where the record says who has all that was confirmed.
+        silent: they are down, and without them it is not known.
+    """
+
+    running: tuple[str, ...]
+    silent: tuple[str, ...]
+
+
+def asked_without(name: str, placement: Placement, members: Collection[str], alive: Collection[str]) -> Asked:
+    """Whom to ask before a queue is led without `name`: where a majority had what was confirmed, nobody need have all.
+
+    Enough of those recorded always include one that has it. Those that are no members any more do not come back: then
+    the most that is to be had is what the others have.
+    """
+    recorded = [node for node in placement.synchronised if node in members and node != name]
+    if not placement.majority or len(recorded) < 2:
+        return Asked((), ())
+    count = len(placement.synchronised)
+    running = tuple(node for node in recorded if node in alive)
+    silent = tuple(node for node in recorded if node not in alive)
+    is_enough = len(running) > count - confirms_needed(_BY_MAJORITY, count)
+    return Asked(running, () if is_enough else silent)
+
+
 def is_lost(placement: Placement, alive: dict[str, Presence], *, durable: bool) -> bool:
     """Whether a queue is gone with its leader's process: one that nobody else has, and that does not outlive a node."""
     if durable and not placement.exclusive:

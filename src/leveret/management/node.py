@@ -328,7 +328,7 @@ class ClusterOperations(Protocol):
             vhost, name, leader (who leads it now, or once it starts; None if it was deleted)
 
         Raises:
-            LeveretError: it is no member, or it runs, or it is this one.
+            LeveretError: it is no member, or it runs, or it is this one; or who has all of a queue is not known.
         """
 
     async def join(self, node: str) -> bool:

@@ -12,10 +12,12 @@ from leveret.core.cluster import Placement, Presence
 from leveret.core.mirror_policy import NOT_MIRRORED, MirrorPolicy
 from leveret.core.mirroring import Promotion
 from leveret.core.placing import (
+    Asked,
     Next,
     Step,
     Surroundings,
     Waits,
+    asked_without,
     first,
     following,
     handed_over,
@@ -318,3 +320,29 @@ def test_what_only_a_process_has_is_gone_with_it(
     changes: dict[str, Any], durable: bool, alive: str, lost: bool
 ) -> None:
     assert is_lost(placed(**changes), around(alive).alive, durable=durable) is lost
+
+
+# -- a leader that is forgotten -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("synchronised", "members", "alive", "running", "silent"),
+    [
+        ("bc", "abcd", "bc", "bc", ""),
+        ("bc", "abcd", "b", "b", "c"),
+        ("bc", "abcd", "", "", "bc"),
+        # Who is no member any more does not come back.
+        ("bc", "abd", "b", "", ""),
+        ("bcde", "abcde", "bcd", "bcd", ""),
+        ("bcde", "abcde", "bc", "bc", "de"),
+        ("bcde", "abcd", "bc", "bc", "d"),
+        ("bcde", "abc", "bc", "bc", ""),
+    ],
+)
+def test_who_is_asked_before_a_leader_is_forgotten_of_whose_confirms_a_majority_sufficed(
+    synchronised: str, members: str, alive: str, running: str, silent: str
+) -> None:
+    record = placed("bcde", synchronised, majority=True)
+    assert asked_without("a", record, members, alive) == Asked(tuple(running), tuple(silent))
+    nobody = asked_without("a", placed("bcde", synchronised), members, alive)
+    assert nobody == Asked((), ()), "each of them has everything"

@@ -24,7 +24,7 @@ from leveret.core.cluster import (
 )
 from leveret.core.election import Delete, Put, Transaction, Unchanged
 from leveret.core.mirroring import by_last_stop, stopped_successor
-from leveret.core.placing import led_when_started
+from leveret.core.placing import Asked, asked_without, led_when_started
 from leveret.core.queue import Queue, Reader
 from leveret.core.remote_queue import RemoteQueue
 from leveret.core.transactions import parts
@@ -51,6 +51,15 @@ def leader_without(
     ]
     running = [node for node in reversed(copies) if node in alive]
     return running[0] if running else stopped_successor(copies, name, alive)
+
+
+def undecided(key: tuple[str, str], asked: Asked) -> PreconditionFailed:
+    """Why a node cannot be forgotten yet."""
+    nodes = ", ".join(asked.silent)
+    return PreconditionFailed(
+        f"queue '{key[1]}' in vhost '{key[0]}': a majority of its mirrors had what was confirmed, so who has all of it "
+        f"is known only once these say what they have: {nodes}; start them, or forget first who does not come back"
+    )
 
 
 def row(key: tuple[str, str], leader: str | None) -> dict[str, Any]:
@@ -125,6 +134,9 @@ def _changes(
     for key, (placement, _) in state.placements.items():
         if placement.leader != name:
             continue
+        asked = asked_without(name, placement, state.members, ())
+        if asked.silent:
+            raise undecided(key, asked)
         leader = leader_without(name, placement, state.members, ())
         rows.append(row(key, leader))
         if leader is None:

@@ -12,12 +12,12 @@ from typing import Any, Final
 from leveret.core.cluster import Placement, placement_write
 from leveret.core.election import Delete, Transaction
 from leveret.core.mirror_policy import NOT_MIRRORED
-from leveret.core.placing import QueuePlacement, led_when_started
+from leveret.core.placing import QueuePlacement, asked_without, led_when_started
 from leveret.core.remote_queue import RemoteQueue
 from leveret.core.validation import CLASSIC, QUORUM, STREAM, queue_type
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed
 from leveret.runtime.cluster.coordinator import Coordinator
-from leveret.runtime.cluster.forgetting import leader_without, row
+from leveret.runtime.cluster.forgetting import leader_without, row, undecided
 from leveret.runtime.cluster.hands import QueueKey
 from leveret.runtime.mirroring.led_log import State
 from leveret.runtime.stores import queue_log_name
@@ -266,19 +266,41 @@ class Operations:
             raise PreconditionFailed(f"node '{name}' is running: stop it first")
         rows: list[dict[str, Any]] = []
         async with self.changing():
-            for key, (placement, _) in list(state.placements.items()):
-                if placement.leader == name:
-                    rows.append(await self._lead_without(name, key, placement))
+            led = [(key, each.placement) for key, each in state.placements.items()]
+            led = [(key, placement) for key, placement in led if placement.leader == name]
+            # First of all, so that where one cannot be told nothing has changed.
+            leaders = [await self._leader_without(name, key, placement) for key, placement in led]
+            for (key, placement), leader in zip(led, leaders, strict=True):
+                rows.append(await self._lead_without(name, key, placement, leader))
         keys = state.keys
         gone = Transaction((state.unchanged(keys.alive(name)),), (Delete(keys.member(name)),))
         if await self._member.store.transact(gone) is None:
             raise PreconditionFailed(f"node '{name}' has started meanwhile")
         return rows
 
-    async def _lead_without(self, name: str, key: QueueKey, placement: Placement) -> dict[str, Any]:
+    async def _leader_without(self, name: str, key: QueueKey, placement: Placement) -> str | None:
+        """Who is to lead a queue when `name` is forgotten.
+
+        Raises:
+            PreconditionFailed: nobody can tell who has all of it.
+        """
+        state = self._member.state
+        asked = asked_without(name, placement, state.members, state.alive)
+        if asked.silent:
+            raise undecided(key, asked)
+        if not asked.running:
+            return leader_without(name, placement, state.members, state.alive)
+        ends = await self._coordinator.placing.ends(asked.running, placement)
+        if len(ends) < len(asked.running):
+            silent = tuple(node for node in asked.running if node not in ends)
+            raise undecided(key, asked._replace(silent=silent))
+        return max(asked.running, key=lambda node: ends[node])
+
+    async def _lead_without(
+        self, name: str, key: QueueKey, placement: Placement, leader: str | None
+    ) -> dict[str, Any]:
         """A mirror leads the queue, or one that was stopped does once it starts; without any the queue is gone."""
         state = self._member.state
-        leader = leader_without(name, placement, state.members, state.alive)
         queue = self._coordinator.queue(key)
         if leader is not None:
             after = led_when_started(placement, leader)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -301,20 +301,25 @@ class Placing:
     async def _most_advanced(self, placement: Placement, promoted: Promotion) -> Placement:
         """See core.placing.led_after_asking. Raises LeveretError: too few say what they have."""
         asked = (promoted.leader or "", *promoted.asks)
-        found = await asyncio.gather(
-            *(self._hands.end_of(node, placement) for node in asked), return_exceptions=True
-        )
-        ends: dict[str, tuple[int, int]] = {}
-        for node, end in zip(asked, found, strict=True):
-            if not isinstance(end, BaseException):
-                ends[node] = end
-            elif not isinstance(end, LeveretError):
-                raise end
+        ends = await self.ends(asked, placement)
         after = led_after_asking(placement, promoted, ends, self._around())
         if after is None:
             silent = ", ".join(node for node in asked if node not in ends)
             raise LeveretError(f"who has most of it is not known before these say what they have: {silent}")
         return after
+
+    async def ends(self, nodes: Sequence[str], placement: Placement) -> dict[str, tuple[int, int]]:
+        """How far those of these nodes that say so have a queue, see core.placing.led_after_asking."""
+        found = await asyncio.gather(
+            *(self._hands.end_of(node, placement) for node in nodes), return_exceptions=True
+        )
+        ends: dict[str, tuple[int, int]] = {}
+        for node, end in zip(nodes, found, strict=True):
+            if not isinstance(end, BaseException):
+                ends[node] = end
+            elif not isinstance(end, LeveretError):
+                raise end
+        return ends
 
     def _prepared(
         self, key: QueueKey, before: Placement, wanted: Placement, policy: MirrorPolicy
