@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -63,6 +64,14 @@ def fill(site: ClusterSite, node: SiteNode, queue: str, count: int = 10) -> None
         channel.queue_declare(queue, durable=True)
         for index in range(count):
             channel.basic_publish("", queue, str(index).encode())
+
+
+def is_in_service(node: SiteNode) -> bool:
+    return ask(node, "health/checks/is-in-service").status_code == HTTPStatus.OK
+
+
+def is_suspended(node: SiteNode) -> bool:
+    return ask(node, "health/checks/is-in-service").status_code == HTTPStatus.SERVICE_UNAVAILABLE
 
 
 def test_any_node_shows_the_whole_cluster(site: ClusterSite, nodes: list[SiteNode], ctl: Ctl) -> None:
@@ -263,7 +272,7 @@ def test_a_node_without_a_lease_says_so(site: ClusterSite, nodes: list[SiteNode]
     [etcd] = site.etcd.members
     etcd.kill9()
     try:
-        site.wait(lambda: ask(leader, "health/checks/is-in-service").status_code == 503, "a lease to end")
+        site.wait(partial(is_suspended, leader), "a lease to end")
         status, out, _ = ctl(leader, "cluster_status", "--formatter", "json")
         shown = json.loads(out)
         assert (status, shown["running_nodes"], shown["coordination"]["state"]) == (
@@ -274,7 +283,7 @@ def test_a_node_without_a_lease_says_so(site: ClusterSite, nodes: list[SiteNode]
         assert set(shown["disk_nodes"]) == {leader.node, other.node}
         # A node that does not lead it knows where it was, too.
         for node in (leader, other):
-            site.wait(lambda: ask(leader, "health/checks/is-in-service").status_code == 503, "a lease to end")
+            site.wait(partial(is_suspended, node), "a lease to end")
             assert ctl(node, "list_queues", "name", "state")[1].splitlines()[0].split("\t")[1] == "down"
         refused = ctl(leader, "delete_queue", "waits")
         assert (
@@ -283,7 +292,7 @@ def test_a_node_without_a_lease_says_so(site: ClusterSite, nodes: list[SiteNode]
         ) == (69, True)
     finally:
         etcd.restart()
-    site.wait_members()
+    site.wait(lambda: is_in_service(leader) and is_in_service(other), "both to serve again")
     with site.channel(other) as channel:
         site.wait(
             lambda: channel.queue_declare("waits", passive=True).method.message_count == 3, "its messages"
