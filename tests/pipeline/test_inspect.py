@@ -37,6 +37,26 @@ def test_messages_are_counted_by_vhost_exchange_and_routing_key(
     assert rows == [("/", "ex", "k0", 10), ("/", "ex", "k1", 5), ("b", "", "\ufffd", 2)]
 
 
+@pytest.mark.parametrize("chunks_per_file", [1, 2, 40])
+def test_what_was_collected_again_counts_once(
+    spark: SparkSession, tmp_path: Path, chunks_per_file: int
+) -> None:
+    """In a file of its own, in one with more, and in the very one that has it."""
+    upstream = StandbyUpstream()
+    for turn in range(3):
+        upstream.publish("/", "q", [stored_message(b"x", b"ex", b"k%d" % turn)] * 5)
+        upstream.publish("/", "p", [stored_message(b"x", b"", b"p")] * 2)
+        upstream.settle("/", "q", [(turn, 1)])
+    upstream.copy_again("/", "q", 3)
+    upstream.publish("/", "q", [stored_message(b"x", b"ex", b"k2")])
+    upstream.copy_again("/", "q", 1)
+    upstream.begin_life("/", "q")
+    upstream.publish("/", "q", [stored_message(b"x", b"ex", b"k0")])
+    manifest = transfer(upstream, tmp_path, chunks_per_file=chunks_per_file)
+    rows = [tuple(row.values()) for row in count_messages(spark, manifest)]
+    assert rows == [("/", "", "p", 6), ("/", "ex", "k0", 6), ("/", "ex", "k1", 5), ("/", "ex", "k2", 6)]
+
+
 def test_how_far_it_is_is_told_while_it_counts(spark: SparkSession, manifest: Manifest) -> None:
     with Inbox() as inbox:
         count_messages(spark, manifest, inbox.address)

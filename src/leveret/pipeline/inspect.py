@@ -1,7 +1,8 @@
 """Counting transferred messages by vhost, exchange and routing key: tasks read three columns of every file.
 
 Parquet keeps the columns apart, and names and keys as dictionaries, so bodies are not touched, a row costs a few
-instructions, and ten million messages take seconds. A task hands back counts, not rows.
+instructions, and ten million messages take seconds. A task hands back counts, not rows. What an upstream collected
+again, as it may after a crash, stands there twice and counts once: the manifest tells which files those are.
 
 On standard output: `counting` (so many messages in all), `counted` (so many more), `done` with the rows.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -26,16 +27,18 @@ from leveret.pipeline.console import Console
 from leveret.pipeline.decode import MESSAGE
 from leveret.pipeline.files import Place, make_directory, opened
 from leveret.pipeline.job import InspectJob
-from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.manifest import Manifest, QueuePart, StoredFile
 from leveret.pipeline.progress import Inbox, report
 from leveret.pipeline.session import start_session
-from leveret.pipeline.settled import Int64s
+from leveret.pipeline.settled import NOTHING, Int64s, Mask, QueueLife, Ranges, rows_by_life
 from leveret.pipeline.spark_error import SparkFailed, cause_of
 
 TASKS_PER_CORE: Final = 4
 _BATCH_ROWS: Final = 131_072
 _POLL_S: Final = 0.1
 _NAMES: Final = ["exchange", "routing_key"]
+_COUNTED: Final = [*_NAMES, "kind"]
+_IDENTITY: Final = ["queue", "queue_epoch", "queue_offset"]
 _PAIRS_A_ROW: Final = 4
 """So many pairs of names a row are counted in an array with a place for each; more are sorted."""
 
@@ -74,7 +77,9 @@ def count_messages(spark: SparkSession, manifest: Manifest, inbox: str = "") -> 
         SparkFailed: anything else.
     """
     data_dir = manifest.data_dir
-    files = [(file.vhost, file.path) for file in manifest.files()]
+    stored = manifest.files()
+    again = collected_again(stored)
+    files = [(file.vhost, file.path, again.get(file.path, {})) for file in stored]
     tasks = min(len(files), spark.sparkContext.defaultParallelism * TASKS_PER_CORE)
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -102,6 +107,36 @@ def count_messages(spark: SparkSession, manifest: Manifest, inbox: str = "") -> 
         {"vhost": vhost, "exchange": exchange, "routing_key": routing_key, "messages": messages}
         for (vhost, exchange, routing_key), messages in sorted(counts.items())
     ]
+
+
+def collected_again(files: Sequence[StoredFile]) -> dict[str, dict[QueueLife, Mask]]:
+    """By path of those files that have a message again: the offsets that files before it have, or it has itself.
+
+    Of each queue that has any; almost always there is none.
+    """
+    ranges = Ranges()
+    records: Counter[QueueLife] = Counter()
+    for life, part in _parts(files):
+        ranges.add(life, *zip(*part.ranges, strict=True))
+        records[life] += sum(count for _, count in part.ranges)
+    doubled = {life for life, starts, ends in ranges.merged() if int((ends - starts).sum()) < records[life]}
+    before = Ranges()
+    found: dict[str, dict[QueueLife, Mask]] = {}
+    for file in files:
+        mine = [(life, part) for life, part in _parts([file]) if life in doubled]
+        if mine:
+            masks = before.masks()
+            found[file.path] = {life: masks.get(life, NOTHING) for life, _ in mine}
+        for life, part in mine:
+            before.add(life, *zip(*part.ranges, strict=True))
+    return found
+
+
+def _parts(files: Iterable[StoredFile]) -> Iterator[tuple[QueueLife, QueuePart]]:
+    for file in files:
+        for part in file.queues:
+            if part.ranges:
+                yield QueueLife(file.vhost, part.queue, part.epoch), part
 
 
 def _text(octets: bytes) -> str:
@@ -153,17 +188,41 @@ class Tally:
         return np.array([numbers.setdefault(name, len(numbers)) for name in column.dictionary.to_pylist()])
 
 
-def _counted(data_dir: Place, files: Iterable[tuple[str, str]], inbox: str) -> tuple[Tally, str]:
-    """The messages in files (vhost, path), and what is wrong with one if that is so."""
+def _counted(
+    data_dir: Place, files: Iterable[tuple[str, str, dict[QueueLife, Mask]]], inbox: str
+) -> tuple[Tally, str]:
+    """The messages in files (vhost, path, `collected_again`), and what is wrong with one if that is so."""
     tally = Tally()
-    for vhost, path in files:
+    for vhost, path, again in files:
         place: Place = data_dir / path
         try:
-            with opened(place) as source, pq.ParquetFile(source, read_dictionary=_NAMES) as parquet:
-                for batch in parquet.iter_batches(_BATCH_ROWS, columns=[*_NAMES, "kind"]):
+            with (
+                opened(place) as source,
+                pq.ParquetFile(source, read_dictionary=[*_NAMES, "queue"]) as parquet,
+            ):
+                batches = _each_once(parquet, vhost, again) if again else _all(parquet)
+                for batch in batches:
                     messages = tally.count(vhost, batch)
                     if inbox:
                         report(inbox, "counted", messages=messages)
         except (OSError, pa.ArrowInvalid) as error:
             return tally, f"{place}: it is damaged or gone: {error}; restore the file from a copy"
     return tally, ""
+
+
+def _all(parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    yield from parquet.iter_batches(_BATCH_ROWS, columns=_COUNTED)
+
+
+def _each_once(parquet: pq.ParquetFile, vhost: str, again: dict[QueueLife, Mask]) -> Iterator[pa.RecordBatch]:
+    """The rows of a file without those that were there already; all at once: bodies are not read."""
+    rows = parquet.read([*_COUNTED, *_IDENTITY])
+    offsets = rows.column("queue_offset").to_numpy()
+    is_new = np.ones(len(offsets), np.bool_)
+    for life, mine in rows_by_life(vhost, rows):
+        if life in again:
+            _, firsts = np.unique(offsets[mine], return_index=True)
+            is_first = np.zeros(len(mine), np.bool_)
+            is_first[firsts] = True
+            is_new[mine] = is_first & ~again[life].contains(offsets[mine])
+    yield from rows.filter(pa.array(is_new)).select(_COUNTED).unify_dictionaries().to_batches()
