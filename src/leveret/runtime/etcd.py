@@ -42,6 +42,7 @@ from leveret.runtime.etcd_wire import (
     decoded,
     post,
     prefix_range,
+    sent,
     transaction_body,
     words,
 )
@@ -215,7 +216,7 @@ class Etcd:
             body = {"create_request": {**prefix_range(prefix), "start_revision": revision + 1}}
             request = self._request(endpoint, "watch", body, token, read=None)
             async with asyncio.timeout(self._attempt_timeout_s):
-                response = await own.transport.handle_async_request(request)
+                response = await sent(own.transport, request)
             async with aclosing(response):
                 async for line in response.aiter_lines():
                     result = decoded(response, line.encode(), Watched).result

@@ -238,6 +238,19 @@ class Connections:
                     await self.transport.aclose()
 
 
+async def sent(transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+    """A request whose answer begins.
+
+    Raises:
+        FAILURES: it does not.
+    """
+    try:
+        return await transport.handle_async_request(request)
+    except AttributeError as error:
+        # httpcore sets options of the new connection's socket, which is gone if it was reset by then.
+        raise Failed("the connection was reset as it was made") from error
+
+
 async def post(transport: httpx.AsyncHTTPTransport, request: httpx.Request, kind: type[Answer]) -> Answer:
     """One request and its answer.
 
@@ -245,7 +258,7 @@ async def post(transport: httpx.AsyncHTTPTransport, request: httpx.Request, kind
         EtcdRefused: as etcd says.
         Failed: this endpoint can not answer now, or is no etcd.
     """
-    response = await transport.handle_async_request(request)
+    response = await sent(transport, request)
     async with aclosing(response):
         return decoded(response, await response.aread(), kind)
 
