@@ -15,8 +15,9 @@ import msgspec
 import pyarrow as pa
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.files import Place, keep, loaded, written_beside
+from leveret.pipeline.files import Place
 from leveret.pipeline.manifest import Manifest, StoredFile
+from leveret.pipeline.tables import read_table, write_table
 from leveret.wire.chunk import Attribute
 
 SUFFIX: Final = ".books"
@@ -93,11 +94,7 @@ def _table(rows: list[_Row]) -> pa.Table:
 
 def store_books(place: Place, books: pa.Table) -> int:
     """Write them; returns the octets."""
-    with written_beside(place.parent) as beside:
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
-        with pa.OSFile(str(beside), "wb") as sink, pa.ipc.new_file(sink, BOOKS, options=options) as out:
-            out.write_table(books)
-        return keep(beside, place)
+    return write_table(place, books)
 
 
 def last_books(data_dir: Place, files: Iterable[StoredFile]) -> pa.Table:
@@ -147,7 +144,6 @@ def _last_rows(data_dir: Place, files: Iterable[StoredFile], as_of_ms: int | Non
 
 def _read(place: Place) -> pa.Table:
     try:
-        with loaded(place) as source, pa.ipc.open_file(source) as reader:
-            return reader.read_all()
+        return read_table(place)
     except (OSError, pa.ArrowInvalid) as error:
         raise StorageError(f"{place}: {error}; restore the file from a copy and promote again") from error

@@ -19,7 +19,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.books import SUFFIX, last_books, store_books
@@ -35,6 +34,7 @@ from leveret.pipeline.store import (
     records_writer,
     store_settlements,
 )
+from leveret.pipeline.tables import messages_in
 
 FILES_MIN: Final = 32
 FILES_MANY: Final = 1000
@@ -179,7 +179,7 @@ def _kept(data_dir: Place, files: list[StoredFile], masks: Masks) -> Iterator[pa
     """The unsettled messages, a row group at a time; files and groups without any are not read whole."""
     for file in files:
         source = opened(data_dir / file.path)
-        with source, pq.ParquetFile(source, read_dictionary=["vhost", "queue"]) as parquet:
+        with source, messages_in(source, dictionaries=["vhost", "queue"]) as parquet:
             for group in range(parquet.num_row_groups):
                 keys = parquet.read_row_group(group, columns=["queue", "queue_epoch", "queue_offset", "kind"])
                 rows = _unsettled(file.vhost, keys, masks)

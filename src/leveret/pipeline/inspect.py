@@ -32,6 +32,7 @@ from leveret.pipeline.progress import Inbox, report
 from leveret.pipeline.session import start_session
 from leveret.pipeline.settled import NOTHING, Int64s, Mask, QueueLife, Ranges, rows_by_life
 from leveret.pipeline.spark_error import SparkFailed, cause_of
+from leveret.pipeline.tables import messages_in
 
 TASKS_PER_CORE: Final = 4
 _BATCH_ROWS: Final = 131_072
@@ -198,7 +199,7 @@ def _counted(
         try:
             with (
                 opened(place) as source,
-                pq.ParquetFile(source, read_dictionary=[*_NAMES, "queue"]) as parquet,
+                messages_in(source, dictionaries=[*_NAMES, "queue"]) as parquet,
             ):
                 batches = _each_once(parquet, vhost, again) if again else _all(parquet)
                 for batch in batches:

@@ -34,17 +34,16 @@ from leveret.pipeline.books import Book
 from leveret.pipeline.files import (
     Place,
     delete_tree,
-    keep,
     loaded,
     make_directory,
     matching,
     vhost_directory,
     vhost_of_directory,
     write_durably,
-    written_beside,
 )
 from leveret.pipeline.job import EVERYTHING, PLANS, Selection
 from leveret.pipeline.settled import Int64s
+from leveret.pipeline.tables import read_table, write_table
 
 _PLAN: Final = "plan.json"
 _DONE: Final = "DONE"
@@ -250,8 +249,7 @@ class PlanDirectory:
         """
         path = self.path / _RECOVERED
         try:
-            with loaded(path) as source, pa.ipc.open_file(source) as reader:
-                return reader.read_all()
+            return read_table(path)
         except (OSError, pa.ArrowInvalid) as error:
             raise StorageError(f"{path}: {error}; restore it from a copy") from error
 
@@ -263,10 +261,7 @@ class PlanDirectory:
         for queue, parts in by_queue.items():
             tables.append(_ranges_of(queue, read_order(self.runs, parts)))
         table = pa.concat_tables(tables) if tables else RECOVERED.empty_table()
-        with written_beside(self.path) as beside:
-            with pa.OSFile(str(beside), "wb") as sink, pa.ipc.new_file(sink, RECOVERED) as out:
-                out.write_table(table.unify_dictionaries())
-            keep(beside, self.path / _RECOVERED)
+        write_table(self.path / _RECOVERED, table.unify_dictionaries(), compressed=False)
 
 
 def plan_directories(data_dir: Place, plans: str = PLANS) -> Iterator[tuple[str, PlanDirectory]]:

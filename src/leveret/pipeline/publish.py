@@ -16,7 +16,6 @@ from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.files import Place, opened, uncache
@@ -24,6 +23,7 @@ from leveret.pipeline.marks import Marks, is_of_stream
 from leveret.pipeline.message_runs import BODY, SHAPE, message_runs
 from leveret.pipeline.plan import PlanDirectory, QueueOrder, QueueOutcome, read_order
 from leveret.pipeline.settled import Int64s
+from leveret.pipeline.tables import messages_in
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 from leveret.wire.stream.publish import MessageRun
 
@@ -187,7 +187,7 @@ def _messages(path: Place, rows: Int64s) -> Iterator[tuple[int, int, pa.Table]]:
         StorageError: the file cannot be read.
     """
     try:
-        with opened(path) as source, pq.ParquetFile(source, read_dictionary=SHAPE) as file:
+        with opened(path) as source, messages_in(source, dictionaries=SHAPE) as file:
             groups = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
             ends = np.cumsum(groups)
             begins = ends - groups

@@ -23,7 +23,6 @@ from leveret.pipeline.decode import RECORDS, SETTLEMENTS, Decoder
 from leveret.pipeline.files import (
     Place,
     keep,
-    loaded,
     make_directory,
     name_in,
     sweepable,
@@ -33,6 +32,7 @@ from leveret.pipeline.files import (
     written_beside,
 )
 from leveret.pipeline.manifest import Manifest, StoredFile
+from leveret.pipeline.tables import read_table, write_table
 
 RUN_BYTES_MAX: Final = 16_000_000
 ROW_GROUP_ROWS: Final = 16_384
@@ -87,8 +87,7 @@ def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview
 
 def read_settlements(place: Place) -> pa.Table:
     """A sidecar, after SETTLEMENTS."""
-    with loaded(place) as source, pa.ipc.open_file(source) as reader:
-        return reader.read_all()
+    return read_table(place)
 
 
 def delete_orphans(manifest: Manifest) -> int:
@@ -133,14 +132,7 @@ def _write_records(path: Path, decoder: Decoder, runs: Iterable[list[bytes | mem
 
 def store_settlements(place: Place, settled: pa.Table) -> int:
     """Write the sidecar; returns its octets."""
-    with written_beside(place.parent) as beside:
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
-        with (
-            pa.OSFile(str(beside), "wb") as sink,
-            pa.ipc.new_file(sink, SETTLEMENTS, options=options) as out,
-        ):
-            out.write_table(settled)
-        return keep(beside, place)
+    return write_table(place, settled)
 
 
 def _runs(chunks: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:

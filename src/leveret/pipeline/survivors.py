@@ -22,6 +22,7 @@ from leveret.pipeline.manifest import Manifest, StoredFile
 from leveret.pipeline.plan import SURVIVORS, RunPart, covered_number, finished
 from leveret.pipeline.settled import NOTHING, Mask, QueueLife, Ranges, rows_by_life
 from leveret.pipeline.store import read_settlements
+from leveret.pipeline.tables import messages_in
 from leveret.wire.record import decode_settlements
 
 Masks = dict[QueueLife, Mask]
@@ -134,7 +135,7 @@ def _survivors_of(
 def _keys_of(path: Place) -> pa.Table:
     try:
         with opened(path) as source:
-            return pq.read_table(source, columns=_KEYS, read_dictionary=["queue"], partitioning=None)
+            return messages_in(source, dictionaries=["queue"]).read(_KEYS)
     except (OSError, pa.ArrowInvalid) as error:
         raise StorageError(f"{path}: {error}; restore the file from a copy and promote again") from error
 
@@ -168,6 +169,7 @@ def _add_settled_by(ranges: Ranges, path: Place, vhost: str, as_of_ms: int) -> N
             read_dictionary=["queue"],
             filters=[("kind", "=", SETTLEMENT), ("timestamp_ms", "<=", as_of_ms)],
             partitioning=None,
+            page_checksum_verification=True,
         )
     bodies = records.column("body").to_pylist()
     for life, rows in rows_by_life(vhost, records):
