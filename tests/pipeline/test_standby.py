@@ -140,6 +140,8 @@ def test_follow_lose_the_upstream_promote_and_carry_on(node: FakeNode) -> None:
             with pytest.raises(PipelineFailed, match="vhost access failure"):
                 await standby.promote()
             assert node.schema_sync.mode == "upstream", "or it would delete what was recovered"
+            logs = {path.name for path in (node.data_dir / "standby" / "spark").glob("*.log")}
+            assert logs == {"transfer.log"}, "it took over the Spark that was running"
             assert standby.status()["state"] == "promoting"
             with pytest.raises(PreconditionFailed, match="has begun"):
                 await standby.connect()
