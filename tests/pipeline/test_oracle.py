@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.plan import PlanDirectory, QueueOrder
 from leveret.pipeline.store import read_settlements, store_range
-from leveret.pipeline.survivors import may_have_survivors, not_to_recover, write_run
+from leveret.pipeline.survivors import Numbered, may_have_survivors, not_to_recover, write_run
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
 pytestmark = pytest.mark.spark
@@ -50,7 +50,9 @@ def by_masks(manifest: Manifest, directory: PlanDirectory) -> list[tuple[str, in
         if not may_have_survivors(file, masks):
             continue
         run = directory.runs / f"{number}.arrow"
-        for part in write_run(manifest.data_dir, VHOST, [(number, file.path)], masks, run):
+        for part in write_run(
+            manifest.data_dir, VHOST, [Numbered(number, file.path, file.records)], masks, run
+        ).parts:
             with pa.ipc.open_file(run) as reader:
                 batch = reader.get_batch(part.batch)
             rows = zip(batch["queue_epoch"].to_pylist(), batch["queue_offset"].to_pylist(), strict=True)

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from leveret.pipeline.decode import RECORDS
+from leveret.pipeline.files import opened
+from leveret.pipeline.tables import messages_in
 from leveret.testing.standby_archive import transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
@@ -138,6 +141,40 @@ def test_what_stands_in_the_way_is_said_and_can_be_mended(
         assert text in child.events[-1]["error"]
         finished(start_pipeline("recover", recover_job(port)))
     assert_recovered_once_in_order(upstream, node)
+
+
+def test_a_recovery_that_meets_damage_half_way_goes_on_with_all_that_can_be_read(
+    start_pipeline: Start, recover_job: Job, tmp_path: Path
+) -> None:
+    upstream, node = busy_upstream(), StandbyUpstream()
+    manifest = transfer(upstream, tmp_path / "standby")
+    file = manifest.files()[5]
+    path = tmp_path / "standby" / file.path
+    whole = path.read_bytes()
+    with opened(path) as source, messages_in(source, dictionaries=()) as messages:
+        bodies = messages.metadata.row_group(0).column(RECORDS.get_field_index("body"))
+    harmed = bytearray(whole)
+    harmed[bodies.data_page_offset + bodies.total_compressed_size // 2] ^= 4
+    path.write_bytes(harmed)
+    queues = [f"q{index}" for index in range(5)]
+    with node.serving() as port:
+        child = start_pipeline("recover", recover_job(port))
+        assert child.wait() == 1
+        assert f"{path}: could not verify page integrity" in child.events[-1]["error"]
+        assert "add --all-available" in child.events[-1]["error"]
+        before = sum(len(node.recovered("/", queue)) for queue in queues)
+        assert 0 < before < sum(len(upstream.unsettled("/", queue)) for queue in queues)
+        (row,) = finished(start_pipeline("recover", recover_job(port, all_available=True)))
+        assert row["unreadable_records"] == file.records
+        assert row["message_count"] == sum(len(node.recovered("/", queue)) for queue in queues)
+        for queue in queues:
+            rest = iter(upstream.unsettled("/", queue))
+            assert all(message in rest for message in node.recovered("/", queue)), "each once and in order"
+        path.write_bytes(whole)
+        (row,) = finished(start_pipeline("recover", recover_job(port)))
+        assert (row["unreadable_records"], row["message_count"] > 0) == (0, True)
+    for queue in queues:
+        assert sorted(node.recovered("/", queue)) == sorted(upstream.unsettled("/", queue))
 
 
 def test_a_standby_without_data_recovers_nothing_without_spark(

@@ -47,7 +47,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         start_from_scratch: settled and already recovered messages too.
-        all_available: go on when it cannot be read what is settled; then all of that counts as unsettled.
+        all_available: go on when it cannot be read what is settled, which then counts as unsettled, and without
+            messages that cannot be read.
         queues: by name; none means all.
         as_of_ms: as the queues stood at that time: what came or was settled later counts for nothing.
     """
@@ -162,7 +163,8 @@ class RecoverJob(Job, frozen=True, kw_only=True):
     Attributes:
         endpoint: `host:port` of the node's stream listener.
         start_from_scratch: settled and already recovered messages too.
-        all_available: go on when it cannot be read what is settled; then all of that counts as unsettled.
+        all_available: go on when it cannot be read what is settled, which then counts as unsettled, and without
+            messages that cannot be read.
         exclude: vhosts to leave alone.
         queues: the only ones to recover; none means all.
         as_of_ms: recover the queues as they stood at that time.

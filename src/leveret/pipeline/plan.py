@@ -83,6 +83,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         number: the manifest entry that the plan pins.
         files: Parquet files that survivors refer to by their place here, in the order of the log.
+        unreadable: how many records of files could not be read, and are left out.
         books: what readers and publishers of the streams among the queues stored.
     """
 
@@ -92,6 +93,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     selection: Selection = EVERYTHING
     files: list[str]
     parts: list[RunPart]
+    unreadable: dict[str, int] = {}
     books: list[Book] = []
 
     @property
@@ -129,7 +131,12 @@ class QueueOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What `DONE` holds."""
+    """What `DONE` holds.
+
+    Attributes:
+        unreadable_records: so many could not be read, and were left out; some of them may be settled.
+        is_cut_short: the rest of the plan is another plan's.
+    """
 
     plan_id: str
     vhost: str
@@ -137,6 +144,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     selection: Selection = EVERYTHING
     finished_ms: int
     queues: list[QueueOutcome]
+    unreadable_records: int = 0
+    is_cut_short: bool = False
+
+    @property
+    def saw_all(self) -> bool:
+        """Whether nothing that it did not recover is left to be recovered."""
+        return self.selection.is_of_all and not self.is_cut_short and not self.unreadable_records
 
     @property
     def totals(self) -> dict[str, int]:
@@ -172,6 +186,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             "in_doubt": sum(queue.in_doubt for queue in found),
             "reader_offsets": sum(queue.reader_offsets for queue in found),
             "publisher_ids": sum(queue.publisher_ids for queue in found),
+            "unreadable_records": self.unreadable_records,
         }
 
 
@@ -225,8 +240,8 @@ class PlanDirectory:
             raise StorageError(f"{self.path / _PLAN}: {error}; restore it from a copy") from error
 
     def finish(self, outcome: Outcome) -> None:
-        """Record that all of it is in the broker, and let go of what is not needed any more."""
-        self._keep_identities()
+        """Record that what the outcome says is in the broker, and let go of what is not needed any more."""
+        self._keep_identities(outcome.totals)
         write_durably(self.path / _DONE, msgspec.json.encode(outcome))
         delete_tree(self.runs)
 
@@ -253,13 +268,13 @@ class PlanDirectory:
         except (OSError, pa.ArrowInvalid) as error:
             raise StorageError(f"{path}: {error}; restore it from a copy") from error
 
-    def _keep_identities(self) -> None:
+    def _keep_identities(self, totals: dict[str, int]) -> None:
         tables = []
         by_queue: dict[str, list[RunPart]] = {}
         for part in self.load().parts:
             by_queue.setdefault(part.queue, []).append(part)
         for queue, parts in by_queue.items():
-            tables.append(_ranges_of(queue, read_order(self.runs, parts)))
+            tables.append(_ranges_of(queue, read_order(self.runs, parts), totals.get(queue, 0)))
         table = pa.concat_tables(tables) if tables else RECOVERED.empty_table()
         write_table(self.path / _RECOVERED, table.unify_dictionaries(), compressed=False)
 
@@ -284,7 +299,7 @@ def finished(data_dir: Place, vhost: str, plans: str = PLANS) -> list[PlanDirect
 def covered_number(data_dir: Place, vhost: str, plans: str = PLANS) -> int:
     """The last manifest entry of which a finished plan of this vhost saw all, 0 when there is none."""
     outcomes = [each.outcome() for each in finished(data_dir, vhost, plans)]
-    return max((each.number for each in outcomes if each.selection.is_of_all), default=0)
+    return max((each.number for each in outcomes if each.saw_all), default=0)
 
 
 def delete_unfrozen(data_dir: Place, plans: str = PLANS) -> None:
@@ -342,16 +357,17 @@ def read_order(runs: Place, parts: Iterable[RunPart]) -> QueueOrder:
     return QueueOrder(pa.Table.from_batches(batches, schema=SURVIVORS))
 
 
-def _ranges_of(queue: str, order: QueueOrder) -> pa.Table:
-    """The messages of a queue as ranges, after RECOVERED."""
-    begins = np.ones(len(order), np.bool_)
-    begins[1:] = (np.diff(order.epochs) != 0) | (np.diff(order.offsets) != 1)
+def _ranges_of(queue: str, order: QueueOrder, count: int) -> pa.Table:
+    """The first messages of a queue as ranges, after RECOVERED."""
+    epochs, offsets = order.epochs[:count], order.offsets[:count]
+    begins = np.ones(count, np.bool_)
+    begins[1:] = (np.diff(epochs) != 0) | (np.diff(offsets) != 1)
     firsts = np.flatnonzero(begins)
-    counts = np.diff(np.append(firsts, len(order)))
+    counts = np.diff(np.append(firsts, count))
     columns = [
         pa.DictionaryArray.from_arrays(np.zeros(len(firsts), np.int32), pa.array([queue])),
-        pa.array(order.epochs[firsts]),
-        pa.array(order.offsets[firsts]),
+        pa.array(epochs[firsts]),
+        pa.array(offsets[firsts]),
         pa.array(counts),
     ]
     return pa.Table.from_arrays(columns, schema=RECOVERED)

@@ -23,7 +23,7 @@ from leveret.pipeline.marks import Marks, is_of_stream
 from leveret.pipeline.message_runs import BODY, SHAPE, message_runs
 from leveret.pipeline.plan import PlanDirectory, QueueOrder, QueueOutcome, read_order
 from leveret.pipeline.settled import Int64s
-from leveret.pipeline.tables import messages_in
+from leveret.pipeline.tables import RESTORE, messages_in
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 from leveret.wire.stream.publish import MessageRun
 
@@ -200,14 +200,15 @@ def _messages(path: Place, rows: Int64s) -> Iterator[tuple[int, int, pa.Table]]:
                         table = table.take(pa.array(chosen))
                     yield first, last, table
     except (OSError, pa.ArrowInvalid) as error:
-        raise StorageError(f"{path}: {error}; restore the file from a copy and promote again") from error
+        raise StorageError(f"{path}: {error}; {RESTORE}") from error
 
 
-def queue_outcome(queue: str, order: QueueOrder) -> QueueOutcome:
-    """What publishing all of a queue's messages comes to."""
+def queue_outcome(queue: str, order: QueueOrder, count: int | None = None) -> QueueOutcome:
+    """What publishing so many of a queue's messages, or all, comes to."""
+    timestamps = order.timestamps[:count]
     return QueueOutcome(
         queue=queue,
-        messages=len(order),
-        first_ms=int(order.timestamps.min()),
-        last_ms=int(order.timestamps.max()),
+        messages=len(timestamps),
+        first_ms=int(timestamps.min(initial=order.timestamps[0])),
+        last_ms=int(timestamps.max(initial=order.timestamps[0])),
     )

@@ -37,6 +37,7 @@ from leveret.pipeline.files import Place, delete_tree, locked, make_directory
 from leveret.pipeline.job import SCRATCH, RecoverJob
 from leveret.pipeline.manifest import Manifest, StoredFile
 from leveret.pipeline.origins import Origins
+from leveret.pipeline.outcomes import outcome_of, summarise
 from leveret.pipeline.plan import (
     Outcome,
     Plan,
@@ -49,11 +50,19 @@ from leveret.pipeline.plan import (
     unfinished,
 )
 from leveret.pipeline.progress import Inbox, report
-from leveret.pipeline.publish import Client, PlanPublisher, queue_outcome
+from leveret.pipeline.publish import PUBLISHERS_PER_CLIENT, Client, PlanPublisher, queue_outcome
 from leveret.pipeline.session import start_session
 from leveret.pipeline.spark_error import SparkFailed, cause_of
 from leveret.pipeline.stream_client import connect
-from leveret.pipeline.survivors import Masks, may_have_survivors, not_to_recover, write_run
+from leveret.pipeline.survivors import (
+    Masks,
+    Numbered,
+    Survivors,
+    may_have_survivors,
+    not_to_recover,
+    write_run,
+)
+from leveret.wire.record import RECOVERY_STREAM_PREFIX
 
 LOCK_TIMEOUT_S: Final = 60.0
 GROUPS_PER_CORE: Final = 2
@@ -65,7 +74,7 @@ class ScanTask(NamedTuple):
 
     vhost: str
     run: Place
-    files: list[tuple[int, str]]
+    files: list[Numbered]
 
 
 class PublishTask(NamedTuple):
@@ -161,7 +170,34 @@ class Recovery:
     def _resume(self, left: list[PlanDirectory]) -> list[Outcome]:
         resumed = [directory.load() for directory in left]
         self._check_target(plan.vhost for plan in resumed)
-        return self._publish(list(zip(left, resumed, strict=True)))
+        plans = list(zip(left, resumed, strict=True))
+        if self._job.all_available:
+            return [self._cut_short(directory, plan) for directory, plan in plans]
+        return self._publish(plans)
+
+    def _cut_short(self, directory: PlanDirectory, plan: Plan) -> Outcome:
+        """End a plan where it is: what it was to publish next may be what cannot be read.
+
+        Nobody publishes for it any more: the processes that did ended with the attempt that held the lock before this.
+        """
+        published: list[QueueOutcome] = []
+        client: Client | None = None
+        try:
+            for index, queue in enumerate(plan.queues):
+                if index % PUBLISHERS_PER_CLIENT == 0:
+                    if client is not None:
+                        client.close()
+                    client = client_of(self._job, plan.vhost, directory)
+                assert client is not None
+                last = client.declare_publisher(plan.reference, RECOVERY_STREAM_PREFIX + queue).last_sequence
+                parts = [part for part in plan.parts if part.queue == queue]
+                published.append(queue_outcome(queue, read_order(directory.runs, parts), last))
+        finally:
+            if client is not None:
+                client.close()
+        return self._finish(
+            directory, plan, in_doubt_counted(self._job, directory, published), is_cut_short=True
+        )
 
     def _vhosts(self) -> list[str]:
         return sorted(vhost for vhost in self._manifest.next_by_vhost if self._wanted(vhost))
@@ -211,17 +247,19 @@ class Recovery:
                 directory = PlanDirectory.new(self._job.root, vhost, self._job.new_plans)
                 drafts[vhost] = directory, files, masks
         self._check_target(drafts)
-        parts = self._scan(drafts)
+        found = self._scan(drafts)
         plans = []
         for vhost, (directory, files, _) in drafts.items():
+            parts = found[vhost].parts
             plan = Plan(
                 plan_id=directory.path.name,
                 vhost=vhost,
                 number=self._manifest.number,
                 selection=selection,
                 files=[file.path for file in files],
-                parts=sorted(parts[vhost], key=lambda part: (part.run, part.batch)),
-                books=self._books(vhost, {part.queue for part in parts[vhost]}),
+                parts=sorted(parts, key=lambda part: (part.run, part.batch)),
+                unreadable=found[vhost].unreadable,
+                books=self._books(vhost, {part.queue for part in parts}),
             )
             directory.freeze(plan)
             self._console.say("planned", vhost=vhost, plan_id=plan.plan_id, queues=plan.queues)
@@ -235,29 +273,28 @@ class Recovery:
         found = books_at(self._manifest, vhost, self._job.as_of_ms)
         return [book for book in found.values() if book.queue in queues]
 
-    def _scan(
-        self, drafts: dict[str, tuple[PlanDirectory, list[StoredFile], Masks]]
-    ) -> dict[str, list[RunPart]]:
-        """Run the tasks that look for survivors."""
-        parts: dict[str, list[RunPart]] = {vhost: [] for vhost in drafts}
+    def _scan(self, drafts: dict[str, tuple[PlanDirectory, list[StoredFile], Masks]]) -> dict[str, Survivors]:
+        """Run the tasks that look for survivors; what they found, by vhost."""
+        found = {vhost: Survivors([], {}) for vhost in drafts}
         if not drafts:
-            return parts
+            return found
         groups = self._spark.sparkContext.defaultParallelism * GROUPS_PER_CORE
         all_masks: Masks = {}
         tasks: list[ScanTask] = []
         for vhost, (directory, files, masks) in drafts.items():
             all_masks |= masks
             for number, group in enumerate(_grouped(list(enumerate(files)), groups)):
-                named = [(index, file.path) for index, file in group]
+                named = [Numbered(index, file.path, file.records) for index, file in group]
                 tasks.append(ScanTask(vhost, directory.runs / f"{number:06}.arrow", named))
         root, selection = self._job.root, self._job.selection
 
-        def scan(task: ScanTask) -> tuple[str, list[RunPart]]:
+        def scan(task: ScanTask) -> tuple[str, Survivors]:
             return task.vhost, write_run(root, task.vhost, task.files, all_masks, task.run, selection)
 
-        for vhost, found in self._run(tasks, scan, tuple[str, list[RunPart]]):
-            parts[vhost] += found
-        return parts
+        for vhost, some in self._run(tasks, scan, tuple[str, Survivors]):
+            found[vhost].parts += some.parts
+            found[vhost].unreadable |= some.unreadable
+        return found
 
     def _publish(self, plans: list[tuple[PlanDirectory, Plan]]) -> list[Outcome]:
         """Publish plans and mark them as done."""
@@ -290,8 +327,10 @@ class Recovery:
             for queues in _shared(plan.queues, cores)
         ]
 
-    def _finish(self, directory: PlanDirectory, plan: Plan, queues: list[QueueOutcome]) -> Outcome:
-        outcome = _outcome(plan, queues)
+    def _finish(
+        self, directory: PlanDirectory, plan: Plan, queues: list[QueueOutcome], *, is_cut_short: bool = False
+    ) -> Outcome:
+        outcome = outcome_of(plan, queues, is_cut_short=is_cut_short)
         if not self._job.scratch:
             directory.finish(outcome)
         return outcome
@@ -302,7 +341,7 @@ class Recovery:
         for part in plan.parts:
             parts.setdefault(part.queue, []).append(part)
         queues = [queue_outcome(name, read_order(directory.runs, mine)) for name, mine in parts.items()]
-        return _outcome(plan, queues)
+        return outcome_of(plan, queues)
 
     def _compare(self, plans: list[tuple[PlanDirectory, Plan]], outcomes: list[Outcome]) -> dict[str, int]:
         """Take what was recovered out again, and see that it is what the plans say."""
@@ -392,54 +431,6 @@ def in_doubt_counted(
         )
         for each in queues
     ]
-
-
-def _with_books(plan: Plan, queue: QueueOutcome) -> QueueOutcome:
-    """With how many readers and publishers of a stream go on where they were."""
-    books = [book for book in plan.books if book.queue == queue.queue]
-    return msgspec.structs.replace(
-        queue,
-        reader_offsets=sum(len(book.offsets) for book in books),
-        clamped_offsets=sum(book.clamped for book in books),
-        publisher_ids=sum(len(book.sequences) for book in books),
-    )
-
-
-def _outcome(plan: Plan, queues: list[QueueOutcome]) -> Outcome:
-    return Outcome(
-        plan_id=plan.plan_id,
-        vhost=plan.vhost,
-        number=plan.number,
-        selection=plan.selection,
-        finished_ms=time.time_ns() // 1_000_000,
-        queues=sorted((_with_books(plan, queue) for queue in queues), key=lambda queue: queue.queue),
-    )
-
-
-def summarise(outcomes: list[Outcome], vhosts: Iterable[str]) -> list[dict[str, Any]]:
-    """One row a vhost: what was recovered, or that nothing was."""
-    rows: dict[str, dict[str, Any]] = {}
-    for vhost in vhosts:
-        rows[vhost] = Outcome(plan_id="", vhost=vhost, number=0, finished_ms=0, queues=[]).summary()
-    for outcome in outcomes:
-        mine, before = outcome.summary(), rows.get(outcome.vhost)
-        rows[outcome.vhost] = mine if before is None else _added(before, mine)
-    return [rows[vhost] for vhost in sorted(rows)]
-
-
-def _added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    firsts = [row["first_timestamp"] for row in (one, other) if row["message_count"]]
-    lasts = [row["last_timestamp"] for row in (one, other) if row["message_count"]]
-    queues = dict(one["queues"])
-    for queue, count in other["queues"].items():
-        queues[queue] = queues.get(queue, 0) + count
-    return one | {
-        "first_timestamp": min(firsts, default=None),
-        "last_timestamp": max(lasts, default=None),
-        "message_count": one["message_count"] + other["message_count"],
-        "queues": queues,
-        **{name: one[name] + other[name] for name in ("in_doubt", "reader_offsets", "publisher_ids")},
-    }
 
 
 def _grouped(files: list[tuple[int, StoredFile]], groups: int) -> Iterator[list[tuple[int, StoredFile]]]:

@@ -8,21 +8,24 @@ even opened. Only survivors' keys and references are written, as runs (`plan`); 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leveret.model.errors import PreconditionFailed, StorageError
-from leveret.pipeline.decode import MESSAGE, SETTLEMENT
+from leveret.pipeline.decode import MESSAGE, RECORDS, SETTLEMENT
 from leveret.pipeline.files import Place, keep, opened, sync_directory, written_beside
 from leveret.pipeline.job import EVERYTHING, PLANS, Selection
 from leveret.pipeline.manifest import Manifest, StoredFile
 from leveret.pipeline.plan import SURVIVORS, RunPart, covered_number, finished
 from leveret.pipeline.settled import NOTHING, Mask, QueueLife, Ranges, rows_by_life
 from leveret.pipeline.store import read_settlements
-from leveret.pipeline.tables import messages_in
+from leveret.pipeline.tables import RESTORE, messages_in
 from leveret.wire.record import decode_settlements
 
 Masks = dict[QueueLife, Mask]
@@ -78,26 +81,50 @@ def may_have_survivors(file: StoredFile, masks: Masks, selection: Selection = EV
     )
 
 
+class Numbered(NamedTuple):
+    """A file that survivors refer to by a number."""
+
+    number: int
+    path: str
+    records: int
+
+
+class Survivors(msgspec.Struct):
+    """What was found in some files: where the survivors are now, and of how many records of a file nobody knows."""
+
+    parts: list[RunPart]
+    unreadable: dict[str, int]
+
+
 def write_run(
     data_dir: Place,
     vhost: str,
-    files: Iterable[tuple[int, str]],
+    files: Iterable[Numbered],
     masks: Masks,
     run: Place,
     selection: Selection = EVERYTHING,
-) -> list[RunPart]:
-    """Write the survivors in (number, path) files to `run`; nothing is written when there are none.
+) -> Survivors:
+    """Write the survivors in files to `run`; nothing is written when there are none.
+
+    With `all_available` what cannot be read is left out, and each message is looked at whole: what is planned can be
+    published.
 
     Raises:
         StorageError: a file cannot be read.
     """
     found: dict[str, list[pa.RecordBatch]] = {}
-    for number, name in files:
-        for life, rows in _survivors_of(data_dir / name, vhost, masks, selection):
+    unreadable: dict[str, int] = {}
+    for number, name, records in files:
+        keys = (
+            _keys_of(data_dir / name) if not selection.all_available else _readable_keys_of(data_dir / name)
+        )
+        if lost := records - keys.num_rows:
+            unreadable[name] = lost
+        for life, rows in _survivors_of(keys, vhost, masks, selection):
             batch = rows.append_column("file", pa.array(np.full(rows.num_rows, number, np.int32)))
             found.setdefault(life.queue, []).extend(batch.select(SURVIVORS.names).to_batches())
     if not found:
-        return []
+        return Survivors([], unreadable)
     with written_beside(run.parent) as beside:
         with pa.OSFile(str(beside), "wb") as sink, pa.ipc.new_file(sink, SURVIVORS) as writer:
             for batches in found.values():
@@ -105,22 +132,21 @@ def write_run(
                 writer.write_batch(table.to_batches()[0])
         keep(beside, run)
     sync_directory(run.parent)
-    return [
+    parts = [
         RunPart(run.name, index, queue, sum(batch.num_rows for batch in batches))
         for index, (queue, batches) in enumerate(found.items())
     ]
+    return Survivors(parts, unreadable)
 
 
 def _survivors_of(
-    path: Place, vhost: str, masks: Masks, selection: Selection
+    keys: pa.Table, vhost: str, masks: Masks, selection: Selection
 ) -> list[tuple[QueueLife, pa.Table]]:
-    """Keys of the survivors in a file, with the number of their row; by queue and epoch."""
-    keys = _keys_of(path)
+    """Keys of the survivors among these; by queue and epoch."""
     is_wanted = keys.column("kind").to_numpy() == MESSAGE
     if selection.as_of_ms is not None:
         is_wanted &= keys.column("timestamp_ms").to_numpy() <= selection.as_of_ms
     offsets = keys.column("queue_offset").to_numpy()
-    keys = keys.append_column("row", pa.array(np.arange(keys.num_rows, dtype=np.int32)))
     found = []
     for life, rows in rows_by_life(vhost, keys):
         if not selection.wants(life.queue):
@@ -133,11 +159,29 @@ def _survivors_of(
 
 
 def _keys_of(path: Place) -> pa.Table:
+    """Keys of a file's rows, with their numbers."""
     try:
-        with opened(path) as source:
-            return messages_in(source, dictionaries=["queue"]).read(_KEYS)
+        with opened(path) as source, messages_in(source, dictionaries=["queue"]) as file:
+            return _with_rows(file.read(_KEYS), 0)
     except (OSError, pa.ArrowInvalid) as error:
-        raise StorageError(f"{path}: {error}; restore the file from a copy and promote again") from error
+        raise StorageError(f"{path}: {error}; {RESTORE}") from error
+
+
+def _readable_keys_of(path: Place) -> pa.Table:
+    """Keys of those of a file's rows that can be read whole, with their numbers; rows come and go by row group."""
+    tables = []
+    damage, begin = (OSError, pa.ArrowInvalid), 0
+    with suppress(*damage), opened(path) as source, messages_in(source, dictionaries=["queue"]) as file:
+        for group in range(file.num_row_groups):
+            with suppress(*damage):
+                tables.append(_with_rows(file.read_row_group(group).select(_KEYS), begin))
+            begin += file.metadata.row_group(group).num_rows
+    return pa.concat_tables(tables) if tables else _with_rows(RECORDS.empty_table().select(_KEYS), 0)
+
+
+def _with_rows(keys: pa.Table, begin: int) -> pa.Table:
+    rows = np.arange(begin, begin + keys.num_rows, dtype=np.int32)
+    return keys.append_column(pa.field("row", pa.int32(), nullable=False), pa.array(rows))
 
 
 def _add_settled(ranges: Ranges, data_dir: Place, file: StoredFile, selection: Selection) -> None:

@@ -23,6 +23,10 @@ from leveret.pipeline.files import Place, keep, loaded, written_beside
 _TRAILER: Final = struct.Struct("<I4s")
 _MAGIC: Final = b"LVRT"
 _ARROW: Final = b"ARROW1"
+RESTORE: Final = (
+    "restore the file from a copy and promote again, or add --all-available to recover all that can be read"
+)
+"""What to do about a file of messages that is damaged."""
 
 
 def messages_in(source: pa.NativeFile, *, dictionaries: Iterable[str]) -> pq.ParquetFile:

@@ -367,6 +367,12 @@ class StandbyDownstream:
                 row["first_timestamp"],
                 row["last_timestamp"],
             )
+            if row["unreadable_records"]:
+                logger.error(
+                    "standby_promotion_lacks vhost=%s records=%d reason=damaged_files",
+                    row["virtual_host"],
+                    row["unreadable_records"],
+                )
             missing = row.get("missing_records", 0), row.get("missing_messages", 0)
             if any(missing):
                 logger.warning(

@@ -8,7 +8,13 @@ from leveret.pipeline.job import EVERYTHING, Selection
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.plan import Plan, PlanDirectory
 from leveret.pipeline.store import store_range
-from leveret.pipeline.survivors import may_have_survivors, not_to_recover, write_run
+from leveret.pipeline.survivors import (
+    Numbered,
+    Survivors,
+    may_have_survivors,
+    not_to_recover,
+    write_run,
+)
 from leveret.testing.standby_upstream import StandbyUpstream
 
 
@@ -38,17 +44,21 @@ def freeze_plan(
     if not files:
         return None
     directory = PlanDirectory.new(manifest.data_dir, vhost, plans)
-    parts = []
+    found = Survivors([], {})
     for number, file in enumerate(files):
         run = directory.runs / f"{number}.arrow"
-        parts += write_run(manifest.data_dir, vhost, [(number, file.path)], masks, run, selection)
+        mine = [Numbered(number, file.path, file.records)]
+        some = write_run(manifest.data_dir, vhost, mine, masks, run, selection)
+        found.parts += some.parts
+        found.unreadable |= some.unreadable
     plan = Plan(
         plan_id=directory.path.name,
         vhost=vhost,
         number=manifest.number,
         selection=selection,
         files=[file.path for file in files],
-        parts=parts,
+        parts=found.parts,
+        unreadable=found.unreadable,
         books=list(books_at(manifest, vhost, selection.as_of_ms).values()),
     )
     directory.freeze(plan)

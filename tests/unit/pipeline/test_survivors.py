@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from leveret.model.errors import StorageError
 from leveret.pipeline import publish
-from leveret.pipeline.files import Place
+from leveret.pipeline.decode import RECORDS
+from leveret.pipeline.files import Place, opened
 from leveret.pipeline.job import EVERYTHING, Selection
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.plan import (
@@ -25,8 +26,10 @@ from leveret.pipeline.plan import (
 )
 from leveret.pipeline.publish import PlanPublisher
 from leveret.pipeline.survivors import may_have_survivors, not_to_recover
+from leveret.pipeline.tables import messages_in
 from leveret.testing.standby_archive import freeze_plan, transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.wire.record import decode_message
 from leveret.wire.stream.publish import MessageRun
 
 VHOST = "/"
@@ -105,6 +108,7 @@ class Standby:
             selection=plan.selection,
             finished_ms=1,
             queues=queues,
+            unreadable_records=sum(plan.unreadable.values()),
         )
         directory.finish(outcome)
         return outcome
@@ -344,6 +348,44 @@ def test_a_damaged_file_is_named(data_dir: Place) -> None:
     (data_dir / file.path).write_bytes(b"torn")
     with pytest.raises(StorageError, match=r"parquet.*restore"):
         standby.plan()
+
+
+@pytest.mark.parametrize("harm", ["one bit", "all of it"])
+def test_all_that_can_be_read_is_recovered_if_that_is_asked_for_and_the_rest_when_the_file_is_restored(
+    data_dir: Place, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    """By row groups: with a bit of one its other messages are lost as well, and with all of a file all of them."""
+    monkeypatch.setattr("leveret.pipeline.store.ROW_GROUP_ROWS", 4)
+    upstream = StandbyUpstream()
+    bodies = [b"%02d" % number + bytes(range(250)) for number in range(24)]
+    for first in range(0, 24, 12):
+        upstream.publish(VHOST, "a", [stored_message(body) for body in bodies[first : first + 12]])
+    standby = Standby(data_dir, chunks_per_file=1)
+    standby.transfer(upstream)
+    path = data_dir / standby.manifest.files()[0].path
+    whole = path.read_bytes()
+    harmed = bytearray(whole) if harm == "one bit" else bytearray(b"torn")
+    if harm == "one bit":
+        with opened(path) as source, messages_in(source, dictionaries=()) as file:
+            pages = file.metadata.row_group(1).column(RECORDS.get_field_index("body"))
+            harmed[pages.data_page_offset + pages.total_compressed_size // 2] ^= 1
+    path.write_bytes(bytes(harmed))
+    lost = range(4, 8) if harm == "one bit" else range(12)
+    directory = standby.plan(Selection(all_available=True))
+    assert directory is not None
+    outcome = standby.publish(directory)
+    assert (outcome.unreadable_records, outcome.saw_all) == (len(lost), False)
+    readable = [number for number in range(24) if number not in lost]
+    assert numbers(standby) == readable
+    path.write_bytes(whole)
+    assert standby.promote() == len(lost)
+    assert numbers(standby) == [*readable, *lost]
+    assert standby.promote() == 0
+
+
+def numbers(standby: Standby) -> list[int]:
+    """Which of the messages of the test before are in queue `a`."""
+    return [int(decode_message(stored).body[:2]) for stored in standby.broker.queues["a"]]
 
 
 def test_a_plan_that_was_never_frozen_counts_for_nothing(data_dir: Place) -> None:

@@ -23,6 +23,7 @@ _BOOKS: Final = ("reader_offsets", "publisher_ids")
 """How many readers and publishers of streams go on where they were."""
 _QUEUES: Final = ("virtual_host", "queue", "message_count", "first_timestamp", "last_timestamp")
 _STREAMS: Final = (*_BOOKS, "clamped_offsets")
+_UNREADABLE: Final = "unreadable_records"
 _PROMOTION: Final = "the promotion; promote again, it goes on from there"
 _LOOK: Final = "that; nothing was changed"
 
@@ -31,7 +32,11 @@ FromScratch = Annotated[
     Option("--start-from-scratch", help="Recover consumed messages too, whatever was recovered before."),
 ]
 AllAvailable = Annotated[
-    bool, Option("--all-available", help="Recover all there is where nothing tells what was consumed.")
+    bool,
+    Option(
+        "--all-available",
+        help="Recover all there is where nothing tells what was consumed, without what cannot be read.",
+    ),
 ]
 ExcludeVirtualHosts = Annotated[
     str, Option("--exclude-virtual-hosts", help="Virtual hosts to leave out, separated by commas.")
@@ -78,9 +83,9 @@ def promote_standby_replication_downstream(
     if to:
         ctl.announce(f"Recovering into {urlsplit(to).hostname} ...")
         rows = carry_out(ctl, "promote", body, "that; do it again, it goes on from there")
-        return Table.of((*_SUMMARY, "in_doubt"), rows, unknown=None)
+        return _summary((*_SUMMARY, "in_doubt"), rows)
     ctl.announce("Will promote cluster to upstream...")
-    return Table.of((*_SUMMARY, *_BOOKS), carry_out(ctl, "promote", body, _PROMOTION), unknown=None)
+    return _summary((*_SUMMARY, *_BOOKS), carry_out(ctl, "promote", body, _PROMOTION))
 
 
 @command("Rehearsing a promotion in scratch virtual hosts ...", "rehearse_promotion")
@@ -105,7 +110,14 @@ def rehearse_promotion(
 @command("Displaying standby promotion summary ...", "display_standby_promotion_summary")
 def display_standby_promotion_summary(ctl: Session) -> Table:
     """Show what promotions recovered."""
-    return Table.of((*_SUMMARY, *_BOOKS), ctl.api.get("replication", "standby", "summary"), unknown=None)
+    return _summary((*_SUMMARY, *_BOOKS), ctl.api.get("replication", "standby", "summary"))
+
+
+def _summary(columns: tuple[str, ...], rows: list[dict[str, Any]]) -> Table:
+    """A row a virtual host; how much could not be read only where that is so."""
+    if any(row.get(_UNREADABLE) for row in rows):
+        columns = (*columns, _UNREADABLE)
+    return Table.of(columns, rows, unknown=None)
 
 
 def _queues(found: dict[str, Any]) -> Table:
