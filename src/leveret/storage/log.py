@@ -228,6 +228,8 @@ class Log(LogReader):
             StorageError: it does not follow the last chunk, or the disk refused it; the log is as it was before.
         """
         newest = self._segments[-1]
+        if not newest.size and len(self._segments) > 1 and segment == self._segments[-2].first_offset:
+            newest = self._unroll()
         if header.chunk_id != self.next_offset or segment not in (newest.first_offset, self.next_offset):
             raise StorageError(
                 f"log {self.directory}: chunk {header.chunk_id} of segment {segment} does not follow offset "
@@ -273,6 +275,36 @@ class Log(LogReader):
             state = State.PROVISIONAL if self._durable else State.NEWEST
             segment = Segment(self.directory, self.next_offset, state)
             self._segments.append(segment)
+        return segment
+
+    def _unroll(self) -> Segment:
+        """Go on in the segment before the newest, which is empty. Blocks for the disk.
+
+        The node whose log this is a copy of knows nothing of a new segment there: it had only been about to begin one
+        when it ended. The names change as they did, backwards: only once it is on disk that the segment before is not
+        sealed may the one go that its being sealed would promise.
+
+        Raises:
+            StorageError: the disk refused it; the log goes on with either.
+        """
+        segment, empty = self._segments[-2:]
+        try:
+            if segment.state is State.SEALED:
+                summary_path(segment.path).unlink(missing_ok=True)
+                self._sealed = [path for path in self._sealed if path != segment.path]
+                segment.enter(State.NEWEST)
+                sync_directory(self.directory)
+            empty.close()
+            empty.path.unlink(missing_ok=True)
+            sync_directory(self.directory)
+        except OSError as error:
+            raise StorageError(
+                f"log {self.directory}: empty segment {empty.path.name} cannot be removed: {error}"
+            ) from error
+        for pending in (self._unsynced, self._syncing):
+            if empty in pending:
+                pending.remove(empty)
+        self._segments.pop()
         return segment
 
     def prepend(self, head: Log) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from leveret.model.errors import StorageError
 from leveret.storage.log import Log
-from tests.unit.storage.logs import append, contents, make, recovered
+from leveret.wire.chunk import Header
+from tests.unit.storage.logs import append, contents, make, recovered, segments
 
 
 def parts(directory: Path) -> tuple[Log, list[Log]]:
@@ -83,3 +84,62 @@ def test_where_the_segment_before_an_offset_begins(tmp_path: Path) -> None:
     for offset in range(11, log.next_offset + 1):
         assert log.segment_before(offset) == max(start for start in starts if start < offset)
     assert log.segment_before(log.next_offset + 1) is None
+
+
+def rolled_back(directory: Path) -> tuple[Log, list[tuple[int, Header, bytes]], Log]:
+    """A copy that has what its leader has, before a segment that the leader does not begin there after all."""
+    leader = make(directory / "leader").open()
+    for _ in range(3):
+        append(leader, 40)
+    chunks = [
+        (segment, header, bytes(octets)) for segment, header, octets in leader.read_segments(0, 1 << 30)
+    ]
+    assert {segment for segment, _, _ in chunks} == {0}
+    head = make(directory / "head").open()
+    for segment, header, octets in chunks[:2]:
+        head.append_raw(header, octets, segment)
+    head.sync()
+    copy = make(directory / "copy").open(first_offset=head.next_offset)
+    copy.prepend(head)
+    return copy, chunks, leader
+
+
+def test_a_copy_goes_on_where_its_leader_does_that_began_no_segment_after_all(tmp_path: Path) -> None:
+    copy, chunks, leader = rolled_back(tmp_path)
+    segment, header, octets = chunks[2]
+    copy.append_raw(header, octets, segment)
+    assert contents(copy) == contents(leader)
+    copy.sync()
+    names = [path.name for path in segments(copy.directory)]
+    assert names == [path.name for path in segments(leader.directory)]
+    assert recovered(copy.directory)[1] == contents(leader)
+    append(copy, 40)
+    copy.sync()
+    assert [path.name.partition(".")[2] for path in segments(copy.directory)] == ["sealed.segment", "segment"]
+
+
+@pytest.mark.parametrize("step", ["rename", "unlink"])
+def test_a_copy_that_ends_between_is_whole_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    copy, chunks, leader = rolled_back(tmp_path)
+    segment, header, octets = chunks[2]
+    before, removed = contents(copy), Path.unlink
+
+    def refuse(self: Path, *wanted: object, **more: object) -> None:
+        if step == "rename" or not self.name.endswith(".summary"):
+            raise OSError(5, "Input/output error")
+        removed(self, missing_ok=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, step, refuse)
+        with pytest.raises(StorageError, match="cannot be removed"):
+            copy.append_raw(header, octets, segment)
+    assert contents(copy) == before
+    again, found = recovered(copy.directory)
+    assert found == before
+    for log in (again, copy):
+        log.close()
+    again = make(copy.directory).open()
+    again.append_raw(header, octets, segment)
+    assert contents(again) == contents(leader)

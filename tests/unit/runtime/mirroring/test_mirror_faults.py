@@ -163,6 +163,37 @@ def test_a_torn_tail_at_the_mirror_is_sent_again(tmp_path: Path, seed: int) -> N
     asyncio.run(scenario())
 
 
+def test_a_leader_that_ends_before_it_used_the_segment_that_it_began_for_a_mirror_has_it_again(
+    tmp_path: Path,
+) -> None:
+    """A new mirror has what was there in front of a new segment, of which the leader knows nothing after a restart."""
+
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        leader.lead(A, automatic=True)
+        leader.fill(A, 20_000)
+        while leader.log(A).starts_segment:
+            leader.append(A)
+        leader.log(A).sync()
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: leader.is_live("mirror", A), "live")
+        await until(lambda: mirror.log(A).first_offset == leader.log(A).first_offset, "whole")
+        assert mirror.log(A).starts_segment
+        await leader.stop()
+        again = Node(leader.directory)
+        mirror.via["leader"] = await again.listen()
+        again.lead(A, automatic=True)
+        assert not again.log(A).starts_segment
+        for _ in range(3):
+            again.append(A, 50)
+        await until(lambda: again.is_live("mirror", A), "live again")
+        await mirror.stop()
+        await again.stop()
+        assert compared(again, mirror).is_identical
+
+    asyncio.run(scenario())
+
+
 def test_a_damaged_copy_is_put_away_and_copied_anew(tmp_path: Path) -> None:
     async def scenario() -> None:
         leader, mirror = await pair(tmp_path)
