@@ -97,9 +97,24 @@ def test_a_downstream_is_set_up_followed_looked_into_forced_and_started_again(tm
         assert "s3kRe7" not in shown
         assert "Downstream: eu.2 as replicator, " in upstream.ctl("schema_replication_status").stdout
 
+        columns = ("user", "vhost", "protocol", "ssl", "state", "channels")
+        [seen] = rows(upstream, "list_connections", *columns)
+        assert [seen[column] for column in columns] == [
+            "replicator",
+            "rabbitmq_schema_definition_sync",
+            "AMQP 1-0",
+            True,
+            "running",
+            1,
+        ]
+        upstream.ctl("close_all_user_connections", "replicator", "moved")
+        wait_until(lambda: "reason=moved" in upstream.server.log_text(), "the end of the link", PATIENCE_S)
+        declare(upstream, "meanwhile")
+        wait_until(lambda: ("meanwhile",) in queues(downstream, "name"), "a new link", PATIENCE_S)
+
         forced = rows(downstream, "sync_schema_replication", "--force")
         assert (forced["puts"], forced["deletes"], forced["conflicts"]) == (1, 1, [])
-        assert queues(downstream, "name", "messages") == [("both", 0), ("later", 0)]
+        assert queues(downstream, "name", "messages") == [("both", 0), ("later", 0), ("meanwhile", 0)]
         history = rows(downstream, "schema_replication_history")
         assert history[0]["changes"] == ["delete queues //both", "put queues //both"]
         assert ["put queues //later"] in [row["changes"] for row in history]

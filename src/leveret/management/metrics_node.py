@@ -18,7 +18,7 @@ from leveret.core.validation import queue_type
 from leveret.management import node_stats
 from leveret.management.metrics_text import Family, Metric, Number, Row
 from leveret.management.node import ManagedNode
-from leveret.management.peers import channels
+from leveret.management.peers import channels, other_connections
 from leveret.management.rates import CHURN
 from leveret.management.resources.overview import RABBITMQ_VERSION, cluster_name
 from leveret.runtime.alarms import free_disk_bytes, used_memory_bytes
@@ -199,7 +199,7 @@ class NodeMetrics:
         return [Row((), (0, int(alarms.disk_free_alarm), int(alarms.mem_alarm)))]
 
     def _totals(self, vhosts: object) -> Iterable[Row]:
-        connections = [*self._broker.connections, *self._node.streams.connections]
+        connections = [*self._broker.connections, *other_connections(self._node)]
         return [
             Row((), (len(connections), len(channels(self._node)), self._consumers(), len(self._led_here())))
         ]

@@ -14,7 +14,7 @@ from leveret.core.queue import Queue
 from leveret.management.metrics_text import Family, Metric, Number, Row
 from leveret.management.node import ManagedNode
 from leveret.management.peer_view import unsettled
-from leveret.management.peers import amqp_connections, channels
+from leveret.management.peers import amqp_connections, channels, other_connections
 from leveret.management.queue_view import sizes
 from leveret.management.rates import PUBLISHED, Rates
 from leveret.session.amqp091.channel import Channel
@@ -167,7 +167,7 @@ class Objects:
     def _octets(self, vhosts: Vhosts) -> Iterator[Row]:
         for each in amqp_connections(self._node):
             yield Row((("channel", each.peer),), (each.received_bytes, each.sent_bytes))
-        for other in self._node.streams.connections:
+        for other in other_connections(self._node):
             yield Row((("channel", other.name),), (other.octets_received, other.octets_sent))
 
     def _connection_channels(self, vhosts: Vhosts) -> Iterator[Row]:

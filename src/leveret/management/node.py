@@ -364,6 +364,14 @@ class StreamDoor(Protocol):
         """Who is connected."""
 
 
+class AmqpDoor(Protocol):
+    """The AMQP listener, as far as connections are shown that are not the broker's."""
+
+    @property
+    def amqp10_connections(self) -> Sequence[Any]:
+        """Who is connected over AMQP 1.0."""
+
+
 class MaintenanceOperations(Protocol):
     """Taking the node out of service for clients, and back."""
 
@@ -426,6 +434,10 @@ class ManagedNode(Protocol):
     @property
     def maintenance(self) -> MaintenanceOperations:
         """Whether clients are served."""
+
+    @property
+    def amqp(self) -> AmqpDoor:
+        """The AMQP listener."""
 
     @property
     def streams(self) -> StreamDoor:

@@ -34,14 +34,14 @@ def amqp_connection_json(node: ManagedNode, connection: ClientConnection, now_ms
     }
 
 
-def stream_connection_json(node: ManagedNode, connection: Any) -> Json:
-    """A connection of the stream protocol."""
+def other_connection_json(node: ManagedNode, connection: Any) -> Json:
+    """A connection of the stream protocol, or of AMQP 1.0."""
     return {
         **ends(connection.name),
         **_who(connection.user or None, connection.vhost or None, node),
-        **_security(None),
+        **_security(connection.tls),
         "protocol": connection.protocol,
-        "auth_mechanism": "PLAIN",
+        "auth_mechanism": connection.mechanism,
         "type": "network",
         "state": connection.state,
         "channels": connection.channels,

@@ -24,6 +24,12 @@ def stream_connections(node: ManagedNode) -> list[Any]:
     return sorted(node.streams.connections, key=lambda each: (each.since_ms, each.name))
 
 
+def other_connections(node: ManagedNode) -> list[Any]:
+    """The open connections that are not AMQP 0-9-1's: of the stream protocol and of AMQP 1.0, oldest first."""
+    amqp10 = sorted(node.amqp.amqp10_connections, key=lambda each: (each.since_ms, each.name))
+    return [*stream_connections(node), *amqp10]
+
+
 def channels(node: ManagedNode) -> list[Channel]:
     """The open channels, by connection and number."""
     return [channel for each in amqp_connections(node) for channel in each.channels.values()]

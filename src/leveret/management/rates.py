@@ -90,7 +90,7 @@ class Rates:
     def __init__(
         self,
         broker: Broker,
-        stream_connections: Callable[[], Iterable[Any]],
+        other_connections: Callable[[], Iterable[Any]],
         node_names: tuple[str, ...],
         node_values: Callable[[], Values],
         *,
@@ -101,7 +101,7 @@ class Rates:
 
         Args:
             broker: whose things are sampled.
-            stream_connections: lists the connections of the stream protocol.
+            other_connections: lists the connections that are not AMQP 0-9-1's.
             node_names: what is sampled of the process and its machine.
             node_values: reads that.
             interval_ms: how often `tick` is called.
@@ -113,7 +113,7 @@ class Rates:
         self._queues = Kind(self._led_here, _queue_values)
         self._channels = Kind(self._live_channels, _channel_values)
         self._exchanges = Kind(self._live_exchanges, _exchange_values)
-        self._connections = Kind[Any](lambda: [*broker.connections, *stream_connections()], _octets)
+        self._connections = Kind[Any](lambda: [*broker.connections, *other_connections()], _octets)
         self._vhosts: dict[str, Sums] = {}
         self._churn = History(_churn(broker.churn), now_ms)
         self._node_block = (Block(node_names, 0, "", "node_stats", always=True),)
@@ -208,7 +208,7 @@ class Rates:
         return self._exchanges.show(state, _EXCHANGE, ranges, self._tick_ms)
 
     def connection(self, connection: Any, ranges: Ranges = NO_RANGES) -> dict[str, Any]:
-        """Of AMQP 0-9-1 or of the stream protocol; see the module."""
+        """Of any protocol; see the module."""
         return self._connections.show(connection, _CONNECTION, ranges, self._tick_ms)
 
     def vhost(self, name: str, ranges: Ranges = NO_RANGES) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import time
 
 from leveret.management import node_stats
 from leveret.management.node import ManagedNode
+from leveret.management.peers import other_connections
 from leveret.management.rates import Rates
 from leveret.management.turns import in_turns
 
@@ -15,7 +16,7 @@ def rates_of(node: ManagedNode) -> Rates:
     """The rates of a node; no sample is taken yet."""
     return Rates(
         node.broker,
-        lambda: node.streams.connections,
+        lambda: other_connections(node),
         node_stats.NAMES,
         lambda: node_stats.sample(node),
         interval_ms=node.config.metrics.interval_ms,

@@ -10,6 +10,7 @@ from typing import Final
 
 from leveret.config.kinds import Address
 from leveret.config.listeners import Listeners
+from leveret.runtime.amqp10_connection import Amqp10Connection
 from leveret.runtime.amqp_peer import AmqpPeer
 from leveret.runtime.engine import Engine
 from leveret.runtime.listening import Listening
@@ -53,6 +54,12 @@ class AmqpListener:
             proxied=options.proxy_protocol,
         )
         self._ticker: asyncio.Task[None] | None = None
+
+    @property
+    def amqp10_connections(self) -> list[Amqp10Connection]:
+        """The AMQP 1.0 connections that were let in."""
+        found = (peer.amqp10 for peer in self.peers)
+        return [each for each in found if each is not None and each.is_open]
 
     @property
     def addresses(self) -> list[Address]:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 from leveret.runtime import connection_log
 from leveret.runtime.addresses import is_loopback
+from leveret.runtime.amqp10_connection import Amqp10Connection
 from leveret.runtime.held_output import HeldOutput
 from leveret.runtime.tls import tls_peer
 from leveret.session.amqp091.connection import ClientConnection, State
 from leveret.session.amqp091.stalls import Stall
-from leveret.session.amqp10 import Amqp10Session
 from leveret.wire.amqp091 import AMQP10_HEADERS
 from leveret.wire.proxy_protocol import Proxied
 
@@ -42,7 +42,11 @@ ENDING_TIMEOUT_MS: Final = 10_000
 
 
 class AmqpPeer(asyncio.Protocol):
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        amqp10: the connection, if it is one of AMQP 1.0.
+    """
 
     def __init__(self, listener: AmqpListener, proxied: Proxied | None = None) -> None:
         """Wait for the connection; `proxied` is whom a proxy speaks for."""
@@ -51,7 +55,7 @@ class AmqpPeer(asyncio.Protocol):
         self._proxied = proxied
         self._transport: asyncio.Transport | None = None
         self._session: ClientConnection | None = None
-        self._amqp10: Amqp10Session | None = None
+        self.amqp10: Amqp10Connection | None = None
         self._begin = b""
         self._from_loopback = False
         self._held = HeldOutput()
@@ -81,7 +85,7 @@ class AmqpPeer(asyncio.Protocol):
             peer, own = self._proxied
         self._from_loopback = is_loopback(peer[0])
         self.name = f"{peer[0]}:{peer[1]} -> {own[0]}:{own[1]}"
-        tls = tls_peer(transport)
+        self._tls = tls = tls_peer(transport)
         self._session = ClientConnection(
             self._listener.host,
             peer=self.name,
@@ -105,8 +109,9 @@ class AmqpPeer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Octets came."""
         session = self._session
+        if self.amqp10 is not None:
+            self.amqp10.receive(data)
         if session is None:
-            self._receive10(data)
             return
         if session.state is State.HEADER:
             data = self._begin + data
@@ -115,8 +120,7 @@ class AmqpPeer(asyncio.Protocol):
                 return
             self._begin = b""
             if data[:8] in AMQP10_HEADERS:
-                self._switch_to_amqp10()
-                self._receive10(data)
+                self._switch_to_amqp10().receive(data)
                 return
         session.receive(data, self._listener.clock_ms())
         if not self._is_known and session.state is State.OPEN:
@@ -157,6 +161,8 @@ class AmqpPeer(asyncio.Protocol):
         self._listener.forget(self)
         self._transport = None
         session = self._session
+        if self.amqp10 is not None:
+            self.amqp10.lost(str(exc or ""))
         if session is not None:
             user = session.user or "" if self._is_known else ""
             reason = session.end_reason or (str(exc) if exc else "peer_hung_up" if self._is_known else "")
@@ -168,20 +174,24 @@ class AmqpPeer(asyncio.Protocol):
 
     # -- AMQP 1.0 -----------------------------------------------------------------------------
 
-    def _switch_to_amqp10(self) -> None:
+    def _switch_to_amqp10(self) -> Amqp10Connection:
         if self._session is not None:
             self._engine.peers.pop(self._session, None)
         self._session = None
-        self._amqp10 = Amqp10Session(self._listener.amqp10_host, from_loopback=self._from_loopback)
-
-    def _receive10(self, data: bytes) -> None:
-        if self._amqp10 is not None:
-            self._write10(self._amqp10.receive(data, self._listener.clock_ms()))
+        self.amqp10 = Amqp10Connection(
+            self._listener.amqp10_host,
+            self._write10,
+            name=self.name,
+            from_loopback=self._from_loopback,
+            tls=self._tls,
+            clock_ms=self._listener.clock_ms,
+        )
+        return self.amqp10
 
     def _write10(self, octets: bytes) -> None:
-        if self._amqp10 is not None and self._transport is not None:
+        if self.amqp10 is not None and self._transport is not None:
             self._transport.write(octets)
-            if self._amqp10.closed:
+            if self.amqp10.is_closed:
                 self.end()
             else:
                 self._pace()
@@ -300,8 +310,8 @@ class AmqpPeer(asyncio.Protocol):
                 self.abort()
             else:
                 self._pace()
-        elif self._amqp10 is not None:
-            self._write10(self._amqp10.tick(now_ms))
+        elif self.amqp10 is not None:
+            self.amqp10.tick()
 
     def _takes_nothing(self, session: ClientConnection, now_ms: int) -> bool:
         """Whether a peer that is not read from has not taken an octet in the time of two heartbeats.
@@ -328,6 +338,9 @@ class AmqpPeer(asyncio.Protocol):
         A socket that is closed with octets unread resets the connection, and the client may lose what it was
         sent last: its confirms.
         """
+        if self.amqp10 is not None:
+            self.amqp10.cut(reason)
+            return
         if self._session is None or self._transport is None:
             self.end()
             return

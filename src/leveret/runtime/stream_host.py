@@ -5,7 +5,7 @@ All of it is called on the event loop. What takes long tells so by a callback, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from leveret.core.stream import Batch, LogBounds
@@ -22,7 +22,7 @@ class ServedLog(LogBounds, Protocol):
     def is_closed(self) -> bool:
         """Whether it is gone for good."""
 
-    def read(self, offset: int, bytes_max: int) -> list[bytes]:
+    def read(self, offset: int, bytes_max: int) -> Sequence[bytes | memoryview]:
         """Whole raw chunks (header, data, trailer) from the one that holds `offset`, or else the next.
 
         In order, all below `committed_offset`, together at most `bytes_max` octets but at least one

@@ -27,6 +27,7 @@ from leveret.runtime import connection_log
 from leveret.runtime.addresses import is_loopback
 from leveret.runtime.stream_host import RecoveryQueue, ServedLog, StreamHandle, StreamHost
 from leveret.runtime.tls import tls_peer
+from leveret.session.certificate import TlsPeer
 from leveret.session.stream import StreamSession
 from leveret.session.stream_types import (
     Answer,
@@ -122,6 +123,16 @@ class StreamPeer(asyncio.Protocol):
     def vhost(self) -> str:
         """Empty before Open."""
         return self._session.vhost
+
+    @property
+    def tls(self) -> TlsPeer | None:
+        """What the peer showed of itself, over TLS."""
+        return self._session.tls
+
+    @property
+    def mechanism(self) -> str:
+        """How it logs in; empty before."""
+        return self._session.mechanism
 
     @property
     def state(self) -> str:

@@ -17,7 +17,7 @@ Spec: AMQP 1.0 sections 2.4 to 2.7, 3.4, 5.3.
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from typing import Final, Protocol
 
 from proton import (
@@ -69,6 +69,7 @@ LOGIN_TIMEOUT_MS: Final = 10_000
 """From the first octet to an open connection, and from our `close` to the peer's."""
 LINKS_MAX: Final = 16
 NOTICE: Final = "changed"
+CLIENT_CLOSED: Final = "client_closed"
 CREDIT: Final = 4
 """Requests a client may send ahead, and replies that may wait for it."""
 MESSAGE_BYTES_MAX: Final = REQUEST_BYTES_MAX + 4096
@@ -123,12 +124,32 @@ class _Phase(Enum):
     CLOSED = auto()
 
 
+class State(StrEnum):
+    """How far a connection is; the values are RabbitMQ's."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    CLOSED = "closed"
+
+
 class Amqp10Session:
-    """One client, from its first protocol header on."""
+    """One client, from its first protocol header on.
+
+    Attributes:
+        user: who logged in; empty before.
+        vhost: what it was admitted to; empty before.
+        peer_properties: what the client says it is.
+        sessions: how many of AMQP 1.0's sessions it has.
+        end_reason: why it ended, `client_closed` if the client said so; empty if nobody said anything.
+    """
 
     def __init__(self, host: Amqp10Host, *, from_loopback: bool) -> None:
         """Await the protocol header."""
         self.user = ""
+        self.vhost = ""
+        self.peer_properties: dict[str, str] = {}
+        self.sessions = 0
+        self.end_reason = ""
         self._host = host
         self._from_loopback = from_loopback
         self._phase = _Phase.HEADER
@@ -145,6 +166,13 @@ class Amqp10Session:
     def closed(self) -> bool:
         """Whether the socket is to be closed once all that was returned is sent."""
         return self._phase is _Phase.CLOSED
+
+    @property
+    def state(self) -> State:
+        """How far it is."""
+        if self.closed:
+            return State.CLOSED
+        return State.RUNNING if self.vhost else State.STARTING
 
     def receive(self, data: bytes, now_ms: int) -> bytes:
         """Take octets from the client; return what to send it."""
@@ -170,10 +198,19 @@ class Amqp10Session:
     def tick(self, now_ms: int) -> bytes:
         """Let time pass: heartbeats, a peer that fell silent, a login or close that never comes; notices are due."""
         if self._deadline_ms is not None and now_ms >= self._deadline_ms:
+            self.end_reason = self.end_reason or "handshake_timeout"
             self._phase = _Phase.CLOSED
         if self._phase is not _Phase.AMQP:
             return b""
         self._notify()
+        return self._output(now_ms)
+
+    def force_close(self, reason: str, now_ms: int) -> bytes:
+        """Close for the operator's or the node's reasons; return what to send."""
+        if self._phase is not _Phase.AMQP:
+            self._phase = _Phase.CLOSED
+            return b""
+        self._end_connection(_Declined("amqp:connection:forced", reason), now_ms)
         return self._output(now_ms)
 
     # -- login --------------------------------------------------------------------------------
@@ -220,6 +257,10 @@ class Amqp10Session:
         out = self._engine.output(now_ms)
         self._next_tick_ms = self._engine.next_tick_ms(now_ms)
         if self._engine.finished:
+            condition = self._engine.condition
+            self.end_reason = self.end_reason or (
+                f"{condition.name} - {condition.description}" if condition else ""
+            )
             self._phase = _Phase.CLOSED
         return out
 
@@ -236,6 +277,7 @@ class Amqp10Session:
         connection.open()
         connection.condition = declined.condition
         connection.close()
+        self.end_reason = self.end_reason or declined.condition.description or ""
         self._deadline_ms = now_ms + LOGIN_TIMEOUT_MS
 
     def _handle(self, event: Event, now_ms: int) -> None:
@@ -245,10 +287,12 @@ class Amqp10Session:
             case Event.CONNECTION_REMOTE_OPEN, _:
                 self._open(now_ms)
             case Event.CONNECTION_REMOTE_CLOSE, _:
+                self.end_reason = self.end_reason or CLIENT_CLOSED
                 self._engine.connection.close()
             case Event.SESSION_REMOTE_OPEN, Session() as session:
                 self._begin(session)
             case Event.SESSION_REMOTE_CLOSE, Session() as session:
+                self.sessions -= 1
                 session.close()
                 session.free()
             case Event.LINK_REMOTE_OPEN, (Receiver() | Sender()) as link:
@@ -262,6 +306,7 @@ class Amqp10Session:
         connection = self._engine.connection
         connection.container = self._host.container_id
         try:
+            self._note_peer()
             self._admit(connection.remote_hostname or "")
         except _Declined as declined:
             self._end_connection(declined, now_ms)
@@ -278,8 +323,19 @@ class Amqp10Session:
             self._host.open_vhost(self.user, vhost)
         except Refusal as refusal:
             raise _Declined(CONDITION[type(refusal)], str(refusal)) from None
+        self.vhost = vhost
+
+    def _note_peer(self) -> None:
+        """Section 2.7.1: `properties` are a map of symbols to anything; what is text is of interest."""
+        said = self._engine.connection.remote_properties
+        if said is not None and not isinstance(said, dict):
+            raise _Declined("amqp:invalid-field", "the properties of an open are a map")
+        found = {str(key): value for key, value in (said or {}).items() if isinstance(value, str)}
+        self.peer_properties = found
+        self.peer_properties["connection_name"] = self._engine.connection.remote_container or ""
 
     def _begin(self, session: Session) -> None:
+        self.sessions += 1
         session.incoming_capacity = INCOMING_BYTES_MAX
         session.open()
 

@@ -87,6 +87,7 @@ class StreamSession:
     heartbeat_s: int
     started_ms: int
     tls: TlsPeer | None = None
+    mechanism: str = ""
     state: State = State.START
     user: str = ""
     vhost: str = ""
@@ -102,7 +103,7 @@ class StreamSession:
     reading: bool = True
     close_reason: str = ""
     _decoder: FrameDecoder = field(default_factory=lambda: FrameDecoder(UNOPENED_FRAME_BYTES_MAX))
-    _output: list[bytes] = field(default_factory=list)
+    _output: list[bytes | memoryview] = field(default_factory=list)
     _confirmed: dict[Publisher, list[int]] = field(default_factory=dict)
     _deadline_ms: int = 0
     _received_ms: int = 0
@@ -133,7 +134,7 @@ class StreamSession:
         effects, self.effects = self.effects, []
         return effects
 
-    def take_output(self, now_ms: int) -> list[bytes]:
+    def take_output(self, now_ms: int) -> list[bytes | memoryview]:
         """The octets to send now."""
         self._flush_confirms()
         output, self._output = self._output, []
@@ -141,7 +142,9 @@ class StreamSession:
             self._sent_ms = now_ms
         return output
 
-    def deliver(self, number: int, chunks: Sequence[bytes], committed_chunk_id: int = -1) -> None:
+    def deliver(
+        self, number: int, chunks: Sequence[bytes | memoryview], committed_chunk_id: int = -1
+    ) -> None:
         """Send as many of these chunks (raw, trailer included) as the subscription has credit for."""
         reading.deliver(self, number, chunks, committed_chunk_id)
 
@@ -374,7 +377,7 @@ class StreamSession:
         """Send a command after all before."""
         self._output.append(command.encode())
 
-    def send_chunk(self, number: int, chunk: bytes, committed_chunk_id: int) -> None:
+    def send_chunk(self, number: int, chunk: bytes | memoryview, committed_chunk_id: int) -> None:
         """Send a Deliver."""
         if self.deliver_version == 1:
             head = deliver_head(number, len(chunk))

@@ -22,6 +22,7 @@ def log_in(session: StreamSession, command: wire.SaslAuthenticate) -> tuple[Code
     """Find out who the peer is; (OK, the user's name) or (the code, why not)."""
     if command.mechanism not in offered(session):
         return Code.SASL_MECHANISM_UNSUPPORTED, f"mechanism {command.mechanism} is not offered"
+    session.mechanism = command.mechanism
     try:
         if command.mechanism == EXTERNAL and session.tls is not None:
             return Code.OK, session.authority.external_user(session.tls, session.from_loopback)

@@ -138,7 +138,9 @@ def query_offset(session: StreamSession, command: wire.QueryOffset) -> None:
     session.send(wire.QueryOffsetResponse(command.correlation, code, offset or 0))
 
 
-def deliver(session: StreamSession, number: int, chunks: Sequence[bytes], committed_id: int) -> None:
+def deliver(
+    session: StreamSession, number: int, chunks: Sequence[bytes | memoryview], committed_id: int
+) -> None:
     """Send as many of these chunks (raw, trailer included) as the subscription wants and has credit for."""
     subscription = session.subscriptions[number]
     for chunk in chunks:
@@ -160,7 +162,7 @@ def deliver(session: StreamSession, number: int, chunks: Sequence[bytes], commit
         session.send_chunk(number, chunk, committed_id)
 
 
-def _matches(subscription: Subscription, trailer: bytes) -> bool:
+def _matches(subscription: Subscription, trailer: bytes | memoryview) -> bool:
     """Whether a message of the chunk may pass the filters; a reader looks at each message again."""
     values = [(name, value) for kind, name, value in decode_trailer(trailer) if kind == Attribute.FILTER]
     for name, many in values or [(b"", 0)]:

@@ -240,6 +240,12 @@ class FakeMaintenance:
         self.is_draining = False
 
 
+class FakeAmqp:
+    """Nobody is connected over AMQP 1.0."""
+
+    amqp10_connections: tuple[Any, ...] = ()
+
+
 class FakeStreams:
     """Nobody is connected."""
 
@@ -272,6 +278,7 @@ class FakeNode:
         self.upstream = FakeUpstream()
         self.replication = FakeReplication()
         self.cluster: ClusterOperations | None = None
+        self.amqp = FakeAmqp()
         self.streams = FakeStreams()
         self.maintenance = FakeMaintenance()
         self.commits = GroupCommit(fsync=False, on_failure=lambda error: None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from leveret.core.schema import SCHEMA_VHOST
 from leveret.model import errors
 from leveret.model.errors import AccessRefused, AuthenticationFailed, InvalidCommand, NotFound, Refusal
 from leveret.session.amqp10 import (
+    CLIENT_CLOSED,
     CONDITION,
     LINKS_MAX,
     LOGIN_TIMEOUT_MS,
@@ -18,6 +21,7 @@ from leveret.session.amqp10 import (
     REPLY_PREFIX,
     REQUEST_ADDRESS,
     Amqp10Session,
+    State,
 )
 from leveret.session.amqp10_engine import data_of
 from leveret.wire.amqp10 import AMQP_HEADER, SASL_HEADER, SaslOutcome, encode_mechanisms, encode_outcome
@@ -62,7 +66,12 @@ class Client:
     """proton's transport as a client, joined to a session by function calls; piece by piece if asked."""
 
     def __init__(
-        self, user: str = "replicator", password: str = "secret", hostname: str = VHOST, piece: int = 1 << 30
+        self,
+        user: str = "replicator",
+        password: str = "secret",
+        hostname: str = VHOST,
+        piece: int = 1 << 30,
+        properties: Any = None,
     ) -> None:
         self.host = Host()
         self.session = Amqp10Session(self.host, from_loopback=True)
@@ -70,6 +79,8 @@ class Client:
         self.connection = Connection()
         self.connection.user, self.connection.password = user, password
         self.connection.hostname = hostname
+        self.connection.container = "eu.2"
+        self.connection.properties = properties
         sasl = self.transport.sasl()
         sasl.allow_insecure_mechs = True
         sasl.allowed_mechs("PLAIN")
@@ -216,6 +227,56 @@ def test_a_client_that_leaves_is_let_go() -> None:
     client.pump()
     assert client.session.closed
     assert client.session.next_deadline_ms() is None
+
+
+def test_what_a_connection_is_can_be_seen() -> None:
+    client = Client(properties={"product": "leveret", "version": 3})
+    assert (client.session.state, client.session.user, client.session.vhost) == (State.STARTING, "", "")
+    client.pump()
+    assert (client.session.state, client.session.user, client.session.vhost) == (
+        State.RUNNING,
+        "replicator",
+        SCHEMA_VHOST,
+    )
+    assert client.session.peer_properties == {"product": "leveret", "connection_name": "eu.2"}
+    assert client.session.sessions == 1
+    client.amqp_session.close()
+    client.pump()
+    assert client.session.sessions == 0
+
+
+@pytest.mark.parametrize("properties", [["a", 1], "text", 5])
+def test_properties_that_are_no_map_are_declined(properties: object) -> None:
+    client = Client(properties=properties)
+    client.pump()
+    assert client.session.vhost == ""
+    assert condition_of(client.connection) == ("amqp:invalid-field", "the properties of an open are a map")
+
+
+def test_a_session_knows_why_it_ended() -> None:
+    client = Client()
+    client.pump()
+    assert client.session.end_reason == ""
+    client.connection.close()
+    client.pump()
+    assert client.session.end_reason == CLIENT_CLOSED
+    idle = Client()
+    idle.session.receive(SASL_HEADER, 0)
+    idle.session.tick(LOGIN_TIMEOUT_MS)
+    assert idle.session.end_reason == "handshake_timeout"
+
+
+def test_a_connection_that_the_operator_ends_is_told_why() -> None:
+    client = Client()
+    client.pump()
+    client._hear(client.session.force_close("maintenance", 0))
+    assert client.session.state is State.CLOSED
+    assert client.session.end_reason == "maintenance"
+    assert condition_of(client.connection) == ("amqp:connection:forced", "maintenance")
+    assert client.session.force_close("too late", 0) == b""
+    early = Amqp10Session(Host(), from_loopback=True)
+    assert early.force_close("maintenance", 0) == b""
+    assert early.state is State.CLOSED
 
 
 # -- declined -------------------------------------------------------------------------------------

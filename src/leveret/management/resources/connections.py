@@ -1,4 +1,4 @@
-"""`/api/connections`: who is connected, over AMQP 0-9-1 and the stream protocol."""
+"""`/api/connections`: who is connected, over AMQP 0-9-1, AMQP 1.0 and the stream protocol."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from leveret.management.merging import whole_list, whole_rows
 from leveret.management.peer_view import (
     amqp_connection_json,
     ends,
-    stream_connection_json,
+    other_connection_json,
 )
-from leveret.management.peers import amqp_connections, stream_connections
+from leveret.management.peers import amqp_connections, other_connections
 from leveret.management.places import at_holder
 from leveret.management.replies import done
 from leveret.management.resources.channels import shown_channel
@@ -51,7 +51,7 @@ async def close(call: Call) -> Response:
 
 
 async def show_channels(call: Call) -> Response:
-    """The channels of one connection; those of the stream protocol have none."""
+    """The channels of one connection; those of other protocols have none."""
     held = _held(call)
     own = list(held.channels.values()) if isinstance(held, ClientConnection) else []
     listing = Listing(own, lambda each: shown_channel(call, each), order=lambda each: each.number)
@@ -83,16 +83,16 @@ async def close_of_user(call: Call) -> Response:
 
 def visible(call: Call) -> list[Any]:
     """The connections that belong to the caller, or all for those who monitor."""
-    found = [*amqp_connections(call.node), *stream_connections(call.node)]
+    found = [*amqp_connections(call.node), *other_connections(call.node)]
     if call.caller.has(Need.MONITORING):
         return found
     return [each for each in found if each.user == call.caller.name]
 
 
 def connection_json(call: Call, connection: Any) -> dict[str, Any]:
-    """A connection of either protocol."""
+    """A connection of any protocol."""
     if not isinstance(connection, ClientConnection):
-        shown = stream_connection_json(call.node, connection)
+        shown = other_connection_json(call.node, connection)
         return {**shown, **call.rates.connection(connection, call.ranges())}
     return {
         **amqp_connection_json(call.node, connection, clock_ms()),

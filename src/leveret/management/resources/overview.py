@@ -19,7 +19,7 @@ from leveret.management.peers import (
     amqp_connections,
     channels,
     consumers,
-    stream_connections,
+    other_connections,
 )
 
 RABBITMQ_VERSION: Final = "3.13.7"
@@ -113,7 +113,7 @@ def _object_totals(call: Call) -> dict[str, int]:
     seen = [call.broker.topologies[name] for name in _known_vhosts(call)]
     return {
         "channels": len(channels(call.node)),
-        "connections": len(amqp_connections(call.node)) + len(stream_connections(call.node)),
+        "connections": len(amqp_connections(call.node)) + len(other_connections(call.node)),
         "consumers": len(consumers(call.node)),
         "exchanges": sum(len(topology.exchanges) for topology in seen),
         "queues": sum(len(topology.queues) for topology in seen),

@@ -22,6 +22,7 @@ class FakeConnection:
     vhost = "/"
     state = "running"
     protocol = "stream"
+    mechanism = "PLAIN"
     channels = 0
     since_ms = 1
     octets_received = 10
@@ -102,3 +103,19 @@ def test_others_connections_are_for_those_who_monitor(
     for path in ("connections", "stream/connections", "stream/publishers", "stream/consumers"):
         assert other.get(f"/api/{path}").json() == []
     assert other.delete(f"/api/connections/{PATH}").status_code == 404
+
+
+def test_a_connection_of_amqp_1_0_is_shown_counted_and_ended_like_any_other(
+    node: FakeNode, admin: Client
+) -> None:
+    held = FakeConnection()
+    held.protocol = "AMQP 1-0"
+    amqp: Any = node.amqp
+    amqp.amqp10_connections = (held,)
+    [shown] = admin.get("/api/connections").json()
+    assert (shown["name"], shown["protocol"], shown["auth_mechanism"]) == (NAME, "AMQP 1-0", "PLAIN")
+    assert admin.get(f"/api/connections/{PATH}/channels").json() == []
+    assert admin.get("/api/overview").json()["object_totals"]["connections"] == 1
+    assert admin.get("/api/stream/connections").json() == []
+    assert admin.delete(f"/api/connections/{PATH}").status_code == 204
+    assert held.reasons == ["Closed via management plugin"]
