@@ -76,15 +76,27 @@ class ClusterMember:
     """
 
     def __init__(
-        self, config: Config, data_dir: Path, node_id: str, secret: Secret, on_lost: Callable[[str], None]
+        self,
+        config: Config,
+        data_dir: Path,
+        node_id: str,
+        secret: Secret,
+        on_lost: Callable[[str], None],
+        *,
+        is_new: bool,
     ) -> None:
-        """Enter nothing yet; `on_lost` is told when this node must begin anew."""
+        """Enter nothing yet; `on_lost` is told when this node must begin anew.
+
+        `is_new`: it had no definitions before it tried to enter for the first time; those it has are of such a try,
+        which did not come to its end: etcd was silent, and another node founded the cluster meanwhile.
+        """
         self.state = ClusterState(Keys.under(config.etcd.prefix))
         self.is_founder = False
         self.incarnation = secrets.token_urlsafe(_INCARNATION_BYTES)
         self.http_uri = f"http://{config.management.ip}:{config.management.port}"
         self._config = config
         self._data_dir = data_dir
+        self._is_new = is_new
         self.node_id = node_id
         self._secret = secret
         self._on_lost = on_lost
@@ -155,7 +167,7 @@ class ClusterMember:
                 f"node '{me}' was taken out of cluster {remembered}: to join it again start with an empty data "
                 "directory"
             )
-        has_data = (self._data_dir / "definitions").exists()
+        has_data = not self._is_new and (self._data_dir / "definitions").exists()
         if not self.is_founder and held is None and has_data:
             raise PreconditionFailed(
                 f"{self._data_dir} has definitions of its own, and cluster {state.cluster_id} has others: to join, "
