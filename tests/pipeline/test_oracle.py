@@ -12,8 +12,9 @@ from pyspark.sql import functions as F
 
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.plan import PlanDirectory, QueueOrder
-from leveret.pipeline.store import read_settlements, store_range
+from leveret.pipeline.store import store_range
 from leveret.pipeline.survivors import Numbered, may_have_survivors, not_to_recover, write_run
+from leveret.pipeline.tables import read_table
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
 pytestmark = pytest.mark.spark
@@ -64,7 +65,7 @@ def by_masks(manifest: Manifest, directory: PlanDirectory) -> list[tuple[str, in
 def by_anti_join(spark: SparkSession, manifest: Manifest) -> list[tuple[str, int, int]]:
     root = manifest.data_dir
     messages = spark.read.parquet(*[str(root / file.path) for file in manifest.files()]).where("kind = 0")
-    sidecars = [read_settlements(root / file.settlements) for file in manifest.files() if file.settlements]
+    sidecars = [read_table(root / file.settlements) for file in manifest.files() if file.settlements]
     table = pa.concat_tables(sidecars, promote_options="permissive").unify_dictionaries()
     ranges = table.select(["queue_epoch", "first", "count"])
     settled = spark.createDataFrame(ranges.append_column("queue", table["queue"].cast(pa.string())))

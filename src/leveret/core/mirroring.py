@@ -142,7 +142,7 @@ def successor(
     synced = [node for node in running if node in synchronised]
     recorded = sum(node in synchronised for node in mirrors)
     asks = not is_graceful and policy.confirm == MAJORITY
-    least = recorded - confirms_needed(policy, recorded) + 1 if asks else 1
+    least = asked_for_all(policy, recorded) if asks else 1
     if len(synced) >= least:
         return _promoted(synced[0], running, asks=synced[1:] if asks else [], least=least)
     if running and _may_lose(policy, is_graceful=is_graceful):
@@ -156,6 +156,11 @@ def confirms_needed(policy: MirrorPolicy, synchronised: int) -> int:
     With a majority the leader counts as one of those that have it.
     """
     return (synchronised + 1) // 2 if policy.confirm == MAJORITY else synchronised
+
+
+def asked_for_all(policy: MirrorPolicy, synchronised: int) -> int:
+    """Any so many of the synchronised mirrors have between them every message that was confirmed."""
+    return synchronised - confirms_needed(policy, synchronised) + 1
 
 
 def stopped_successor(stopped: Sequence[str], leader: str, alive: Collection[str]) -> str | None:

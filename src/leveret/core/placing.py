@@ -15,7 +15,7 @@ import msgspec
 
 from leveret.core.cluster import Placement, Presence
 from leveret.core.mirror_policy import ALL, MAJORITY, NODES, MirrorPolicy
-from leveret.core.mirroring import Promotion, Shuffle, confirms_needed, successor, suggest
+from leveret.core.mirroring import Promotion, Shuffle, asked_for_all, confirms_needed, successor, suggest
 
 _BY_MAJORITY: Final = MirrorPolicy(confirm=MAJORITY)
 
@@ -226,7 +226,7 @@ def stood_aside(placement: Placement, node: str) -> Placement:
     others = [each for each in placement.mirrors if each != node]
     if placement.majority and node in placement.synchronised:
         count = len(placement.synchronised)
-        may_ask = len(recorded) > count - confirms_needed(_BY_MAJORITY, count)
+        may_ask = len(recorded) >= asked_for_all(_BY_MAJORITY, count)
         recorded = [*recorded, node] if may_ask else []
     return msgspec.structs.replace(placement, mirrors=(*others, node), synchronised=tuple(recorded))
 
@@ -332,7 +332,7 @@ def asked_without(name: str, placement: Placement, members: Collection[str], ali
     count = len(placement.synchronised)
     running = tuple(node for node in recorded if node in alive)
     silent = tuple(node for node in recorded if node not in alive)
-    is_enough = len(running) > count - confirms_needed(_BY_MAJORITY, count)
+    is_enough = len(running) >= asked_for_all(_BY_MAJORITY, count)
     return Asked(running, () if is_enough else silent)
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from leveret.model.errors import StorageError
 from leveret.pipeline.files import Place
 from leveret.pipeline.manifest import Manifest, StoredFile
-from leveret.pipeline.tables import read_table, write_table
+from leveret.pipeline.tables import read_table
 from leveret.wire.chunk import Attribute
 
 SUFFIX: Final = ".books"
@@ -90,11 +90,6 @@ def _table(rows: list[_Row]) -> pa.Table:
     return pa.Table.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, BOOKS, strict=True)], schema=BOOKS
     )
-
-
-def store_books(place: Place, books: pa.Table) -> int:
-    """Write them; returns the octets."""
-    return write_table(place, books)
 
 
 def last_books(data_dir: Place, files: Iterable[StoredFile]) -> pa.Table:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.books import SUFFIX, last_books, store_books
+from leveret.pipeline.books import SUFFIX, last_books
 from leveret.pipeline.decode import MESSAGE, RECORDS, SETTLEMENTS
 from leveret.pipeline.files import Place, keep, name_in, opened, sync_directory, written_beside
 from leveret.pipeline.job import EXPORTS, PLANS, SCRATCH
@@ -30,11 +30,9 @@ from leveret.pipeline.settled import NOTHING, Mask, QueueLife, Ranges, rows_by_l
 from leveret.pipeline.store import (
     ROW_GROUP_ROWS,
     SETTLED,
-    read_settlements,
     records_writer,
-    store_settlements,
 )
-from leveret.pipeline.tables import messages_in
+from leveret.pipeline.tables import messages_in, read_table, write_table
 
 FILES_MIN: Final = 32
 FILES_MANY: Final = 1000
@@ -109,11 +107,11 @@ def compact(data_dir: Place, files: list[StoredFile]) -> StoredFile:
             size = keep(beside, path)
         sidecar: Place | None = path.with_suffix(SETTLED) if settled.num_rows else None
         if sidecar:
-            size += store_settlements(sidecar, settled)
+            size += write_table(sidecar, settled)
         books = last_books(data_dir, files)
         book_place: Place | None = path.with_suffix(SUFFIX) if books.num_rows else None
         if book_place:
-            size += store_books(book_place, books)
+            size += write_table(book_place, books)
         sync_directory(directory)
     except (OSError, pa.ArrowInvalid) as error:
         raise StorageError(f"{data_dir}: vhost '{vhost}' is not compacted: {error}") from error
@@ -138,7 +136,7 @@ def _settled(data_dir: Place, files: list[StoredFile]) -> tuple[Masks, pa.Table]
     ranges = Ranges()
     for file in files:
         if file.settlements:
-            ranges.add_settlements(file.vhost, read_settlements(data_dir / file.settlements))
+            ranges.add_settlements(file.vhost, read_table(data_dir / file.settlements))
     masks: Masks = {}
     rows: list[dict[str, object]] = []
     for life, starts, ends in ranges.merged():

@@ -292,8 +292,7 @@ class Recovery:
             return task.vhost, write_run(root, task.vhost, task.files, all_masks, task.run, selection)
 
         for vhost, some in self._run(tasks, scan, tuple[str, Survivors]):
-            found[vhost].parts += some.parts
-            found[vhost].unreadable |= some.unreadable
+            found[vhost].add(some)
         return found
 
     def _publish(self, plans: list[tuple[PlanDirectory, Plan]]) -> list[Outcome]:

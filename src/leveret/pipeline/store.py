@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leveret.pipeline.books import SUFFIX, store_books
+from leveret.pipeline.books import SUFFIX
 from leveret.pipeline.decode import RECORDS, SETTLEMENTS, Decoder
 from leveret.pipeline.files import (
     Place,
@@ -32,7 +32,7 @@ from leveret.pipeline.files import (
     written_beside,
 )
 from leveret.pipeline.manifest import Manifest, StoredFile
-from leveret.pipeline.tables import read_table, write_table
+from leveret.pipeline.tables import write_table
 
 RUN_BYTES_MAX: Final = 16_000_000
 ROW_GROUP_ROWS: Final = 16_384
@@ -63,11 +63,11 @@ def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview
         uncache(path)
     sidecar: Place | None = path.with_suffix(SETTLED) if settled.num_rows else None
     if sidecar:
-        size += store_settlements(sidecar, settled)
+        size += write_table(sidecar, settled)
     books = decoder.books.table()
     book_place: Place | None = path.with_suffix(SUFFIX) if books.num_rows else None
     if book_place:
-        size += store_books(book_place, books)
+        size += write_table(book_place, books)
     sync_directory(directory)
     parts = list(decoder.parts.values())
     return StoredFile(
@@ -83,11 +83,6 @@ def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview
         max_ms=max(part.max_ms for part in parts),
         queues=parts,
     )
-
-
-def read_settlements(place: Place) -> pa.Table:
-    """A sidecar, after SETTLEMENTS."""
-    return read_table(place)
 
 
 def delete_orphans(manifest: Manifest) -> int:
@@ -128,11 +123,6 @@ def _write_records(path: Path, decoder: Decoder, runs: Iterable[list[bytes | mem
             writer.write_batch(decoded.records, row_group_size=ROW_GROUP_ROWS)
             settled.append(decoded.settlements)
     return pa.Table.from_batches(settled, schema=SETTLEMENTS).unify_dictionaries().combine_chunks()
-
-
-def store_settlements(place: Place, settled: pa.Table) -> int:
-    """Write the sidecar; returns its octets."""
-    return write_table(place, settled)
 
 
 def _runs(chunks: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:

@@ -24,8 +24,7 @@ from leveret.pipeline.job import EVERYTHING, PLANS, Selection
 from leveret.pipeline.manifest import Manifest, StoredFile
 from leveret.pipeline.plan import SURVIVORS, RunPart, covered_number, finished
 from leveret.pipeline.settled import NOTHING, Mask, QueueLife, Ranges, rows_by_life
-from leveret.pipeline.store import read_settlements
-from leveret.pipeline.tables import RESTORE, messages_in
+from leveret.pipeline.tables import RESTORE, messages_in, read_table
 from leveret.wire.record import decode_settlements
 
 Masks = dict[QueueLife, Mask]
@@ -94,6 +93,11 @@ class Survivors(msgspec.Struct):
 
     parts: list[RunPart]
     unreadable: dict[str, int]
+
+    def add(self, others: Survivors) -> None:
+        """Take in what was found in other files."""
+        self.parts += others.parts
+        self.unreadable |= others.unreadable
 
 
 def write_run(
@@ -192,7 +196,7 @@ def _add_settled(ranges: Ranges, data_dir: Place, file: StoredFile, selection: S
     path = data_dir / file.settlements
     try:
         if as_of_ms is None or file.max_ms <= as_of_ms:
-            ranges.add_settlements(file.vhost, read_settlements(path))
+            ranges.add_settlements(file.vhost, read_table(path))
         else:
             # A sidecar has no times; the settlement records themselves do.
             path = data_dir / file.path

@@ -49,8 +49,7 @@ def freeze_plan(
         run = directory.runs / f"{number}.arrow"
         mine = [Numbered(number, file.path, file.records)]
         some = write_run(manifest.data_dir, vhost, mine, masks, run, selection)
-        found.parts += some.parts
-        found.unreadable |= some.unreadable
+        found.add(some)
     plan = Plan(
         plan_id=directory.path.name,
         vhost=vhost,

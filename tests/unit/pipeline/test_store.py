@@ -11,7 +11,8 @@ from leveret.pipeline import store as module
 from leveret.pipeline.files import Place, matching, name_in, opened
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.objects import ObjectPath
-from leveret.pipeline.store import delete_orphans, read_settlements, store_range
+from leveret.pipeline.store import delete_orphans, store_range
+from leveret.pipeline.tables import read_table
 from leveret.testing.standby_upstream import StandbyUpstream, outgoing_chunk, stored_message
 from leveret.wire.chunk import ChunkError, ChunkType
 
@@ -34,7 +35,7 @@ def test_a_range_becomes_a_table_and_a_sidecar(data_dir: Place, upstream: Standb
     rows = pq.read_table(opened(data_dir / file.path), partitioning=None).to_pylist()
     bodies = [row["body"] for row in rows if row["kind"] == 0]
     assert bodies == [b"body%d" % i for i in range(60)]
-    settled = [row for row in read_settlements(data_dir / file.settlements).to_pylist() if row["reason"] == 0]
+    settled = [row for row in read_table(data_dir / file.settlements).to_pylist() if row["reason"] == 0]
     ranges = {(row["queue"], row["first"], row["count"]) for row in settled}
     assert ranges == {("q0", 0, 6), ("q1", 1, 6)}
     assert file.bytes == sum(len((data_dir / name).read_bytes()) for name in (file.path, file.settlements))

@@ -18,7 +18,7 @@ from leveret.core.mirror_policy import (
     WHEN_SYNCED,
     MirrorPolicy,
 )
-from leveret.core.mirroring import confirms_needed
+from leveret.core.mirroring import asked_for_all
 from leveret.testing.mirror_model.node import Node
 from leveret.testing.mirror_model.parts import (
     WRONG,
@@ -205,7 +205,7 @@ class World:
         ]
         recorded = len(before.synchronised)
         policy = MirrorPolicy(confirm=MAJORITY if before.majority else ALL)
-        least = recorded - confirms_needed(policy, recorded) + 1 if before.majority else 1
+        least = asked_for_all(policy, recorded)
         if not self.losses_allowed or len(alive) >= least:
             raise self.violation(f"{leader} leads, and {', '.join(alive)} would have all")
         self.losses += 1
@@ -311,7 +311,7 @@ class World:
                 self._has_all(name, "is synchronised")
             return
         recorded = len(placed.synchronised)
-        least = recorded - confirms_needed(MirrorPolicy(confirm=MAJORITY), recorded) + 1
+        least = asked_for_all(MirrorPolicy(confirm=MAJORITY), recorded)
         for some in combinations(whole, least) if recorded else ():
             best = max(some, key=lambda name: _told_from_disk(self.nodes[name].log))
             self._has_all(best, f"has most of {', '.join(some)}")
