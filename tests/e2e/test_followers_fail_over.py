@@ -13,9 +13,11 @@ import pika.exceptions
 import pytest
 from pamqp import commands
 
+from leveret.pipeline.stream_client import connect
 from leveret.runtime.replication.inbound import SILENCE_S
 from leveret.testing.follower_site import PATIENCE_S, FollowerSite, Member
-from leveret.testing.ports import accepts, speaks_amqp, wait_until
+from leveret.testing.ports import LOOPBACK, accepts, speaks_amqp, wait_until
+from leveret.wire.record import OUTGOING_STREAM
 from tests.conformance.rawclient import Peer
 from tests.e2e.follower_clients import (
     PERSISTENT,
@@ -84,6 +86,43 @@ def test_a_follower_takes_over_with_everything_that_was_confirmed(pair: Follower
     publish(follower, "orders", [b"life goes on"])
     status = follower.status()
     assert (status["role"], status["leader"]) == ("leader", None)
+
+
+def collected(member: Member) -> list[bytes]:
+    """Raw chunks of what a downstream would be served of the vhost, all that was collected."""
+    with connect(
+        [(LOOPBACK, member.node.stream_port)], vhost="/", username="guest", password="guest"
+    ) as client:
+        end = client.stats(OUTGOING_STREAM)["committed_offset"]
+        return [bytes(chunk) for chunk in client.fetch(OUTGOING_STREAM, 0, end)]
+
+
+def test_a_follower_that_takes_over_serves_what_was_collected_though_it_was_written_once(
+    pair: FollowerSite,
+) -> None:
+    """Large chunks are only named in the outgoing log (runtime.outgoing_named): of settled ones, of deleted queues."""
+    old, [follower] = pair.leader, pair.followers
+    old.node.ctl("set_vhost_tags", "/", "standby_replication")
+    old.node.ctl("set_policy", "standby", ".*", '{"remote-dc-replicate": true}', "--apply-to", "queues")
+    declare(old, "gone")
+    publish(old, "gone", numbered(0, 30, 100_000))
+    publish(old, "orders", numbered(30, 50, 100_000))
+    with channel_at(old) as channel:
+        channel.queue_delete("gone")
+        for _ in range(50):
+            channel.basic_get("orders", auto_ack=True)
+        # One confirm later all of it is settled.
+        channel.basic_publish("", "orders", b"the last", PERSISTENT)
+    wait_until(lambda: any(b"the last" in chunk for chunk in collected(old)), "a collection", PATIENCE_S)
+    before = collected(old)
+    pair.wait_even()
+    old.node.kill9()
+    pair.promote(follower)
+    after = collected(follower)
+    assert after[: len(before)] == before
+    assert sum(chunk.count(b"".join(numbered(n, 1, 100_000))) for n in range(80) for chunk in after) == 80
+    own = sum(path.stat().st_size for path in (follower.node.data_dir / "outgoing").rglob("*.segment*"))
+    assert own < 100_000, "nothing was copied"
 
 
 def test_a_dry_run_tells_what_would_be_lost_and_promotes_nobody(pair: FollowerSite) -> None:

@@ -56,8 +56,9 @@ class Standby:
         "standby.replication.retention.size_limit.messages",
         Bytes(1),
         "5GB",
-        "An upstream keeps at most this much of the outgoing log of a virtual host. A downstream that has more of "
-        "one removes what is settled, the oldest first; what is not settled it keeps.",
+        "An upstream keeps at most this much of the outgoing log of a virtual host, with what the logs of queues hold "
+        "for it. A downstream that has more of one removes what is settled, the oldest first; what is not settled it "
+        "keeps.",
     )
     retention_ms_max: int | None = setting(
         "standby.replication.retention.time_limit.messages",

@@ -1,6 +1,8 @@
-"""What tells a queue from any other of its name: its epoch, which its log is named after."""
+"""What tells a queue from any other there ever was: its epoch, which its log is named after."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import msgspec
 
@@ -8,26 +10,30 @@ from leveret.model.definitions import Queue
 
 
 class Epochs:
-    """Gives each new queue an epoch.
+    """Gives each new queue an epoch, of one row for all: also what is transient may be collected, and known elsewhere.
 
     Attributes:
-        last: no durable queue has a later one; in a cluster, none at all on any node.
-        is_shared: whether other nodes know this node's queues: then all epochs are of one row.
+        last: no queue has a later one; in a cluster, none on any node.
+        reserve: told of the last epoch before another one is given, returns up to which they may be given then.
     """
 
     def __init__(self) -> None:
         """No queue yet."""
         self.last = 0
-        self.is_shared = False
-        self._last_transient = 0
+        self.reserve: Callable[[int], int] = _reserve_nothing
+        self._reserved = 0
 
     def stamp(self, wanted: Queue) -> Queue:
         """The definition with an epoch: its own, if it has one, else one more than any before."""
         if wanted.epoch:
             self.last = max(self.last, wanted.epoch)
             return wanted
-        if wanted.durable or self.is_shared:
-            self.last += 1
-            return msgspec.structs.replace(wanted, epoch=self.last)
-        self._last_transient += 1
-        return msgspec.structs.replace(wanted, epoch=self._last_transient)
+        if self.last >= self._reserved:
+            self._reserved = self.reserve(self.last)
+        self.last += 1
+        return msgspec.structs.replace(wanted, epoch=self.last)
+
+
+def _reserve_nothing(last: int) -> int:
+    """What is given ends with the process."""
+    return last

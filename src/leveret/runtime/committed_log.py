@@ -7,10 +7,12 @@ crash could still take away.
 from __future__ import annotations
 
 from builtins import bytes as octets_type
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from leveret.model.errors import NotFound
 from leveret.storage.log import Log
+from leveret.storage.log_reader import READ_BYTES
+from leveret.wire.chunk import Header
 
 
 class CommittedLog:
@@ -48,21 +50,24 @@ class CommittedLog:
         """Octets retained."""
         return self.log.size_bytes
 
-    def read(self, offset: int, bytes_max: int) -> list[octets_type]:
+    def read(self, offset: int, bytes_max: int) -> Sequence[octets_type | memoryview]:
         """Whole raw chunks from the one that holds `offset`, below the committed end.
 
         Raises:
             NotFound: the log was closed. StorageError: it cannot be read.
         """
+        return [octets for _, octets in self._committed(offset, bytes_max)]
+
+    def _committed(
+        self, offset: int, bytes_max: int, ahead: int = READ_BYTES
+    ) -> Iterator[tuple[Header, octets_type]]:
         if self.is_closed:
             raise NotFound(self._gone)
-        chunks: list[octets_type] = []
         if offset < self.committed_offset:
-            for header, octets in self.log.read_raw(offset, bytes_max):
+            for header, octets in self.log.read_raw(offset, bytes_max, ahead=ahead):
                 if header.next_offset > self.committed_offset:
-                    break
-                chunks.append(octets)
-        return chunks
+                    return
+                yield header, octets
 
     def offset_at(self, timestamp_ms: int) -> int:
         """First offset of the first durable chunk that is not older, the committed end if all are."""

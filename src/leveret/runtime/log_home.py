@@ -6,9 +6,12 @@ A log that is damaged, or that is missing although it was marked, takes its queu
 from __future__ import annotations
 
 import logging
+import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from leveret.core.queue import Queue
 from leveret.model.errors import StorageError
@@ -17,6 +20,8 @@ from leveret.storage.segment import OnChunk
 from leveret.wire.chunk import ChunkError
 
 logger = logging.getLogger(__name__)
+
+_NAME: Final = re.compile("[0-9a-f]{16}")
 
 
 class LogHome:
@@ -65,6 +70,11 @@ class LogHome:
         if log.size_bytes:
             self.mark_log(queue.epoch)
         return True
+
+    def epochs(self) -> set[int]:
+        """Of all logs that are there."""
+        names = os.listdir(self.directory) if self.directory.exists() else []
+        return {int(name, 16) for name in names if _NAME.fullmatch(name)}
 
     def has_logs(self) -> bool:
         """Whether there is any."""

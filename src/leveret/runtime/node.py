@@ -34,6 +34,7 @@ from leveret.runtime.boot_definitions import BootDefinitions
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.definitions_store import DefinitionsStore
 from leveret.runtime.engine import Engine
+from leveret.runtime.epoch_file import EpochFile
 from leveret.runtime.hosts import AmqpHost, Authority, SchemaHost
 from leveret.runtime.maintenance import Maintenance
 from leveret.runtime.outgoing import Collector
@@ -116,6 +117,8 @@ class Node:
             default_queue_type=config.objects.default_queue_type,
             queue_max=config.objects.queue_max,
         )
+        self._epochs = EpochFile(self.tree.file(data_dir / "epochs.json"))
+        self.broker.epochs.reserve = self._epochs.reserve
         self._build_upstream()
         self.showing = Showing(self.tree, self.broker, self.stores, self._definitions)
         self.engine = Engine(
@@ -139,13 +142,19 @@ class Node:
             self.tree,
             clock_ms,
             self.stores.log,
+            self._queues,
             self.commits.settle,
+            by_name=storage.durability == "fsync",
             segment_bytes_max=storage.segment_bytes_max,
             retain_bytes_max=standby.retention_bytes_max,
             retain_ms=standby.retention_ms_max,
             truncates=standby.truncates_transferred,
         )
-        self._queues.keep_from = self.collector.keep_from
+        self._queues.keep_from, self._queues.needed_from = (
+            self.collector.keep_from,
+            self.collector.needed_from,
+        )
+        self.collector.released = self._queues.release
         self.upstream = Upstream(
             self.broker, self.collector, self.stores, clock_ms, lambda: self.coordinator is not None
         )
@@ -286,11 +295,14 @@ class Node:
         epochs = [queue.epoch for queue in stored.by_kind["queues"].values() if isinstance(queue, d.Queue)]
         if self.coordinator is None or self.coordinator.is_founder:
             self._definitions.restore(broker)
+        self.upstream.open_logs()
+        known = self.collector.epochs | self.stores.epochs()
+        broker.epochs.last = max(broker.epochs.last, self._epochs.last(), *known)
         if self.coordinator is not None:
             self.coordinator.take_definitions(stored)
             epochs = [queue.epoch for queue in broker.queues.values()]
         queues = broker.led_queues()
-        self.stores.remove_orphans(set(epochs))
+        self.stores.remove_orphans(set(epochs), self.collector.named_epochs)
         for count, queue in enumerate(queues):
             self.stores.recover(queue)
             if count % _RECOVERED_AT_ONCE == 0:
@@ -401,6 +413,7 @@ class Node:
         while True:
             await asyncio.sleep(_RETAIN_EVERY_S)
             self.collector.retain()
+            self._queues.release_ended()
             self.stores.streams.retain()
             self.collector.resume(self.broker.led_queues())
 

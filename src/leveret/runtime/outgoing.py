@@ -2,7 +2,8 @@
 
 A chunk is copied after the fdatasync that made it durable in its queue's log, data octets unchanged,
 with a trailer that says which queue, epoch and offset it came from (formats: wire.chunk). So the
-outgoing log never holds what its queue could still lose. It is outside the confirm path: its own
+outgoing log never holds what its queue could still lose. Of a large chunk no copy is made: its data stays where it
+is for as long (runtime.outgoing_named). The log is outside the confirm path: its own
 fdatasync runs on a timer, in its own thread, and downstreams are served only what that covered.
 
 On start it is completed from the queue logs: the last position of each queue is read back from the
@@ -30,6 +31,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import starmap
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -37,6 +39,7 @@ from leveret.core.queue import Queue
 from leveret.core.stream import Stream
 from leveret.model.errors import StorageError
 from leveret.runtime.outgoing_log import OutgoingLog, remove_log
+from leveret.runtime.outgoing_named import QueueLogs
 from leveret.runtime.outgoing_reach import Key, count_held_before
 from leveret.storage.log import Log, sync_descriptors
 from leveret.storage.log_reader import uncache
@@ -53,15 +56,22 @@ _COPY_BYTES: Final = 1024 * 1024
 
 
 class Collector:
-    """Keeps the outgoing logs of all tagged vhosts; see the module."""
+    """Keeps the outgoing logs of all tagged vhosts; see the module.
+
+    Attributes:
+        logs: by vhost.
+        released: called when logs of queues may be needed no more, or less of them.
+    """
 
     def __init__(
         self,
         tree: Tree,
         clock_ms: Callable[[], int],
         queue_log: Callable[[Queue], Log],
+        logs_of_queues: QueueLogs,
         durable: Callable[[], Awaitable[None]],
         *,
+        by_name: bool,
         segment_bytes_max: int,
         retain_bytes_max: int,
         retain_ms: int | None,
@@ -69,13 +79,17 @@ class Collector:
     ) -> None:
         """`queue_log` gives a queue's log, `durable` waits until what was appended so far is on disk.
 
+        `by_name`: what is in the log of a queue is on disk when it is collected, and need not be copied.
         `truncates`: what all known downstreams have is dropped, whatever else is retained.
         """
         self.logs: dict[str, OutgoingLog] = {}
         self._tree = tree
         self._directory = tree.root / "outgoing"
         self._clock_ms = clock_ms
+        self.released: Callable[[], None] = _ignore
         self._queue_log = queue_log
+        self._logs_of_queues = logs_of_queues
+        self._by_name = by_name
         self._segment_bytes_max = segment_bytes_max
         self._retain_bytes_max = retain_bytes_max
         self._retain_ms = retain_ms
@@ -104,7 +118,9 @@ class Collector:
                 raise StorageError(self._broken[vhost])
             directory = self._directory / directory_name(vhost)
             try:
-                log = OutgoingLog(self._tree, directory, segment_bytes_max=self._segment_bytes_max)
+                log = OutgoingLog(
+                    self._tree, directory, self._logs_of_queues, segment_bytes_max=self._segment_bytes_max
+                )
             except StorageError as error:
                 logger.error("outgoing_log_down vhost=%s error=%s", vhost, error)
                 self._broken[vhost] = str(error)
@@ -124,6 +140,7 @@ class Collector:
         log = self.logs.pop(vhost, None)
         if log is not None:
             log.close(delete=delete)
+            self.released()
 
     def follow(self, queue: Queue) -> None:
         """Collect this queue from now on, and beside live traffic what its log holds already."""
@@ -164,18 +181,21 @@ class Collector:
             outgoing.begin_life(queue)
             self._end(outgoing, key, outgoing.positions.pop(key))
             key, position = outgoing.key_of(queue), 0
-        if position < log.first_offset:
-            # The segments between were dropped: all they held is settled. Say so, a message of them may be out.
-            outgoing.settle_below(key, log.first_offset, self._clock_ms(), at=log.first_offset - 1)
-            position = log.first_offset
+        first = log.first_offset if key in outgoing.positions else _first_wanted(queue, log)
         end = log.next_offset
         await self._durable()
+        if position < first and not outgoing.is_closed:
+            # All that is before was settled, and that is durable. Say so, a message of it may be out.
+            outgoing.settle_below(key, first, self._clock_ms(), at=first - 1)
+            position = first
         while position < max(end, self._durable_end.get(queue, 0)) and not outgoing.is_closed:
             end = max(end, self._durable_end.get(queue, 0))
             for chunk in log.read(position, _COPY_BYTES, check=True):
                 if chunk.header.next_offset > end:
                     break
-                outgoing.copy(queue, chunk.header, bytes(chunk.data), bytes(chunk.trailer))
+                outgoing.copy(
+                    queue, chunk.header, bytes(chunk.data), bytes(chunk.trailer), by_name=self._by_name
+                )
                 position = chunk.header.next_offset
             await asyncio.sleep(0)
         if not outgoing.is_closed:
@@ -226,7 +246,7 @@ class Collector:
                 self._durable_end[queue] = header.next_offset
             return
         try:
-            self.logs[queue.key[0]].copy(queue, header, data, trailer)
+            self.logs[queue.key[0]].copy(queue, header, data, trailer, by_name=self._by_name)
         except StorageError as error:
             # The queue's log still has it: `resume` takes collection up again from there.
             logger.error("collection_stopped vhost=%s queue=%s error=%s", *queue.key, error)
@@ -235,10 +255,31 @@ class Collector:
     def keep_from(self, queue: Queue) -> int:
         """The first offset of the queue's log that is still needed here."""
         outgoing = self.logs.get(queue.key[0])
-        if not queue.replicated or outgoing is None:
+        if outgoing is None:
             # What is dropped before it could be copied was settled; `catch_up` says so.
             return queue.settled.floor
-        return outgoing.position_of(queue)
+        named = outgoing.named.first_of(queue.epoch)
+        if queue.replicated:
+            position = outgoing.position_of(queue)
+            return position if named is None else min(named, position)
+        if named is not None:
+            named = outgoing.needs_of(queue.epoch, self._queue_log(queue), self._retain_bytes_max)
+        return queue.settled.floor if named is None else named
+
+    def needed_from(self, epoch: int, log: Log) -> int | None:
+        """The first offset of a deleted queue's log that is still needed here; None if it may go."""
+        needs = (each.needs_of(epoch, log, self._retain_bytes_max) for each in self.logs.values())
+        return next((first for first in needs if first is not None), None)
+
+    @property
+    def epochs(self) -> set[int]:
+        """Of all queues that anything here knows of."""
+        return set().union(*(log.epochs for log in self.logs.values()))
+
+    @property
+    def named_epochs(self) -> set[int]:
+        """Of all queues whose logs are needed here."""
+        return set().union(*(log.named.epochs for log in self.logs.values()))
 
     def resume(self, queues: list[Queue]) -> None:
         """Begin to collect what should be and is not, such as what a full disk had stopped."""
@@ -282,15 +323,18 @@ class Collector:
     def retain(self) -> None:
         """Drop what is beyond the configured size or age, or is transferred; first keep how far downstreams are."""
         older = None if self._retain_ms is None else self._clock_ms() - self._retain_ms
+        dropped = False
         for vhost, log in self.logs.items():
+            first = log.first_offset
             try:
                 log.save_downstreams()
-                if self._truncates:
-                    log.log.drop_before(log.transferred_offset)
-                log.log.retain(bytes_max=self._retain_bytes_max, older_than_ms=older)
+                log.retain(bytes_max=self._retain_bytes_max, older_than_ms=older, transferred=self._truncates)
             except StorageError as error:
                 logger.error("retention_failed vhost=%s error=%s", vhost, error)
+            dropped |= log.first_offset > first
             self._tell_overtaken(vhost, log)
+        if dropped:
+            self.released()
         self.count_missing()
         for queue in self._following:
             if isinstance(queue, Stream):
@@ -396,7 +440,7 @@ class Collector:
             StorageError: the log of one cannot be read.
         """
         logs = {queue: self._queue_log(queue) for queue in queues}
-        if sum(log.size_bytes for log in logs.values()) > self._retain_bytes_max * ANEW_SHARE:
+        if sum(starmap(_wanted_bytes, logs.items())) > self._retain_bytes_max * ANEW_SHARE:
             return False
         if self._retain_ms is None:
             return True
@@ -412,6 +456,12 @@ class Collector:
         for queue in queues:
             self._stop(queue)
         log.begin_anew()
+        for queue in queues:
+            if not isinstance(queue, Stream) and not queue.settling and queue.damage is None:
+                # What is settled is not collected anew: it would only push out what is held.
+                with suppress(StorageError):
+                    self._queue_log(queue).drop_before(queue.settled.floor)
+        self.released()
 
     def forget_downstream(self, name: str) -> bool:
         """Keep nothing for a downstream any more, in any vhost; whether it was known.
@@ -419,7 +469,9 @@ class Collector:
         Raises:
             StorageError: the disk refused it.
         """
-        return any([log.forget_downstream(name) for log in self.logs.values()])
+        known = any([log.forget_downstream(name) for log in self.logs.values()])
+        self.released()
+        return known
 
     def delete_all(self, queues: list[Queue]) -> list[dict[str, Any]]:
         """Delete every outgoing log; a tagged vhost's begins anew with what its queues hold now.
@@ -459,6 +511,23 @@ class Collector:
                 log.save_downstreams()
             log.log.close()
         self._executor.shutdown(wait=True)
+
+
+def _first_wanted(queue: Queue, log: Log) -> int:
+    """From which segment on a queue's log is what it needs for itself; those before it are kept for others."""
+    if isinstance(queue, Stream) or queue.settling:
+        return log.first_offset
+    first = log.segment_before(min(queue.settled.floor + 1, log.next_offset))
+    return log.next_offset if first is None else first
+
+
+def _wanted_bytes(queue: Queue, log: Log) -> int:
+    """Octets of that."""
+    return log.bytes_from(_first_wanted(queue, log))
+
+
+def _ignore() -> None:
+    """Nobody kept anything."""
 
 
 def directory_name(vhost: str) -> str:

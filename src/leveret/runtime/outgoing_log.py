@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from builtins import bytes as octets_type
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,19 @@ from leveret.core.stream import Stream
 from leveret.model.errors import StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime.committed_log import CommittedLog
+from leveret.runtime.outgoing_named import (
+    LIFE_BITS,
+    Named,
+    QueueLogs,
+    epoch_of,
+    is_naming,
+    may_be_named,
+    named_bytes,
+    naming,
+    whole,
+)
 from leveret.runtime.outgoing_reach import Key, Reach, count_held_before
+from leveret.storage.log import Log
 from leveret.storage.log_reader import Extent
 from leveret.storage.state_file import StateFile
 from leveret.storage.tree import Tree
@@ -40,12 +53,15 @@ from leveret.wire.stream_entry import pack_entries
 
 logger = logging.getLogger(__name__)
 
-LIFE_BITS: Final = 40
 LOG_ID_BITS: Final = 62
 STATE_FILES: Final = ("lives.json", "failed_sync.json", "identity.json", "downstreams.json")
 """Beside the segments: lives of queues, a failed sync, the log's name, how far downstreams are."""
 DOWNSTREAMS_MAX: Final = 1000
 """References that positions are kept for; whoever may read the log could make up any number of them."""
+_UNNAMED_BYTES_MAX: Final = 1024 * 1024
+"""Of what a queue holds behind what is named of it, so much is no reason yet to give that up."""
+_READ_BYTES: Final = 16 * 1024
+"""At once, of a log of which most chunks are named, or small."""
 _GONE: Final = "the outgoing log is closed: its vhost is gone or is not tagged standby_replication"
 
 
@@ -67,14 +83,17 @@ class OutgoingLog(CommittedLog):
     """See the module.
 
     Attributes:
+        named: what it holds without a copy, of the logs of its queues.
         log_id: what the log is called; another one in its place is called otherwise.
         positions: by queue and life, the offset up to which the queue is copied.
         downstreams: by the name of its cluster, how far each downstream has the log.
         missing_messages: how many its queues hold that are in it no more, as of the last `count_missing`.
     """
 
-    def __init__(self, tree: Tree, directory: Path, *, segment_bytes_max: int) -> None:
+    def __init__(self, tree: Tree, directory: Path, queues: QueueLogs, *, segment_bytes_max: int) -> None:
         """Recover the log, the position of every queue in it, and who has transferred how far.
+
+        What is named in it is read from the logs of `queues`, when it is asked for.
 
         Raises:
             StorageError: the log, or a state file in its directory, is damaged.
@@ -82,7 +101,10 @@ class OutgoingLog(CommittedLog):
         self._tree = tree
         self.positions: dict[Key, int] = {}
         self.missing_messages = 0
-        self._reach = Reach()
+        self.named = Named()
+        self._queues = queues
+        self._unreadable_id = -1
+        self._reach: Reach[Key] = Reach()
         self._lives_file, self._failed_file, self._identity_file, self._downstreams_file = (
             tree.file(directory / name) for name in STATE_FILES
         )
@@ -119,12 +141,16 @@ class OutgoingLog(CommittedLog):
 
     def _recovered(self, chunk: Chunk, segment: int) -> None:
         key, offset = b"", 0
-        epoch = 0
+        epoch = named = 0
         for kind, name, value in decode_trailer(chunk.trailer):
             if kind == Attribute.QUEUE_EPOCH:
                 key, epoch = name, value
             elif kind == Attribute.QUEUE_OFFSET:
                 offset = value
+            elif kind == Attribute.NAMED:
+                named = value
+        if named:
+            self.named.note(epoch, offset, named_bytes(named), segment=segment, end=chunk.header.next_offset)
         if chunk.header.type == ChunkType.USER:
             self._reach.note((key, epoch), segment, offset)
         if chunk.header.type == ChunkType.TRACKING and _closes(chunk, offset):
@@ -132,6 +158,11 @@ class OutgoingLog(CommittedLog):
         else:
             position = offset + chunk.header.records
             self.positions[key, epoch] = max(position, self.positions.get((key, epoch), 0))
+
+    @property
+    def epochs(self) -> set[int]:
+        """Of all queues that it knows of."""
+        return self.named.epochs | {epoch_of(life) for _, life in (*self._reach.keys, *self.positions)}
 
     def key_of(self, queue: Queue) -> Key:
         """How the log names the queue: its name, and its life."""
@@ -159,8 +190,8 @@ class OutgoingLog(CommittedLog):
 
     # -- what the collector appends -----------------------------------------------------------
 
-    def copy(self, queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
-        """Append a chunk of the queue's log unless it is here already.
+    def copy(self, queue: Queue, header: Header, data: bytes, trailer: bytes, *, by_name: bool) -> None:
+        """Append a chunk of the queue's log unless it is here already; `by_name` without its data, if that is worth it.
 
         A stream's entries are packed as messages (wire.stream_entry), and its books of readers and publishers go
         along; where they have no message to ride on, with a settlement of nothing.
@@ -171,11 +202,17 @@ class OutgoingLog(CommittedLog):
         key = self.key_of(queue)
         if header.chunk_id < self.positions.get(key, 0):
             return
+        if self.named.bytes_of.get(self.log.newest_segment, 0) >= self.log.segment_bytes_max:
+            # Its own octets are few: retention takes whole segments, with what they name.
+            self.log.roll()
         entries, records = header.entries, header.records
         crc: int | None = header.crc
         is_stream = isinstance(queue, Stream)
-        books = _books_of(trailer) if is_stream else []
-        if is_stream and header.type == ChunkType.USER:
+        is_named = by_name and may_be_named(queue, header)
+        attributes = _books_of(trailer) if is_stream else []
+        if is_named:
+            data, crc, attributes = b"", None, [naming(header)]
+        elif is_stream and header.type == ChunkType.USER:
             try:
                 data, entries = pack_entries(data)
             except ChunkError as error:
@@ -183,12 +220,24 @@ class OutgoingLog(CommittedLog):
             records, crc = entries, None
         elif is_stream:
             data, entries, records, crc = encode_entry(b""), 1, 1, None
-        if not is_stream or header.type == ChunkType.USER or books:
+        if not is_stream or header.type == ChunkType.USER or attributes:
             self._append(
-                key, header.type, entries, records, data, header.timestamp_ms, header.chunk_id, crc, books
+                key,
+                header.type,
+                entries,
+                records,
+                data,
+                header.timestamp_ms,
+                header.chunk_id,
+                crc,
+                attributes,
             )
+        segment = self.log.newest_segment
         if header.type == ChunkType.USER:
-            self._reach.note(key, self.log.newest_segment, header.chunk_id)
+            self._reach.note(key, segment, header.chunk_id)
+        if is_named:
+            end = self.log.next_offset
+            self.named.note(key[1], header.chunk_id, header.data_bytes, segment=segment, end=end)
         self.positions[key] = header.next_offset
 
     def settle_below(self, key: Key, offset: int, timestamp_ms: int, *, at: int) -> None:
@@ -210,19 +259,18 @@ class OutgoingLog(CommittedLog):
         timestamp_ms: int,
         offset: int,
         crc: int | None,
-        books: Sequence[bytes] = (),
+        attributes: Sequence[bytes] = (),
     ) -> None:
         trailer = encode_trailer(
             encode_attribute(Attribute.QUEUE_EPOCH, *key),
             encode_attribute(Attribute.QUEUE_OFFSET, b"", offset),
-            *books,
+            *attributes,
         )
         header = self.log.append(kind, entries, records, data, timestamp_ms, trailer, crc)
         self.last_appended_id = header.chunk_id
 
     def count_missing(self, queues: Iterable[Queue]) -> None:
         """Retention took something, or queues gave something: count what these hold and the log does not."""
-        self._reach.forget_before(self.first_offset)
         self.missing_messages = sum(map(self._missing_of, queues))
 
     def _missing_of(self, queue: Queue) -> int:
@@ -230,6 +278,69 @@ class OutgoingLog(CommittedLog):
         begin = self._reach.begin_of(key)
         # What is not copied yet is not missing: it is to come.
         return count_held_before(queue, self.positions.get(key, 0) if begin is None else begin)
+
+    # -- what is read of it, and goes ---------------------------------------------------------
+
+    @property
+    def bytes(self) -> int:
+        """Octets retained, also those that are in the logs of queues for it."""
+        return self.log.size_bytes + self.named.bytes
+
+    def read(self, offset: int, bytes_max: int) -> list[octets_type | memoryview]:
+        """See CommittedLog; with all data, wherever it stands."""
+        chunks: list[octets_type | memoryview] = []
+        size = 0
+        for header, octets in self._committed(offset, bytes_max, _READ_BYTES):
+            try:
+                chunks.append(self._whole(header, octets) if is_naming(header) else octets)
+            except StorageError:
+                if not chunks:
+                    raise
+                # What is whole before it is served; who goes on behind that is told.
+                break
+            size += len(chunks[-1])
+            if size >= bytes_max:
+                break
+        return chunks
+
+    def _whole(self, header: Header, octets: octets_type) -> memoryview:
+        try:
+            return whole(header, octets, self._queues)
+        except (ChunkError, StorageError) as error:
+            if header.chunk_id != self._unreadable_id:
+                logger.error("collected_chunk_unreadable log=%s error=%s", self.log.directory, error)
+                self._unreadable_id = header.chunk_id
+            raise StorageError(f"outgoing log, offset {header.chunk_id}: {error}") from error
+
+    def retain(self, *, bytes_max: int, older_than_ms: int | None, transferred: bool) -> None:
+        """Drop what is beyond a size or an age, or, if `transferred`, what all downstreams have.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        try:
+            if transferred:
+                self.log.drop_before(self.transferred_offset)
+            self.log.retain(bytes_max=bytes_max, older_than_ms=older_than_ms, beside=self.named.bytes_of)
+        finally:
+            self._forget_dropped()
+
+    def needs_of(self, epoch: int, log: Log, bytes_max: int) -> int | None:
+        """From where on the log of a queue that is collected no more is needed; None if it is not.
+
+        Until every known downstream has what is named of it, and not much more than that, nor than is retained: the
+        outgoing log may stand still, and its retention with it, while the queue goes on, and is to take no room for it.
+        """
+        named = self.named
+        first = named.first_of(epoch)
+        if first is None or (self.downstreams and self.transferred_offset >= named.end_of(epoch)):
+            return None
+        room = min(bytes_max, 2 * named.bytes_of_queue(epoch) + _UNNAMED_BYTES_MAX)
+        return first if log.bytes_from(first) <= room else None
+
+    def _forget_dropped(self) -> None:
+        self._reach.forget_before(self.first_offset)
+        self.named.forget_before(self.first_offset)
 
     # -- downstreams --------------------------------------------------------------------------
 
@@ -325,6 +436,7 @@ class OutgoingLog(CommittedLog):
             StorageError: the disk refused it.
         """
         self.log.empty()
+        self._forget_dropped()
         self.positions.clear()
         self.count_missing([])
         self.committed_offset, self.last_chunk_id = self.log.next_offset, -1

@@ -7,6 +7,8 @@ it, and is told how much that is.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
+from typing import Generic, TypeVar
 
 from leveret.core.queue import Queue
 from leveret.core.stream import Stream
@@ -15,16 +17,30 @@ Key = tuple[bytes, int]
 """A queue's name and its life; see runtime.outgoing."""
 
 
-class Reach:
-    """For each queue the first of its messages in each segment of the log, for retention takes whole segments."""
+K = TypeVar("K", bound=Hashable)
+
+
+class Reach(Generic[K]):
+    """For each queue the lowest of its offsets from each segment of the log on, for retention takes whole segments.
+
+    Offsets of a queue rise within one of its lives; where several are one key, they may begin anew.
+    """
 
     def __init__(self) -> None:
         """Of an empty log."""
-        self._firsts: dict[Key, deque[tuple[int, int]]] = {}
+        self._firsts: dict[K, deque[tuple[int, int]]] = {}
 
-    def note(self, key: Key, segment: int, offset: int) -> None:
+    @property
+    def keys(self) -> set[K]:
+        """Of all queues of which there is anything."""
+        return set(self._firsts)
+
+    def note(self, key: K, segment: int, offset: int) -> None:
         """A chunk of messages, the first of them at `offset` of its queue, is in the newest segment."""
         firsts = self._firsts.setdefault(key, deque())
+        while firsts and firsts[-1][1] > offset:
+            # What is higher and goes earlier is the lowest of nothing that is left.
+            firsts.pop()
         if not firsts or firsts[-1][0] != segment:
             firsts.append((segment, offset))
 
@@ -36,8 +52,8 @@ class Reach:
             if not firsts:
                 del self._firsts[key]
 
-    def begin_of(self, key: Key) -> int | None:
-        """Offset of the first message of the queue that is in the log; None if there is none of it."""
+    def begin_of(self, key: K) -> int | None:
+        """The lowest offset of the queue's messages that is in the log; None if there is none of it."""
         firsts = self._firsts.get(key)
         return firsts[0][1] if firsts else None
 

@@ -7,6 +7,7 @@ queue. Nothing is promised here; the group commit does that.
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable
 from typing import Final
@@ -17,7 +18,7 @@ from leveret.core.queue import Queue
 from leveret.core.sequences import Numbered
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.commit import GroupCommit
-from leveret.runtime.log_home import LogHome, take_down
+from leveret.runtime.log_home import LogHome, directory_of, take_down
 from leveret.session.stored import Heads
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
@@ -35,7 +36,11 @@ from leveret.wire.chunk import (
 )
 from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
 
+logger = logging.getLogger(__name__)
+
 READ_BYTES: Final = 512 * 1024
+TRY_AGAIN_MS: Final = 60_000
+"""A log that cannot be opened is looked at again after this: a scrub may have mended it."""
 CHUNK_BYTES_MAX: Final = 16 * 1024 * 1024
 
 OnAppend = Callable[[Queue, Header, bytes, bytes], None]
@@ -73,8 +78,11 @@ class Replay:
         self._queue.show(*self._state(log))
 
     def _state(self, log: Log) -> tuple[int, int, OffsetSet, int]:
+        self._settled.add(0, log.first_offset)
         left = self._settled.count_missing(log.next_offset)
-        body_bytes = log.user_bytes * left // max(1, log.user_records)
+        # What is settled may be kept for others, much of it, and be of quite another size.
+        records, octets = log.user_totals(self._settled.floor)
+        body_bytes = octets * left // max(1, records)
         return log.first_offset, log.next_offset, self._settled, body_bytes
 
 
@@ -84,6 +92,7 @@ class QueueStore:
     Attributes:
         on_append: told of every chunk that was appended.
         keep_from: the first offset of a queue's log that somebody still needs.
+        needed_from: the same of the log of a queue that is deleted, by its epoch; None for nothing.
         home: where the logs of durable queues are.
         replays: of queues that another node serves, what their logs say so far; None on a node that serves them.
     """
@@ -94,6 +103,7 @@ class QueueStore:
         """Durable queues live in `queues`, others in `transient`, which is emptied at start."""
         self.on_append: OnAppend = _ignore
         self.keep_from: Callable[[Queue], int] = _keep_nothing
+        self.needed_from: Callable[[int, Log], int | None] = _need_nothing
         self.home = LogHome(tree.root / "queues")
         self._tree = tree
         self._transient = LogHome(tree.root / "transient")
@@ -102,6 +112,9 @@ class QueueStore:
         self._segment_bytes_max = segment_bytes_max
         self.replays: dict[Queue, Replay] | None = None
         self._logs: dict[Queue, Log] = {}
+        self._ended: set[int] = set()
+        self._ended_read: Log | None = None
+        self._unreadable: dict[int, tuple[int, StorageError]] = {}
         self._heads = Heads()
         shutil.rmtree(self._transient.directory, ignore_errors=True)
 
@@ -165,13 +178,96 @@ class QueueStore:
             log.close()
             self._tree.logs.pop(self._tree.name_of(log.directory), None)
 
+    def _log_at(self, epoch: int) -> Log:
+        """The log of a durable queue, open or not."""
+        return self._tree.log(self.home.place(epoch), segment_bytes_max=self._segment_bytes_max)
+
+    def log_of(self, epoch: int) -> Log | None:
+        """The log of a durable queue, which may be deleted by now; None if it is gone for good.
+
+        Raises:
+            StorageError: it cannot be read, or is missing; that may be mended while there is its queue.
+        """
+        found = self._tree.logs.get(f"{self.home.directory.name}/{directory_of(epoch)}")
+        if found is not None:
+            self._note_read(epoch, found)
+            return found
+        log = self._log_at(epoch)
+        must_exist = self.home.has_log(epoch)
+        found_ms, error = self._unreadable.get(epoch, (0, None))
+        if error is not None and self._clock_ms() - found_ms < TRY_AGAIN_MS:
+            raise error
+        if not must_exist and not log.directory.exists():
+            return None
+        try:
+            self._note_read(epoch, log.open(must_exist=must_exist, with_messages=False))
+            return log
+        except StorageError as damage:
+            # It may take long to find it: not with each try to read.
+            self._unreadable[epoch] = self._clock_ms(), damage
+            raise
+
+    def _note_read(self, epoch: int, log: Log) -> None:
+        """Of thousands of deleted queues whose logs are read one after the other, one is held open."""
+        if epoch in self._ended and log is not self._ended_read:
+            if self._ended_read is not None:
+                self._ended_read.close()
+            self._ended_read = log
+
+    def is_ended(self, epoch: int) -> bool:
+        """Whether the queue is deleted, and its log only waits to go."""
+        return epoch in self._ended
+
     def delete(self, queue: Queue) -> None:
-        """Remove a deleted queue's log."""
+        """Remove a deleted queue's log; what is needed of it still, when that is so no more.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
         log = self._logs.pop(queue, None)
-        if log is not None:
+        if log is None:
+            log = self._describe(queue)
+        if queue.definition.durable and self.needed_from(queue.epoch, log) is not None:
+            self._ended.add(queue.epoch)
+            self._release(queue.epoch)
+        elif queue.damage is None or log.is_open:
             log.delete()
-        elif queue.damage is None:
-            self._describe(queue).delete()
+
+    def release(self) -> None:
+        """Less is needed than before: drop what is not. What the disk refuses goes another time."""
+        for queue, log in self._logs.items():
+            # What is settled and not logged yet may not go before that.
+            if not queue.settling:
+                try:
+                    self._drop_settled(queue, log)
+                except StorageError as error:
+                    logger.error("log_not_released vhost=%s queue=%s error=%s", *queue.key, error)
+        self.release_ended()
+
+    def release_ended(self) -> None:
+        """Drop what is not needed any more of the logs of deleted queues."""
+        for epoch in tuple(self._ended):
+            try:
+                self._release(epoch)
+            except StorageError as error:
+                logger.error("log_not_released epoch=%d error=%s", epoch, error)
+
+    def _release(self, epoch: int) -> None:
+        log = self._log_at(epoch)
+        first = self.needed_from(epoch, log)
+        if first is None:
+            log.delete()
+            self._ended.discard(epoch)
+            self._unreadable.pop(epoch, None)
+        elif log.is_open:
+            log.drop_before(first)
+            # Who reads it opens what it needs; there may be thousands.
+            log.close()
+
+    def remove_orphans(self, epochs: set[int], named: set[int]) -> None:
+        """Delete logs of queues that are not among these `epochs`; those that are `named` when they are not needed."""
+        self._ended = {epoch for epoch in named - epochs if self.home.place(epoch).exists()}
+        self.home.remove_orphans(epochs | named)
 
     def close(self) -> None:
         """Close every log."""
@@ -224,7 +320,10 @@ class QueueStore:
             header = self._append(queue, log, ChunkType.TRACKING, 1, data, self._trailer(queue, log, {}))
             queue.settling = []
             queue.logged_settlement(header.chunk_id)
-            log.drop_before(min(queue.settled.floor, self.keep_from(queue)))
+            self._drop_settled(queue, log)
+
+    def _drop_settled(self, queue: Queue, log: Log) -> None:
+        log.drop_before(min(queue.settled.floor, self.keep_from(queue)))
 
     def _append(self, queue: Queue, log: Log, kind: int, records: int, data: bytes, trailer: bytes) -> Header:
         header = log.append(kind, records, records, data, self._clock_ms(), trailer)
@@ -317,6 +416,11 @@ def _split(gathered: list[tuple[Head, list[bytes]]]) -> list[list[tuple[Head, li
 
 def _ignore(queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
     """Nobody collects."""
+
+
+def _need_nothing(epoch: int, log: Log) -> int | None:
+    """A log goes with its queue."""
+    return None
 
 
 def _keep_nothing(queue: Queue) -> int:

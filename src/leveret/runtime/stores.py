@@ -163,10 +163,14 @@ class Stores:
         """Whether there is a log of any durable queue."""
         return any(home.has_logs() for home in self._homes)
 
-    def remove_orphans(self, epochs: set[int]) -> None:
-        """Delete logs whose queue is none of these."""
-        for home in self._homes:
-            home.remove_orphans(epochs)
+    def epochs(self) -> set[int]:
+        """Of all logs that are there, whosever they are."""
+        return set().union(*(home.epochs() for home in self._homes))
+
+    def remove_orphans(self, epochs: set[int], named: set[int]) -> None:
+        """Delete logs whose queue is none of these `epochs`, but not yet those that are `named`."""
+        self.queues.remove_orphans(epochs, named)
+        self.streams.home.remove_orphans(epochs)
 
     def close(self) -> None:
         """Close every log."""

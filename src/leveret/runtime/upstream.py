@@ -9,6 +9,7 @@ from typing import Any
 
 from leveret.core.broker import STANDBY_TAG, Broker
 from leveret.core.queue import Queue
+from leveret.model.errors import StorageError
 from leveret.runtime.outgoing import Collector
 from leveret.runtime.stores import Stores
 
@@ -36,12 +37,18 @@ class Upstream:
 
     # -- which vhosts -------------------------------------------------------------------------
 
-    async def restore(self, queues: Sequence[Queue]) -> None:
-        """Complete the outgoing logs from the logs of these queues, which are recovered."""
-        self._broker.replication_changes.clear()
+    def open_logs(self) -> None:
+        """Know what the outgoing logs hold, before the queues are recovered; one that is damaged stays down."""
         for vhost in self._tagged():
+            with suppress(StorageError):
+                self._collector.open_vhost(vhost)
+
+    async def restore(self, queues: Sequence[Queue]) -> None:
+        """Complete the outgoing logs, which are open, from the logs of these queues, which are recovered."""
+        self._broker.replication_changes.clear()
+        for vhost in list(self._collector.logs):
             own = [queue for queue in queues if queue.key[0] == vhost]
-            self._collector.open_tagged(vhost, own)
+            self._collector.close_missing(vhost, own)
             for queue in own:
                 if queue.replicated and queue.damage is None:
                     await self._collector.complete(queue)

@@ -19,9 +19,11 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from isal.isal_zlib import crc32
@@ -35,6 +37,7 @@ from leveret.storage.summary import is_summary, summary_path
 from leveret.wire.chunk import Chunk, Header, encode_header
 
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
+_NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class Owner(Protocol):
@@ -173,15 +176,10 @@ class Log(LogReader):
         newest = self._segments[-1]
         return newest.size == 0 or newest.size >= self.segment_bytes_max
 
-    @property
-    def user_records(self) -> int:
-        """How many messages are held, settled or not."""
-        return sum(segment.user_records for segment in self._segments)
-
-    @property
-    def user_bytes(self) -> int:
-        """Octets of those messages."""
-        return sum(segment.user_bytes for segment in self._segments)
+    def user_totals(self, offset: int) -> tuple[int, int]:
+        """How many messages the segments from the one with that offset on hold, settled or not, and their octets."""
+        segments = [segment for segment in self._segments if segment.next_offset > offset]
+        return sum(each.user_records for each in segments), sum(each.user_bytes for each in segments)
 
     @property
     def is_rolling(self) -> bool:
@@ -424,11 +422,24 @@ class Log(LogReader):
             raise StorageError(f"log {self.directory}: cannot be emptied: {error}") from error
         self.drop_before(self.next_offset)
 
-    def retain(self, *, bytes_max: int | None = None, older_than_ms: int | None = None) -> int:
-        """Delete oldest segments beyond a size or an age; return how many."""
+    def retain(
+        self,
+        *,
+        bytes_max: int | None = None,
+        older_than_ms: int | None = None,
+        beside: Mapping[int, int] = _NOTHING,
+    ) -> int:
+        """Delete oldest segments beyond a size or an age; return how many.
+
+        `beside`: octets elsewhere that are there for a segment, by its first offset; they count as its own.
+        """
         dropped = 0
         while self._may_drop_oldest() and (
-            (bytes_max is not None and self.size_bytes > bytes_max)
+            (
+                bytes_max is not None
+                and self.size_bytes + sum(beside.get(each.first_offset, 0) for each in self._segments)
+                > bytes_max
+            )
             or (older_than_ms is not None and self._segments[0].last_timestamp_ms < older_than_ms)
         ):
             self._drop_oldest()

@@ -8,11 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from isal.isal_zlib import crc32
+
 from leveret.model.errors import Corrupt, StorageError
 from leveret.storage.segment import Segment
 from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, Header, decode_header, verify
 
-_READ_BYTES: Final = 256 * 1024
+READ_BYTES: Final = 256 * 1024
+_ENDS_MAX: Final = 64
+"""Of so many reads it is remembered where they ended: an index step of small chunks is hundreds of them."""
 
 
 class Extent(NamedTuple):
@@ -46,6 +50,7 @@ class LogReader:
         """No segments yet."""
         self.directory = directory
         self._segments: list[Segment] = []
+        self._ends: dict[int, tuple[Segment, int]] = {}
 
     @property
     def first_offset(self) -> int:
@@ -144,10 +149,28 @@ class LogReader:
                 self._verify(chunk, found)
             yield chunk
 
-    def read_raw(self, offset: int, bytes_max: int) -> Iterator[tuple[Header, bytes]]:
-        """As `read`, but each chunk as its octets, header to trailer, unparsed and unchecked."""
-        for found in self._walk(offset, bytes_max):
-            yield found.header, found.octets
+    def read_raw(
+        self, offset: int, bytes_max: int, *, ahead: int = READ_BYTES
+    ) -> Iterator[tuple[Header, bytes]]:
+        """As `read`, but each chunk as its octets, header to trailer, unparsed and unchecked.
+
+        Who goes on where this ended, or with the last chunk once more, goes straight there. `ahead`: octets to read at
+        once.
+        """
+        found = None
+        try:
+            for found in self._walk(offset, bytes_max, ahead):
+                yield found.header, found.octets
+        finally:
+            if found is not None:
+                self._note_end(found)
+
+    def _note_end(self, found: _Found) -> None:
+        header, segment = found.header, found.segment
+        self._ends[header.chunk_id] = segment, found.position
+        self._ends[header.next_offset] = segment, found.position + header.chunk_bytes
+        while len(self._ends) > _ENDS_MAX:
+            del self._ends[next(iter(self._ends))]
 
     def read_segments(self, offset: int, bytes_max: int) -> Iterator[tuple[int, Header, bytes]]:
         """As `read_raw`, verified, each chunk with the first offset of its segment: what `append_raw` takes.
@@ -158,6 +181,41 @@ class LogReader:
         for found in self._walk(offset, bytes_max):
             self._verify(found.chunk, found)
             yield found.segment.first_offset, found.header, found.octets
+
+    def place_of(self, offset: int) -> Place | None:
+        """Where the chunk that begins at an offset stands; None if none does.
+
+        Raises:
+            StorageError: its header cannot be read back.
+        """
+        if not self.first_offset <= offset < self.next_offset:
+            return None
+        segment = self._segments[self._segment_index(offset)]
+        chunk_id, position = segment.place_before(offset)
+        while True:
+            head = self._pread(segment, chunk_id, position, HEADER_BYTES, HEADER_BYTES)
+            header = self._header(head, 0, segment, chunk_id, position)
+            if header.next_offset > offset:
+                return Place(header, segment, position) if chunk_id == offset else None
+            chunk_id, position = header.next_offset, position + header.chunk_bytes
+
+    def read_data(self, place: Place, into: memoryview) -> None:
+        """Read the data of a chunk into as much memory, and check it.
+
+        Raises:
+            Corrupt: it is not what was written. StorageError: it cannot be read back.
+        """
+        header, segment, position = place
+        try:
+            count = os.preadv(segment.fd(), [into], position + HEADER_BYTES)
+        except OSError as error:
+            raise self._unreadable(segment, position, error) from error
+        if count < len(into):
+            raise self._corrupt(
+                segment, header.chunk_id, position, f"{count} of {len(into)} octets of data are there"
+            )
+        if crc32(into) != header.crc:
+            raise self._corrupt(segment, header.chunk_id, position, "CRC of its data does not match")
 
     def headers_before(self, before: int, count: int) -> list[tuple[Header, bytes]]:
         """Headers, as they are and as octets, of at most `count` chunks that begin before an offset, newest first.
@@ -190,11 +248,11 @@ class LogReader:
                 end = start
         return found[:count]
 
-    def _walk(self, offset: int, bytes_max: int) -> Iterator[_Found]:
+    def _walk(self, offset: int, bytes_max: int, ahead: int = READ_BYTES) -> Iterator[_Found]:
         offset = max(offset, self.first_offset)
         total = 0
         for index in range(self._segment_index(offset), len(self._segments)):
-            for found in self._walk_segment(self._segments[index], offset):
+            for found in self._walk_segment(self._segments[index], offset, ahead):
                 yield found
                 total += found.header.chunk_bytes
                 if total >= bytes_max:
@@ -206,8 +264,9 @@ class LogReader:
                 return index
         return 0
 
-    def _walk_segment(self, segment: Segment, offset: int) -> Iterator[_Found]:
-        chunk_id, position = segment.place_before(offset)
+    def _walk_segment(self, segment: Segment, offset: int, ahead: int = READ_BYTES) -> Iterator[_Found]:
+        known, position = self._ends.get(offset, (None, 0))
+        chunk_id, position = (offset, position) if known is segment else segment.place_before(offset)
         end = segment.size
         buffer, base = b"", position
         while position < end:
@@ -217,21 +276,21 @@ class LogReader:
                 header = self._header(buffer, at, segment, chunk_id, position)
                 need = header.chunk_bytes
             if len(buffer) - at < need:
-                buffer, base = self._pread(segment, chunk_id, position, need), position
+                buffer, base = self._pread(segment, chunk_id, position, need, ahead), position
                 continue
             if header.next_offset > offset:
                 yield _Found(header, buffer, at, segment, position)
             chunk_id, position = header.next_offset, position + need
 
-    def _pread(self, segment: Segment, chunk_id: int, position: int, need: int) -> bytes:
-        """At least the `need` octets at `position`, where that chunk stands."""
-        wanted = min(max(_READ_BYTES, need), segment.size - position)
+    def _pread(
+        self, segment: Segment, chunk_id: int, position: int, need: int, ahead: int = READ_BYTES
+    ) -> bytes:
+        """At least the `need` octets at `position`, where that chunk stands; `ahead` of them if there are as many."""
+        wanted = min(max(ahead, need), segment.size - position)
         try:
             buffer = os.pread(segment.fd(), wanted, position)
         except OSError as error:
-            raise StorageError(
-                f"log {self.directory}: segment {segment.path.name} cannot be read at byte {position}: {error}"
-            ) from error
+            raise self._unreadable(segment, position, error) from error
         if len(buffer) < max(wanted, need):
             raise self._corrupt(segment, chunk_id, position, f"{len(buffer)} of {need} octets are there")
         return buffer
@@ -251,8 +310,21 @@ class LogReader:
         except ChunkError as error:
             raise self._corrupt(found.segment, chunk.header.chunk_id, found.position, str(error)) from None
 
+    def _unreadable(self, segment: Segment, position: int, error: OSError) -> StorageError:
+        return StorageError(
+            f"log {self.directory}: segment {segment.path.name} cannot be read at byte {position}: {error}"
+        )
+
     def _corrupt(self, segment: Segment, offset: int, position: int, what: str) -> Corrupt:
         return Corrupt(str(self.directory), segment.path.name, offset, position, what)
+
+
+class Place(NamedTuple):
+    """A chunk that begins at `position` of its segment."""
+
+    header: Header
+    segment: Segment
+    position: int
 
 
 class _Found(NamedTuple):

@@ -62,6 +62,8 @@ class Attribute(IntEnum):
     """value = offset in that queue of the chunk's first record."""
     EXPIRES = 18
     """no name, value 1: messages of the chunk have a time to live of their own."""
+    NAMED = 19
+    """no name, value = CRC and length of the data, 32 bits each, which stands in the queue's log: never sent."""
     FILTER = 32
     """name = a filter value among the messages, empty for those without one; value 1 with no name: any."""
     CHECK = 127

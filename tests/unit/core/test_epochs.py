@@ -6,21 +6,30 @@ from leveret.core.epochs import Epochs
 from leveret.model.definitions import Queue
 
 
-def test_durable_and_transient_queues_of_a_node_alone_are_counted_apart() -> None:
-    """The logs of transient ones are this node's alone, and go with it."""
+def test_no_two_queues_have_one_epoch() -> None:
+    """Also what is transient may be collected for a standby, which knows queues by name and epoch."""
     epochs = Epochs()
     epochs.last = 7
     assert epochs.stamp(Queue(name="a", vhost="/", durable=True)).epoch == 8
-    assert epochs.stamp(Queue(name="b", vhost="/", durable=False)).epoch == 1
-    assert epochs.stamp(Queue(name="c", vhost="/", durable=True)).epoch == 9
+    assert epochs.stamp(Queue(name="b", vhost="/", durable=False)).epoch == 9
+    assert epochs.stamp(Queue(name="c", vhost="/", durable=True)).epoch == 10
 
 
-def test_in_a_cluster_no_two_queues_have_one_epoch() -> None:
-    """Each node knows those of all others."""
+def test_epochs_are_reserved_before_they_are_given() -> None:
+    asked: list[int] = []
+
+    def reserve(last: int) -> int:
+        asked.append(last)
+        return last + 3
+
     epochs = Epochs()
-    epochs.is_shared = True
-    assert epochs.stamp(Queue(name="a", vhost="/", durable=False)).epoch == 1
-    assert epochs.stamp(Queue(name="b", vhost="/", durable=True)).epoch == 2
+    epochs.reserve = reserve
+    given = [epochs.stamp(Queue(name="a", vhost="/", durable=False)).epoch for _ in range(7)]
+    assert given == [1, 2, 3, 4, 5, 6, 7]
+    assert asked == [0, 3, 6]
+    epochs.stamp(Queue(name="b", vhost="/", durable=True, epoch=40))
+    assert epochs.stamp(Queue(name="c", vhost="/", durable=True)).epoch == 41
+    assert asked == [0, 3, 6, 40]
 
 
 def test_an_epoch_that_is_given_is_kept_and_no_later_one_is_below_it() -> None:

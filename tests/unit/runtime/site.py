@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from leveret.config import load
 from leveret.core.head import Head, make_head
 from leveret.core.queue import Queue
 from leveret.model import definitions as d
 from leveret.runtime.node import Node
-from leveret.wire.chunk import Attribute, ChunkType, decode_trailer, split_entries
+from leveret.runtime.outgoing_log import OutgoingLog
+from leveret.runtime.outgoing_named import is_naming, whole
+from leveret.wire.chunk import Attribute, Chunk, ChunkType, decode_chunk, decode_trailer, split_entries
 from leveret.wire.record import content_header, decode_message, decode_settlements
 
 MEMORY = Path("/dev/shm")
@@ -31,6 +34,12 @@ def scratch() -> Iterator[Path]:
     """A data directory, in memory if it can be, where an fsync costs nothing."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
         yield Path(name)
+
+
+def play(scenario: Callable[[Path], Coroutine[Any, Any, None]]) -> None:
+    """Run a story in a data directory of its own."""
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
 
 
 def head_of(size: int) -> Head:
@@ -123,10 +132,10 @@ class Site:
 
     def replicated(self) -> dict[str, list[bytes]]:
         """What a standby that read the outgoing log would recover: bodies by queue."""
-        outgoing = self.node.collector.logs["v"].log
+        outgoing = self.node.collector.logs["v"]
         messages: dict[tuple[bytes, int], dict[int, bytes]] = {}
         settled: dict[tuple[bytes, int], set[int]] = {}
-        for chunk in outgoing.read(0, 1 << 30, check=True):
+        for chunk in collected_chunks(outgoing):
             life, offset = origin(chunk.trailer)
             if chunk.header.type == ChunkType.TRACKING:
                 for _, first, count in decode_settlements(split_entries(chunk.data)[0]):
@@ -143,6 +152,14 @@ class Site:
             if bodies:
                 left.setdefault(life[0].decode(), []).extend(bodies)
         return left
+
+
+def collected_chunks(outgoing: OutgoingLog) -> list[Chunk]:
+    """All that is in the log, checked, also what is not served yet; data that is only named, too."""
+    return [
+        decode_chunk(whole(header, octets, outgoing._queues) if is_naming(header) else octets)
+        for header, octets in outgoing.log.read_raw(0, 1 << 30)
+    ]
 
 
 def origin(trailer: bytes | memoryview) -> tuple[tuple[bytes, int], int]:

@@ -20,7 +20,9 @@ from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.testing.waiting import until
 from leveret.wire.chunk import ChunkType, decode_chunk
-from tests.unit.runtime.site import HEAD, POLICY, TAGGED, Site, origin, scratch
+from tests.unit.runtime.site import HEAD, POLICY, TAGGED, Site, collected_chunks, origin, scratch
+
+pytestmark = pytest.mark.usefixtures("collection")
 
 QUEUES = ["q1", "q2", "other"]
 OFF = d.Delete("policies", ("v", "p"))
@@ -107,7 +109,7 @@ def test_an_outgoing_chunk_is_its_queues_chunk_under_a_name_of_its_own() -> None
         site = await replicating(directory)
         await site.publish(3)
         await site.ack(2)
-        chunks = list(site.node.collector.logs["v"].log.read(0, 1 << 20))
+        chunks = collected_chunks(site.node.collector.logs["v"])
         originals = list(site.node._queues.log(site.queue()).read(0, 1 << 20))
         assert [chunk.header.type for chunk in chunks] == [ChunkType.USER, ChunkType.TRACKING]
         for chunk, original in zip(chunks, originals, strict=True):
@@ -401,13 +403,23 @@ def test_a_closed_log_says_so_to_its_readers() -> None:
         asyncio.run(scenario(directory))
 
 
+class NoQueues:
+    """Of a node without any."""
+
+    def log_of(self, epoch: int) -> Log | None:
+        return None
+
+    def is_ended(self, epoch: int) -> bool:
+        return False
+
+
 def test_the_committed_end_survives_a_restart() -> None:
     with scratch() as directory:
-        log = OutgoingLog(Tree(directory), directory / "v", segment_bytes_max=100)
+        log = OutgoingLog(Tree(directory), directory / "v", NoQueues(), segment_bytes_max=100)
         for number in range(5):
             log.settle_below((b"q", 1), 3, 1000 + number, at=number)
         log.log.close()
-        log = OutgoingLog(Tree(directory), directory / "v", segment_bytes_max=100)
+        log = OutgoingLog(Tree(directory), directory / "v", NoQueues(), segment_bytes_max=100)
         assert (log.first_offset, log.committed_offset, log.last_chunk_id) == (0, 5, 4)
         assert log.last_timestamp_ms == 1004
         assert len(log.read(0, 1 << 20)) == 5

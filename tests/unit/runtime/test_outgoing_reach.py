@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +12,12 @@ from hypothesis import strategies as st
 from leveret.core.stream import Batch, Stream
 from leveret.model import definitions as d
 from leveret.runtime.outgoing_log import OutgoingLog
+from leveret.runtime.outgoing_reach import Reach
 from leveret.testing.waiting import until
 from leveret.wire.record import BEGINNING_PREFIX
-from tests.unit.runtime.site import POLICY, TAGGED, Site, scratch
+from tests.unit.runtime.site import POLICY, TAGGED, Site, play
+
+pytestmark = pytest.mark.usefixtures("collection")
 
 QUEUES = ["q1", "q2"]
 RETAINED_BYTES = 900
@@ -30,11 +31,6 @@ STEP = st.one_of(
         st.just(0),
     ),
 )
-
-
-def play(scenario: Callable[[Path], Awaitable[None]]) -> None:
-    with scratch() as directory:
-        asyncio.run(scenario(directory))  # type: ignore[arg-type]  # it is a coroutine
 
 
 async def replicating(directory: Path, *names: str) -> Site:
@@ -253,7 +249,7 @@ def test_what_is_collected_anew_is_nobodys_loss_and_stays(why: str) -> None:
         first, end = log.first_offset, log.log.next_offset
         told(site, "eu.1", end - (why == "another one lags"))
         if why == "too large":
-            collector._retain_bytes_max = 1000
+            collector._retain_bytes_max = 800
         if why == "too old":
             collector._retain_ms = 1000
             collector._clock_ms = lambda: site.node.started_at_ms + 1_000_000
@@ -274,3 +270,21 @@ def test_of_a_vhost_that_is_not_collected_nothing_begins() -> None:
         await site.kill()
 
     play(scenario)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20)), max_size=40),
+    st.integers(0, 60),
+)
+def test_the_lowest_offset_from_a_segment_on_is_known_though_offsets_begin_anew(
+    steps: list[tuple[int, int]], cut: int
+) -> None:
+    reach: Reach[str] = Reach()
+    noted, segment = [], 0
+    for rolls, offset in steps:
+        segment += rolls
+        reach.note("q", segment, offset)
+        noted.append((segment, offset))
+    reach.forget_before(cut)
+    assert reach.begin_of("q") == min((offset for at, offset in noted if at >= cut), default=None)
+    assert reach.keys == ({"q"} if any(at >= cut for at, _ in noted) else set())

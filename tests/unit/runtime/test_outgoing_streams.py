@@ -15,7 +15,7 @@ from leveret.wire.chunk import Attribute, ChunkType, decode_trailer, split_entri
 from leveret.wire.record import content_header, decode_settlements, message_head
 from leveret.wire.stream.publish import MessageRun
 from leveret.wire.stream_entry import entries_of, mark_entry, pack_entries, unpack_entry
-from tests.unit.runtime.site import HEAD, POLICY, TAGGED, Site, origin, scratch
+from tests.unit.runtime.site import HEAD, POLICY, TAGGED, Site, collected_chunks, origin, scratch
 
 STREAM = d.Queue(name="qs", vhost="v", arguments={"x-queue-type": "stream"})
 OFF = d.Delete("policies", ("v", "p"))
@@ -45,7 +45,7 @@ def collected(site: Site) -> list[bytes]:
     """Entries that a standby would bring back to the stream, in their order."""
     held: dict[tuple[tuple[bytes, int], int], bytes] = {}
     settled: set[tuple[tuple[bytes, int], int]] = set()
-    for chunk in site.node.collector.logs["v"].log.read(0, 1 << 30, check=True):
+    for chunk in collected_chunks(site.node.collector.logs["v"]):
         life, offset = origin(chunk.trailer)
         if chunk.header.type == ChunkType.TRACKING:
             for _, first, count in decode_settlements(split_entries(chunk.data)[0]):

@@ -355,6 +355,64 @@ def test_what_the_outgoing_log_has_not_got_yet_is_kept(store: Store) -> None:
     assert 0 < store.store.log(store.queue).first_offset <= 4
 
 
+def test_what_is_kept_for_others_is_not_counted_among_what_the_queue_holds(store: Store) -> None:
+    store.store.keep_from = lambda queue: 0
+    for _ in range(20):
+        store.publish(b"x" * 1000)
+    store.ack(*(offset for offset, _ in store.take(20)))
+    for _ in range(12):
+        store.publish(b"y" * 10)
+    store.restart()
+    assert store.store.log(store.queue).first_offset == 0
+    assert store.queue.message_count == 12
+    assert 12 * 10 <= store.queue.message_bytes < 12 * 100, "a start does not read them: it is about so many"
+
+
+def test_the_log_of_a_deleted_queue_goes_when_nobody_needs_it_and_no_start_takes_it_before(
+    store: Store,
+) -> None:
+    needed = {7}
+
+    def needed_from(epoch: int, log: Log) -> int | None:
+        return 0 if epoch in needed else None
+
+    store.store.needed_from = needed_from
+    store.publish(b"a")
+    store.store.delete(store.queue)
+    store.store.release()
+    log = store.store.log_of(7)
+    assert log is not None
+    assert log.next_offset == 1
+    store.commit.close()
+    store.store = QueueStore(Tree(store.directory, epoch=5), store.commit, lambda: 1234, SEGMENT_BYTES)
+    store.store.needed_from = needed_from
+    store.store.remove_orphans({8}, {7, 9})
+    assert store.store.log_of(7) is not None
+    assert store.store.log_of(9) is None
+    needed.clear()
+    store.store.release()
+    assert list((store.directory / "queues").iterdir()) == []
+    assert store.store.log_of(7) is None
+
+
+def test_a_damaged_log_is_an_error_until_its_queue_is_deleted(store: Store) -> None:
+    store.publish(b"a")
+    store.restart()
+    (segment,) = store.segments()
+    segment.write_bytes(b"?" * 100)
+    store.restart()
+    store.store.needed_from = lambda epoch, log: 0
+    assert store.queue.damage is not None
+    for _ in range(2):
+        with pytest.raises(StorageError, match=segment.name):
+            store.store.log_of(7)
+    store.store.delete(store.queue)
+    assert store.store.is_ended(7)
+    store.store.needed_from = lambda epoch, log: None
+    store.store.release()
+    assert list((store.directory / "queues").iterdir()) == []
+
+
 # -- publisher sequences ----------------------------------------------------------------------
 
 

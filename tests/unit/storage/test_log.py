@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leveret.model.errors import StorageError
@@ -16,6 +17,7 @@ from leveret.storage import log_reader
 from leveret.storage.log import sync_descriptors
 from leveret.wire.chunk import (
     HEADER_BYTES,
+    ChunkType,
     Header,
     decode_chunk,
     encode_attribute,
@@ -286,13 +288,53 @@ def test_a_read_before_the_oldest_offset_begins_there_and_one_behind_the_end_giv
     assert list(log.read(11, 1)) == []
 
 
-def test_chunks_larger_than_one_read_come_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_reader, "_READ_BYTES", 100)
+def test_chunks_larger_than_one_read_come_whole(tmp_path: Path) -> None:
     log = make(tmp_path, segment_bytes_max=5000).open()
     sizes = [0, 52, 53, 99, 100, 101, 1000, 3]
     for size in sizes:
         append(log, size)
-    assert [len(data) for _, data in contents(log)] == sizes
+    chunks = [decode_chunk(octets) for _, octets in log.read_raw(0, 1 << 20, ahead=100)]
+    assert [len(chunk.data) for chunk in chunks] == sizes
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 4)), min_size=1, max_size=30), st.data())
+@settings(max_examples=100)
+def test_reads_go_on_where_others_ended(chunks: list[tuple[int, int]], data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        log = make(Path(directory), segment_bytes_max=900).open()
+        for size, records in chunks:
+            log.append(ChunkType.USER, records, records, bytes([size % 251]) * size, 0)
+        written = list(log.read(0, 1 << 20))
+        for _ in range(20):
+            at = data.draw(st.integers(log.first_offset, log.next_offset))
+            got = [
+                decode_chunk(octets)
+                for _, octets in log.read_raw(at, data.draw(st.integers(1, 900)), ahead=64)
+            ]
+            expected = [chunk for chunk in written if chunk.header.next_offset > max(at, log.first_offset)]
+            assert got == expected[: len(got)]
+            assert bool(got) == bool(expected)
+            if data.draw(st.booleans()):
+                log.drop_before(at)
+        log.close()
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 4)), min_size=1, max_size=30))
+@settings(max_examples=50)
+def test_a_chunk_is_found_by_where_it_begins_and_by_nothing_else(chunks: list[tuple[int, int]]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        log = make(Path(directory), segment_bytes_max=900).open()
+        for number, (size, records) in enumerate(chunks):
+            log.append(ChunkType.USER, records, records, bytes([number]) * size, 0)
+        begins = {chunk.header.chunk_id: chunk for chunk in log.read(0, 1 << 20)}
+        for offset in range(-1, log.next_offset + 1):
+            place = log.place_of(offset)
+            assert (place is not None) == (offset in begins)
+            if place is not None:
+                data = bytearray(place.header.data_bytes)
+                log.read_data(place, memoryview(data))
+                assert (place.header, bytes(data)) == (begins[offset].header, begins[offset].data)
+        log.close()
 
 
 # -- the old end ------------------------------------------------------------------------------

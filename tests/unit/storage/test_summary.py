@@ -53,7 +53,7 @@ def told(directory: Path, **more: Any) -> tuple[Log, list[Told]]:
 
 def shape(log: Log) -> tuple[object, ...]:
     return (
-        log.first_offset, log.next_offset, log.size_bytes, log.user_records, log.user_bytes,
+        log.first_offset, log.next_offset, log.size_bytes, log.user_totals(0),
         log.last_timestamp_ms, log.torn_bytes, log.synced_offset, contents(log),
         [log.offset_at(ms) for ms in range(999, 1100, 7)],
     )  # fmt: skip

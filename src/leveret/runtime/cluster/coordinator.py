@@ -277,6 +277,9 @@ class Coordinator:
     # -- what others decide -------------------------------------------------------------------
 
     def _take(self, changes: list[Changed]) -> None:
+        # Who came and went while this node saw nothing left no trace but in this.
+        epochs = self._node.broker.epochs
+        epochs.last = max(epochs.last, self.member.state.epoch)
         self._apply(changes)
         for change in changes:
             match change:

@@ -162,7 +162,6 @@ def _without(
 
     broker = Broker(lambda queue, offset: [])
     broker.make_queue = make_queue
-    broker.epochs.is_shared = True
     for change in changes:
         if isinstance(change, DefinitionChanged):
             broker.apply(change.change)

@@ -60,7 +60,6 @@ class ClusterQueues:
         self._placement_of = placement_of
         self.on_new: Callable[[d.Queue, Placement], None] = _unheard
         broker.make_queue = self.make_queue
-        broker.epochs.is_shared = True
 
     def make_queue(self, definition: d.Queue, read: Reader, exclusive: bool = False) -> Queue:
         """What serves a queue here, or stands for one that is led elsewhere."""

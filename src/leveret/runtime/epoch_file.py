@@ -1,0 +1,53 @@
+"""Which epochs may have been given to queues: who knows of a queue for longer than it is there, knows it by its epoch.
+
+The definitions log tells of durable queues that clients share. Exclusive and transient ones leave no trace there,
+and yet a standby may hold messages of them, or the log of one outlive it: so no epoch is ever given twice. They are
+reserved in blocks, before the first of a block is given; what was not given when the node ended is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from leveret.model.errors import StorageError
+from leveret.storage.state_file import StateFile
+
+logger = logging.getLogger(__name__)
+
+BLOCK: Final = 1000
+_RESERVED: Final = "reserved"
+
+
+class EpochFile:
+    """See the module."""
+
+    def __init__(self, file: StateFile) -> None:
+        """Reserve nothing yet."""
+        self._file = file
+
+    def last(self) -> int:
+        """No queue had a later epoch.
+
+        Raises:
+            StorageError: the file is damaged.
+        """
+        try:
+            reserved = self._file.load().get(_RESERVED, 0)
+        except StorageError:
+            reserved = None
+        if not isinstance(reserved, int):
+            raise StorageError(
+                f'{self._file.path} is damaged: write into it {{"{_RESERVED}": N}}, where N is higher than any epoch '
+                "there may have been, such as twice that of a copy; without it, epochs could be given again"
+            )
+        return reserved
+
+    def reserve(self, last: int) -> int:
+        """Have the epochs after `last` on disk as given; up to which. Blocks for the disk."""
+        try:
+            self._file.save({_RESERVED: last + BLOCK})
+        except StorageError as error:
+            logger.warning("epochs_not_reserved after=%d error=%s", last, error)
+            return last
+        return last + BLOCK

@@ -1,0 +1,17 @@
+"""What the tests of several rooms run with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from leveret.runtime import outgoing_named
+
+
+@pytest.fixture(scope="module", params=["copied", "named"])
+def collection(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Outgoing logs that hold a copy of the few octets of each test message, and such as only name them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outgoing_named, "NAMED_BYTES_MIN", 1 if request.param == "named" else 1 << 30)
+        yield request.param
