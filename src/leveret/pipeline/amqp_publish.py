@@ -43,7 +43,8 @@ from leveret.pipeline.amqp_streams import (
     end_of,
     is_stream,
 )
-from leveret.pipeline.files import Place, make_directory, write_durably
+from leveret.pipeline.documents import read_document, write_document
+from leveret.pipeline.files import Place, make_directory
 from leveret.pipeline.job import AmqpTarget
 from leveret.wire.record import RECOVERY_STREAM_PREFIX, StoredMessage
 from leveret.wire.stream.publish import MessageRun
@@ -399,7 +400,7 @@ class ProgressFile:
             self._save()
 
     def _save(self) -> None:
-        write_durably(self._path, msgspec.json.encode(self.now))
+        write_document(self._path, self.now)
 
 
 def span_name(name: str, span: int) -> str:
@@ -414,7 +415,7 @@ def read_progress(path: Place) -> Progress:
         StorageError: it cannot be read.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Progress)
+        return read_document(path, Progress)
     except (OSError, msgspec.DecodeError) as error:
         raise StorageError(f"{path}: {error}; how far the recovery was is not known") from error
 

@@ -24,14 +24,9 @@ from leveret.model.errors import StorageError
 from leveret.pipeline.books import SUFFIX, last_books
 from leveret.pipeline.decode import MESSAGE, RECORDS, SETTLEMENTS
 from leveret.pipeline.files import Place, keep, name_in, opened, sync_directory, written_beside
-from leveret.pipeline.job import EXPORTS, PLANS, SCRATCH
 from leveret.pipeline.manifest import Manifest, QueuePart, StoredFile
 from leveret.pipeline.settled import NOTHING, Mask, QueueLife, Ranges, rows_by_life
-from leveret.pipeline.store import (
-    ROW_GROUP_ROWS,
-    SETTLED,
-    records_writer,
-)
+from leveret.pipeline.store import ROW_GROUP_ROWS, SETTLED, records_writer
 from leveret.pipeline.tables import messages_in, read_table, write_table
 
 FILES_MIN: Final = 32
@@ -71,15 +66,6 @@ def _is_worth_it(beyond: list[StoredFile]) -> bool:
     settles_as_much = 2 * settled >= sum(file.records for file in before)
     is_some = len(fresh) >= FILES_MIN or size >= BYTES_MIN
     return len(fresh) >= FILES_MANY or (is_some and (is_as_much or settles_as_much))
-
-
-def is_pinned(data_dir: Place) -> bool:
-    """Whether a plan that is not carried out yet names files."""
-    return any(
-        not (plan.parent / "DONE").exists()
-        for name in (PLANS, EXPORTS, SCRATCH)
-        for plan in (data_dir / name).rglob("plan.json")
-    )
 
 
 def compact(data_dir: Place, files: list[StoredFile]) -> StoredFile:

@@ -15,10 +15,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.compact import compact, due, is_pinned
+from leveret.pipeline.compact import compact, due
 from leveret.pipeline.files import Place, locked
 from leveret.pipeline.job import TransferJob
 from leveret.pipeline.manifest import Manifest, StoredFile
+from leveret.pipeline.plan import is_pinned
 from leveret.pipeline.spark_error import SparkFailed, cause_of
 from leveret.pipeline.store import delete_orphans
 

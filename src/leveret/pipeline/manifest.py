@@ -1,12 +1,7 @@
 """The manifest: which files hold what was transferred. It alone is the truth.
 
 A file that the manifest does not name does not exist for any reader; Spark's checkpoint decides nothing.
-An entry is a line:
-
-    +---------------+-------+---------------------+------+
-    | CRC-32 of the | space | JSON object, numbers| LF   |
-    | JSON, 8 hex   |       | rise by 1 from 1    |      |
-    +---------------+-------+---------------------+------+
+An entry is a line of JSON with its checksum (`documents`); entries are numbered from 1.
 
 An entry adds files, or takes files away; adding and removing at once replaces. Where the lines are, and how it is
 that each number is written once, is told in `manifest_log`. A file holds the chunks of one vhost's outgoing log from
@@ -18,19 +13,16 @@ from __future__ import annotations
 
 import secrets
 import time
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
 
 import msgspec
 
 from leveret.model.errors import StorageError
+from leveret.pipeline.documents import line_of, value_of
 from leveret.pipeline.files import Place
 from leveret.pipeline.manifest_log import FileLog, ManifestLog, ObjectLog
 from leveret.pipeline.objects import ObjectPath
-
-_CRC_CHARS: Final = 8
 
 
 class TransferGap(StorageError):
@@ -257,10 +249,10 @@ class Manifest:
         return fresh, None
 
     def _take_line(self, line: bytes) -> bool:
-        body = line[_CRC_CHARS + 1 :]
-        if line[: _CRC_CHARS + 1] != b"%08x " % zlib.crc32(body):
+        try:
+            entry = value_of(line, Entry)
+        except msgspec.DecodeError:
             return False
-        entry = msgspec.json.decode(body, type=Entry)
         if entry.number != self.number + 1:
             return False
         self._take(entry)
@@ -288,7 +280,7 @@ class Manifest:
             removed=removed or [],
             forgotten=forgotten or [],
         )
-        if not self._log.append(entry.number, _line_of(entry)):
+        if not self._log.append(entry.number, line_of(entry)):
             self.refresh()
             return False
         self._take(entry)
@@ -296,9 +288,4 @@ class Manifest:
         return True
 
     def _lines(self, first: int, last: int) -> bytes:
-        return b"".join(_line_of(entry) for entry in self.entries[first - 1 : last])
-
-
-def _line_of(entry: Entry) -> bytes:
-    body = msgspec.json.encode(entry)
-    return b"%08x %b\n" % (zlib.crc32(body), body)
+        return b"".join(line_of(entry) for entry in self.entries[first - 1 : last])

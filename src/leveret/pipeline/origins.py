@@ -12,7 +12,8 @@ from typing import Final
 import msgspec
 
 from leveret.model.errors import PreconditionFailed, StorageError
-from leveret.pipeline.files import Place, make_directory, write_durably
+from leveret.pipeline.documents import read_document, write_document
+from leveret.pipeline.files import Place, make_directory
 
 ORIGINS: Final = "origins.json"
 
@@ -55,7 +56,7 @@ class Origins:
         """
         self._path: Place = data_dir / ORIGINS
         try:
-            self.by_vhost = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Origin])
+            self.by_vhost = read_document(self._path, dict[str, Origin])
         except FileNotFoundError:
             self.by_vhost = {}
         except (OSError, msgspec.DecodeError) as error:
@@ -103,4 +104,4 @@ class Origins:
 
     def _save(self) -> None:
         make_directory(self._path.parent)
-        write_durably(self._path, msgspec.json.encode(self.by_vhost))
+        write_document(self._path, self.by_vhost)

@@ -21,6 +21,7 @@ know nothing of those of another.
 from __future__ import annotations
 
 import secrets
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ import pyarrow as pa
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.books import Book
+from leveret.pipeline.documents import read_document, write_document
 from leveret.pipeline.files import (
     Place,
     delete_tree,
@@ -39,9 +41,8 @@ from leveret.pipeline.files import (
     matching,
     vhost_directory,
     vhost_of_directory,
-    write_durably,
 )
-from leveret.pipeline.job import EVERYTHING, PLANS, Selection
+from leveret.pipeline.job import EVERYTHING, EXPORTS, PLANS, SCRATCH, Selection
 from leveret.pipeline.settled import Int64s
 from leveret.pipeline.tables import read_table, write_table
 
@@ -69,12 +70,13 @@ RECOVERED: Final = pa.schema(
 
 
 class RunPart(msgspec.Struct, frozen=True):
-    """Where survivors of one queue are: a record batch of a run."""
+    """Where survivors of one queue are: a record batch of a run; its checksum, of plans that have any."""
 
     run: str
     batch: int
     queue: str
     rows: int
+    crc32: int | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,7 +228,7 @@ class PlanDirectory:
 
     def freeze(self, plan: Plan) -> None:
         """Make the plan the one to carry out."""
-        write_durably(self.path / _PLAN, msgspec.json.encode(plan))
+        write_document(self.path / _PLAN, plan)
 
     def load(self) -> Plan:
         """The frozen plan.
@@ -235,14 +237,14 @@ class PlanDirectory:
             StorageError: it cannot be read.
         """
         try:
-            return msgspec.json.decode((self.path / _PLAN).read_bytes(), type=Plan)
+            return read_document(self.path / _PLAN, Plan)
         except (OSError, msgspec.DecodeError) as error:
             raise StorageError(f"{self.path / _PLAN}: {error}; restore it from a copy") from error
 
     def finish(self, outcome: Outcome) -> None:
         """Record that what the outcome says is in the broker, and let go of what is not needed any more."""
         self._keep_identities(outcome.totals)
-        write_durably(self.path / _DONE, msgspec.json.encode(outcome))
+        write_document(self.path / _DONE, outcome)
         delete_tree(self.runs)
 
     def outcome(self) -> Outcome:
@@ -252,7 +254,7 @@ class PlanDirectory:
             StorageError: it cannot be read.
         """
         try:
-            return msgspec.json.decode((self.path / _DONE).read_bytes(), type=Outcome)
+            return read_document(self.path / _DONE, Outcome)
         except (OSError, msgspec.DecodeError) as error:
             raise StorageError(f"{self.path / _DONE}: {error}; restore it from a copy") from error
 
@@ -289,6 +291,15 @@ def plan_directories(data_dir: Place, plans: str = PLANS) -> Iterator[tuple[str,
 def unfinished(data_dir: Place, plans: str = PLANS) -> list[PlanDirectory]:
     """Plans whose publishing may have begun."""
     return [each for _, each in plan_directories(data_dir, plans) if each.is_frozen and not each.is_done]
+
+
+def is_pinned(data_dir: Place) -> bool:
+    """Whether a plan of any directory, that is not carried out yet, names files."""
+    return any(
+        not (plan.parent / _DONE).exists()
+        for plans in (PLANS, EXPORTS, SCRATCH)
+        for plan in (data_dir / plans).rglob(_PLAN)
+    )
 
 
 def finished(data_dir: Place, vhost: str, plans: str = PLANS) -> list[PlanDirectory]:
@@ -349,12 +360,35 @@ class QueueOrder:
 
 
 def read_order(runs: Place, parts: Iterable[RunPart]) -> QueueOrder:
-    """The order of the queue whose parts these are."""
+    """The order of the queue whose parts these are.
+
+    Raises:
+        StorageError: a run cannot be read, or is not as it was written.
+    """
     batches = []
     for part in parts:
-        with loaded(runs / part.run) as source, pa.ipc.open_file(source) as reader:
-            batches.append(reader.get_batch(part.batch))
+        try:
+            with loaded(runs / part.run) as source, pa.ipc.open_file(source) as reader:
+                batch = reader.get_batch(part.batch)
+            batch.validate()
+            if batch.schema != SURVIVORS or part.crc32 not in (None, survivors_crc32(batch)):
+                raise pa.ArrowInvalid("it is not what was written")
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise StorageError(f"{runs / part.run}: {error}; restore it from a copy") from error
+        batches.append(batch)
     return QueueOrder(pa.Table.from_batches(batches, schema=SURVIVORS))
+
+
+def survivors_crc32(batch: pa.RecordBatch) -> int:
+    """Of the values of a batch after SURVIVORS.
+
+    Raises:
+        pa.ArrowInvalid: some are null, which none is that was written.
+    """
+    crc = 0
+    for column in batch.columns:
+        crc = zlib.crc32(column.to_numpy(), crc)
+    return crc
 
 
 def _ranges_of(queue: str, order: QueueOrder, count: int) -> pa.Table:

@@ -22,7 +22,7 @@ from leveret.pipeline.decode import MESSAGE, RECORDS, SETTLEMENT
 from leveret.pipeline.files import Place, keep, opened, sync_directory, written_beside
 from leveret.pipeline.job import EVERYTHING, PLANS, Selection
 from leveret.pipeline.manifest import Manifest, StoredFile
-from leveret.pipeline.plan import SURVIVORS, RunPart, covered_number, finished
+from leveret.pipeline.plan import SURVIVORS, RunPart, covered_number, finished, survivors_crc32
 from leveret.pipeline.settled import NOTHING, Mask, QueueLife, Ranges, rows_by_life
 from leveret.pipeline.tables import RESTORE, messages_in, read_table
 from leveret.wire.record import decode_settlements
@@ -129,17 +129,15 @@ def write_run(
             found.setdefault(life.queue, []).extend(batch.select(SURVIVORS.names).to_batches())
     if not found:
         return Survivors([], unreadable)
+    parts = []
     with written_beside(run.parent) as beside:
         with pa.OSFile(str(beside), "wb") as sink, pa.ipc.new_file(sink, SURVIVORS) as writer:
-            for batches in found.values():
-                table = pa.Table.from_batches(batches).cast(SURVIVORS).combine_chunks()
-                writer.write_batch(table.to_batches()[0])
+            for index, (queue, batches) in enumerate(found.items()):
+                [batch] = pa.Table.from_batches(batches).cast(SURVIVORS).combine_chunks().to_batches()
+                writer.write_batch(batch)
+                parts.append(RunPart(run.name, index, queue, batch.num_rows, survivors_crc32(batch)))
         keep(beside, run)
     sync_directory(run.parent)
-    parts = [
-        RunPart(run.name, index, queue, sum(batch.num_rows for batch in batches))
-        for index, (queue, batches) in enumerate(found.items())
-    ]
     return Survivors(parts, unreadable)
 
 

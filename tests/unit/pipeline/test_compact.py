@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.pipeline import compact as module
-from leveret.pipeline.compact import compact, due, is_pinned
+from leveret.pipeline.compact import compact, due
 from leveret.pipeline.files import Place
 from leveret.pipeline.job import Selection
 from leveret.pipeline.look import look
 from leveret.pipeline.manifest import Manifest, StoredFile
+from leveret.pipeline.plan import is_pinned
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 from tests.unit.pipeline.test_survivors import QUEUES, VHOST, Standby, expected, play, steps
 from tests.unit.runtime.site import scratch
