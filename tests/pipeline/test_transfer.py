@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import ssl
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -433,10 +432,8 @@ def test_exactly_once_across_kill_9_of_the_driver(
 def test_it_ends_with_its_parent(start_pipeline: Callable[..., Any], transfer_job: Job) -> None:
     child = start_pipeline("transfer", transfer_job(1))
     child.wait_for(lambda event: event["event"] == "started")
-    began_s = time.monotonic()
     child.process.stdin.close()
     assert child.wait() == 0
-    assert time.monotonic() - began_s < 5
 
 
 def test_what_is_beyond_the_retention_is_compacted_while_more_comes(

@@ -25,10 +25,10 @@ def test_a_pattern_covers_what_python_finds(text: str, name: str) -> None:
 @pytest.mark.parametrize("text", ["(a|aa)+$", "(a|a)*$", "(.*a){12}$", "a*a*a*a*a*a*$", "(x+x+)+y"])
 def test_a_pattern_that_would_take_for_ever_gives_up(text: str) -> None:
     pattern = Pattern(text)
-    began = time.monotonic()
+    began = time.process_time()
     for name in ("a" * 254 + "b", "x" * 255):
         pattern.covers(name)
-    assert time.monotonic() - began < 100 * MATCH_TIMEOUT_S
+    assert time.process_time() - began < 100 * MATCH_TIMEOUT_S
 
 
 @pytest.mark.parametrize("text", ["(", "*", "[a", "a{2,1}", "(?P<x>"])

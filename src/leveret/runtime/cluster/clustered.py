@@ -50,7 +50,6 @@ class Clustered:
     def __init__(self, config: Config, data_dir: Path, node_id: str, secret: Secret, host: Host) -> None:
         """Enter nothing yet."""
         self.coordinator: Coordinator | None = None
-        self._is_new = not (data_dir / "definitions").exists()
         self._config = config
         self._data_dir = data_dir
         self._node_id = node_id
@@ -80,12 +79,7 @@ class Clustered:
         loop = asyncio.get_running_loop()
         lost = self._lost = asyncio.Event()
         self._member = ClusterMember(
-            self._config,
-            self._data_dir,
-            self._node_id,
-            self._secret,
-            lambda reason: lost.set(),
-            is_new=self._is_new,
+            self._config, self._data_dir, self._node_id, self._secret, lambda reason: lost.set()
         )
         entering = loop.create_task(self._serve(self._member))
         losing = loop.create_task(lost.wait())

@@ -30,11 +30,10 @@ from leveret.core.remote_queue import RemoteQueue
 from leveret.core.transactions import parts
 from leveret.model import definitions as d
 from leveret.model.errors import NotFound, PreconditionFailed
-from leveret.runtime.cluster.member import STATE_FILE
+from leveret.runtime.cluster.membership_file import MembershipFile
 from leveret.runtime.cluster.queues import ELSEWHERE
 from leveret.runtime.etcd import Etcd, etcd_context
 from leveret.runtime.lease import attempt_timeout_s
-from leveret.storage.state_file import StateFile
 
 
 def leader_without(
@@ -106,7 +105,7 @@ async def forget_stopped(config: Config, name: str, data_dir: Path | None = None
 
 
 def _check(state: ClusterState, name: str, me: str, data_dir: Path | None) -> None:
-    remembered = StateFile(data_dir / STATE_FILE).load().get("cluster_id") if data_dir is not None else None
+    remembered = MembershipFile(data_dir).cluster_id if data_dir is not None else ""
     if remembered and remembered != state.cluster_id:
         raise PreconditionFailed(
             f"{data_dir} belongs to cluster {remembered}, and etcd below {state.keys.prefix} has "

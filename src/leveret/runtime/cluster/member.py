@@ -39,14 +39,13 @@ from leveret.core.cluster import (
 from leveret.core.election import Put, Transaction
 from leveret.core.placing import Surroundings
 from leveret.model.errors import LeveretError, PreconditionFailed
+from leveret.runtime.cluster.membership_file import MembershipFile
 from leveret.runtime.cluster.pen import PenKeeper
 from leveret.runtime.cluster.store import ClusterStore
 from leveret.storage.secret_file import SECRET_FILE, Secret
-from leveret.storage.state_file import StateFile
 
 logger = logging.getLogger(__name__)
 
-STATE_FILE: Final = "cluster.json"
 _ID_BYTES: Final = 12
 _INCARNATION_BYTES: Final = 9
 _ASK_AGAIN_S: Final = 0.05
@@ -76,31 +75,19 @@ class ClusterMember:
     """
 
     def __init__(
-        self,
-        config: Config,
-        data_dir: Path,
-        node_id: str,
-        secret: Secret,
-        on_lost: Callable[[str], None],
-        *,
-        is_new: bool,
+        self, config: Config, data_dir: Path, node_id: str, secret: Secret, on_lost: Callable[[str], None]
     ) -> None:
-        """Enter nothing yet; `on_lost` is told when this node must begin anew.
-
-        `is_new`: it had no definitions before it tried to enter for the first time; those it has are of such a try,
-        which did not come to its end: etcd was silent, and another node founded the cluster meanwhile.
-        """
+        """Enter nothing yet; `on_lost` is told when this node must begin anew."""
         self.state = ClusterState(Keys.under(config.etcd.prefix))
         self.is_founder = False
         self.incarnation = secrets.token_urlsafe(_INCARNATION_BYTES)
         self.http_uri = f"http://{config.management.ip}:{config.management.port}"
         self._config = config
         self._data_dir = data_dir
-        self._is_new = is_new
         self.node_id = node_id
         self._secret = secret
         self._on_lost = on_lost
-        self._file = StateFile(data_dir / STATE_FILE)
+        self._file = MembershipFile(data_dir)
         self._started_at_ms = time.time_ns() // 1_000_000
         self._taker: Callable[[list[Changed]], None] | None = None
         self._pending: list[Changed] = []
@@ -129,7 +116,8 @@ class ClusterMember:
         Raises:
             LeveretError: etcd does not answer, or this node cannot be one of that cluster; says what to do.
         """
-        remembered = self._file.load().get("cluster_id", "")
+        self._file.begin()
+        remembered = self._file.cluster_id
         await self.store.start()
         await self.store.announce(self._presence(""))
         self._spawn(self.pen.run())
@@ -167,8 +155,7 @@ class ClusterMember:
                 f"node '{me}' was taken out of cluster {remembered}: to join it again start with an empty data "
                 "directory"
             )
-        has_data = not self._is_new and (self._data_dir / "definitions").exists()
-        if not self.is_founder and held is None and has_data:
+        if not self.is_founder and held is None and self._file.had_data:
             raise PreconditionFailed(
                 f"{self._data_dir} has definitions of its own, and cluster {state.cluster_id} has others: to join, "
                 "start with an empty data directory"
@@ -199,14 +186,15 @@ class ClusterMember:
         if self.name not in self.state.members:
             member = Member(self.name, self.node_id, self._started_at_ms)
             puts.append(Put(keys.member(self.name), encode(member)))
-        # What it is part of must be known here before it is: a node that came back without it would found another.
-        self._file.save({"cluster_id": cluster_id})
         if puts:
             revision = await self.store.transact(Transaction((), tuple(puts)))
             while self.is_founder and revision is not None and self.state.revision < revision:
                 # What it founded the cluster with is on its way back here: that is not another node's.
                 self._told.clear()
                 await self._told.wait()
+        # Not before: etcd may decline, and who remembers a cluster that does not know it is sent away. Who is killed in
+        # between finds itself among its members.
+        self._file.entered(cluster_id)
         self._founding.close()
 
     async def serve(self, links: Links, uri: str) -> None:

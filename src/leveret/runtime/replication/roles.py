@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from leveret.config import Config
 from leveret.config.uris import NodeUri
 from leveret.model.errors import LeveretError, PreconditionFailed
+from leveret.runtime.cluster.membership_file import MembershipFile
 from leveret.runtime.node import Node, clock_ms
 from leveret.runtime.replication import holding
 from leveret.runtime.replication.delaying import refuse_to_lead
@@ -130,6 +131,8 @@ class Roles:
             LeveretError: a log is damaged, an address cannot be had, the secret is missing.
         """
         identity = self.identity
+        if self._clustered is None:
+            MembershipFile(self.data_dir).give_up()
         if self._clustered is not None:
             await self._clustered.start()
         elif self.elected is not None:

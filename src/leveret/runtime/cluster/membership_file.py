@@ -1,0 +1,49 @@
+"""What a node keeps of the cluster that it belongs to: `cluster.json`.
+
+There is none before it tries to enter one. `{"had_data": ...}` is of a try that has not come to its end: the process
+was killed, or etcd fell silent. What a node without data has by then is of such a try; nobody was served, so it gives
+way to what the cluster has. `{"cluster_id": ...}` is of a node that belongs to that cluster.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from leveret.storage.state_file import StateFile
+
+NAME: Final = "cluster.json"
+
+
+class MembershipFile:
+    """See the module; all of it raises StorageError if the file is damaged or cannot be written."""
+
+    def __init__(self, data_dir: Path) -> None:
+        """Name the file; it need not exist."""
+        self._data_dir = data_dir
+        self._file = StateFile(data_dir / NAME)
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster that this node belongs to; empty if to none."""
+        return str(self._file.load().get("cluster_id", ""))
+
+    @property
+    def had_data(self) -> bool:
+        """Whether this node had definitions of its own before it tried to enter for the first time."""
+        return bool(self._file.load().get("had_data", (self._data_dir / "definitions").exists()))
+
+    def begin(self) -> None:
+        """This node tries to enter; to be said before it writes anything else."""
+        if not self._file.load():
+            self._file.save({"had_data": self.had_data})
+
+    def entered(self, cluster_id: str) -> None:
+        """This node is a member."""
+        if self.cluster_id != cluster_id:
+            self._file.save({"cluster_id": cluster_id})
+
+    def give_up(self) -> None:
+        """This node serves without a cluster: what it has is its own from now on."""
+        if not self.cluster_id:
+            self._file.remove()
