@@ -26,7 +26,7 @@ from leveret.core.cluster import (
 )
 from leveret.core.election import Delete, Put, Transaction
 from leveret.model import definitions as d
-from leveret.runtime.cluster.member import STATE_FILE
+from leveret.runtime.cluster.membership_file import NAME
 from leveret.runtime.etcd import Etcd
 from leveret.storage.state_file import StateFile
 from leveret.testing import etcd
@@ -143,13 +143,13 @@ def test_it_is_refused_where_a_node_runs_and_where_the_cluster_is_another(
 ) -> None:
     before = seen(store)[0]
     assert refusal(store, tmp_path, "c")[0] == 69
-    StateFile(tmp_path / STATE_FILE).save({"cluster_id": "theirs"})
+    StateFile(tmp_path / NAME).save({"cluster_id": "theirs"})
     status, text = refusal(store, tmp_path, "a")
     assert (status, "belongs to cluster theirs, and etcd below forgetting/ has cluster ours" in text) == (
         69,
         True,
     )
-    StateFile(tmp_path / STATE_FILE).save({"cluster_id": "ours"})
+    StateFile(tmp_path / NAME).save({"cluster_id": "ours"})
     put(store, Put(KEYS.alive("b"), encode(Presence("i", "", "", 1, "0"))))
     status, text = refusal(store, tmp_path, "a")
     assert (status, text.startswith("nodes of the cluster run, or did a moment ago: b:")) == (69, True)

@@ -78,7 +78,7 @@ def test_one_bit_of_a_run_is_noticed_or_changes_nothing(plan: PlanDirectory, at:
     before = orders(plan)
     octets = bytearray(whole)
     octets[at % len(octets)] ^= 1 << bit
-    run.write_bytes(octets)
+    run.write_bytes(bytes(octets))
     try:
         after = orders(plan)
     except StorageError:
