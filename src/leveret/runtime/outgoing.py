@@ -4,7 +4,8 @@ A chunk is copied after the fdatasync that made it durable in its queue's log, d
 with a trailer that says which queue, epoch and offset it came from (formats: wire.chunk). So the
 outgoing log never holds what its queue could still lose. Of a large chunk no copy is made: its data stays where it
 is for as long (runtime.outgoing_named). The log is outside the confirm path: its own
-fdatasync runs on a timer, in its own thread, and downstreams are served only what that covered.
+fdatasync runs on a timer, in its own thread, and downstreams are served only what that covered, and what
+followers in sync have of it.
 
 On start it is completed from the queue logs: the last position of each queue is read back from the
 outgoing log, and the queue's log is copied from there. A queue that is deleted, or that its policy
@@ -310,6 +311,12 @@ class Collector:
                     for log, *_ in pending:
                         with suppress(StorageError):
                             log.sync_failed()
+                    return
+                # Not before followers in sync have it: who takes over completes its logs in an order of its own, and
+                # what had been served from offsets that come to mean something else would be missing at downstreams.
+                try:
+                    await self._durable()
+                except StorageError:
                     return
                 for log, _, end, last in pending:
                     log.log.synced()

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -177,3 +181,71 @@ def test_a_vhost_that_was_forgotten_never_was_there(data_dir: Place) -> None:
     assert manifest.append([anew]) == [anew], "it begins where the other log does"
     assert list(manifest.ever_added("gone", manifest.number)) == [anew]
     assert Manifest(data_dir).files(up_to=1) == [gone, kept], "as it was before"
+
+
+@contextmanager
+def room_for(octets: int) -> Iterator[None]:
+    """Files of this process grow no further than that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (octets, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_line_for_which_there_was_no_room_does_not_count(tmp_path: Path) -> None:
+    manifest = Manifest(tmp_path)
+    manifest.append([stored(tmp_path, 0, 10)])
+    [log] = (tmp_path / "manifest").glob("*.log")
+    size = log.stat().st_size
+    with room_for(size + 50), pytest.raises(OSError, match="No space left"):
+        manifest.append([stored(tmp_path, 10, 20)])
+    assert log.stat().st_size == size
+    assert manifest.next_by_vhost == Manifest(tmp_path).next_by_vhost == {"/": 10}
+    manifest.append([stored(tmp_path, 10, 30)])
+    assert Manifest(tmp_path).next_by_vhost == {"/": 30}
+
+
+def test_a_line_that_was_not_synced_is_read_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    manifest = Manifest(tmp_path)
+    manifest.append([stored(tmp_path, 0, 10)])
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os, "fdatasync", refused)
+        with pytest.raises(OSError, match="Input/output"):
+            manifest.append([stored(tmp_path, 10, 20)])
+    assert Manifest(tmp_path).next_by_vhost == {"/": 10}
+
+
+def test_what_a_killed_writer_left_is_synced_before_the_upstream_is_told_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Manifest(tmp_path).append([stored(tmp_path, 0, 10)])
+    synced: list[int] = []
+
+    def sync(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(module.os, "fdatasync", sync)
+    Manifest(tmp_path).check()
+    [log] = (tmp_path / "manifest").glob("*.log")
+    assert synced == [log.stat().st_ino]
+
+
+def test_a_last_line_that_was_altered_is_damage_and_one_whose_pages_never_came_is_not(tmp_path: Path) -> None:
+    manifest = Manifest(tmp_path)
+    for first in (0, 10):
+        manifest.append([stored(tmp_path, first, first + 10)])
+    [log] = (tmp_path / "manifest").glob("*.log")
+    whole = log.read_bytes()
+    last = whole.rindex(b"\n", 0, -1) + 1
+    log.write_bytes(whole[: last + 20] + bytes(len(whole) - last - 21) + b"\n")
+    assert Manifest(tmp_path).next_by_vhost == {"/": 10}
+    log.write_bytes(whole[: last + 20] + bytes([whole[last + 20] ^ 1]) + whole[last + 21 :])
+    with pytest.raises(ManifestDamaged):
+        Manifest(tmp_path)

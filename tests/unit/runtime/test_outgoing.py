@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from leveret.model import definitions as d
 from leveret.model.errors import NotFound, StorageError
 from leveret.runtime import outgoing as outgoing_module
-from leveret.runtime.outgoing import directory_name
+from leveret.runtime.outgoing import FLUSH_INTERVAL_S, directory_name
 from leveret.runtime.outgoing_log import OutgoingLog
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
@@ -454,3 +454,44 @@ def test_vhost_names_become_directory_names_that_differ() -> None:
     assert len(set(made)) == len(names)
     assert not {"", ".", ".."} & set(made)
     assert all("/" not in name and len(name) <= 255 for name in made)
+
+
+class Behind:
+    """Followers in sync that have what was cut before as long as `has_all` says so."""
+
+    def __init__(self) -> None:
+        self.has_all = True
+        self._cuts = self._acked = 0
+
+    def cut(self) -> int:
+        self._cuts += 1
+        return self._cuts
+
+    def committed(self) -> int:
+        if self.has_all:
+            self._acked = self._cuts
+        return self._acked
+
+    def confirmable(self) -> int:
+        return self.committed()
+
+
+def test_what_followers_in_sync_have_not_is_not_served() -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory)
+        fence = site.node.commits.fence = Behind()
+        await site.publish(3)
+        log = site.node.collector.logs["v"]
+        await until(lambda: log.committed_offset == log.log.next_offset)
+        served = log.committed_offset
+        fence.has_all = False
+        log.settle_below(log.key_of(site.queue()), 2, 1, at=1)
+        await asyncio.sleep(5 * FLUSH_INTERVAL_S)
+        assert (log.committed_offset, log.log.next_offset) == (served, served + 1)
+        fence.has_all = True
+        site.node.commits.keep()
+        await until(lambda: log.committed_offset == served + 1)
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
