@@ -24,6 +24,7 @@ from leveret.testing.ports import NotReady
 from leveret.testing.process import cpu_seconds, descendants
 
 PATIENCE_S = 90.0
+OF_EXECUTORS = "7hG0-known-to-executors-alone"
 PATIENCE_CPU_S = 40.0
 """Starting Spark takes fifteen, however long they last on a machine that is busy."""
 
@@ -32,7 +33,8 @@ PATIENCE_CPU_S = 40.0
 def spark(tmp_path_factory: pytest.TempPathFactory, object_store: object) -> Iterator[SparkSession]:
     """One session of two threads, whose tasks retry and find the object store."""
     scratch = tmp_path_factory.mktemp("spark")
-    settings = SparkSettings(master="local[2,4]", conf={"spark.sql.shuffle.partitions": "1"})
+    conf = {"spark.sql.shuffle.partitions": "1", "spark.executorEnv.AWS_SECRET_ACCESS_KEY": OF_EXECUTORS}
+    settings = SparkSettings(master="local[2,4]", conf=conf)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("JAVA_HOME", "SPARK_LOCAL_IP", "PYSPARK_PYTHON"):
             if name in os.environ:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pyspark
 from pyspark.sql import SparkSession
 
 from leveret.pipeline.daemon import LOADED
+from tests.pipeline.conftest import OF_EXECUTORS
 
 
 def test_a_worker_begins_with_what_it_needs_loaded_once_for_all(spark: SparkSession) -> None:
@@ -19,3 +23,16 @@ def test_a_worker_begins_with_what_it_needs_loaded_once_for_all(spark: SparkSess
     assert place == pyspark.__file__, "with its bytecode beside it, not in a zip"
     assert loaded == list(LOADED)
     assert frozen > 50_000, "no garbage collection looks at them"
+
+
+def test_a_secret_reaches_the_workers_and_no_list_of_processes(spark: SparkSession) -> None:
+    def seen(number: int) -> str:
+        return os.environ["AWS_SECRET_ACCESS_KEY"]
+
+    assert spark.sparkContext.parallelize([0], 1).map(seen).collect() == [OF_EXECUTORS]
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            lines.append(path.read_bytes())
+    assert [line for line in lines if b"spark.sql.shuffle.partitions=1" in line], "Spark is among them"
+    assert not [line for line in lines if OF_EXECUTORS.encode() in line]

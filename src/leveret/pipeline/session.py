@@ -8,12 +8,15 @@ in code would silently override `spark-submit --master`, hence the care.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Final
 
 from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from leveret.pipeline import daemon
@@ -59,18 +62,20 @@ _WORKERS: Final = {
     "MIMALLOC_PURGE_DELAY": "1000",
 }
 """For the environment of Spark's Python workers."""
+_SECRET: Final = re.compile(r"executorEnv|secret|passw|token|credential|access\.?key", re.IGNORECASE)
+"""Settings that hold passwords and keys, or may; none is needed to launch the JVM."""
 
 
 def start_session(name: str, settings: SparkSettings, scratch: Path, jvm_options: str = "") -> SparkSession:
-    """A session with its temporary files in `scratch`; takes two seconds with a class archive, else five.
+    """The session of this process, its temporary files in `scratch`; takes two seconds with a class archive, else five.
 
     Raises:
         ConfigError: there is no Java.
         SparkFailed: Spark, or its master, does not start.
     """
-    builder = SparkSession.builder.appName(f"leveret-{name}")
+    app_name = f"leveret-{name}"
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        return builder.getOrCreate()
+        return SparkSession.builder.appName(app_name).getOrCreate()
     java_home = find_java_home(scratch, os.environ)
     os.environ["JAVA_HOME"] = str(java_home)
     master = settings.master or (None if _names_a_master(os.environ) else LOCAL_MASTER)
@@ -89,12 +94,11 @@ def start_session(name: str, settings: SparkSettings, scratch: Path, jvm_options
             "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} {archive} {jvm_options}",
         }
         conf = _LOCAL | own | conf
-    if master is not None:
-        builder = builder.master(master)
-    for key, value in conf.items():
-        builder = builder.config(key, value)
+    conf = {"spark.app.name": app_name} | ({} if master is None else {"spark.master": master}) | conf
     try:
-        spark = builder.getOrCreate()
+        # Whoever may list processes reads what Spark is launched with: secrets are told to the JVM that runs.
+        gateway = launch_gateway(_spark_conf({key: conf[key] for key in conf if not _SECRET.search(key)}))
+        spark = SparkSession(SparkContext(conf=_spark_conf(conf), gateway=gateway), options=conf)
     except (PySparkException, Py4JError) as error:
         raise SparkFailed(
             f"Spark does not start, with master {master or 'as Spark itself is configured'}: {cause_of(error)}; its "
@@ -102,6 +106,10 @@ def start_session(name: str, settings: SparkSettings, scratch: Path, jvm_options
         ) from error
     spark.sparkContext.setLogLevel("WARN")
     return spark
+
+
+def _spark_conf(conf: dict[str, str]) -> SparkConf:
+    return SparkConf(loadDefaults=False).setAll(list(conf.items()))
 
 
 def _names_a_master(environment: os._Environ[str]) -> bool:

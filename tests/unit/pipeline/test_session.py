@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
 
 import pytest
 from pyspark.errors import PySparkRuntimeError
@@ -13,32 +12,15 @@ from leveret.pipeline.job import SparkSettings
 from leveret.pipeline.spark_error import SparkFailed
 
 
-class Builder:
-    """Spark's, as far as it gets with a master that is none."""
-
-    def appName(self, name: str) -> Self:
-        return self
-
-    def master(self, master: str) -> Self:
-        return self
-
-    def config(self, key: str, value: str) -> Self:
-        return self
-
-    def getOrCreate(self) -> None:
-        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
-
-
-class Spark:
-    """What stands for SparkSession."""
-
-    builder = Builder()
+def ends(conf: object) -> None:
+    """A JVM that ends at once, as with a master that is none."""
+    raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
 
 
 def test_a_spark_that_does_not_start_is_told_with_its_master_and_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "SparkSession", Spark)
+    monkeypatch.setattr(session, "launch_gateway", ends)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setenv("JAVA_HOME", "")
     with pytest.raises(SparkFailed, match=r"with master nonsense: .*JAVA_GATEWAY_EXITED") as caught:
