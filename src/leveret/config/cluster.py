@@ -110,7 +110,7 @@ class Cluster:
         "slave_wait_timeout",
         Integer(0, 3_600_000),
         "15000",
-        "Milliseconds that a queue's leader that stops waits for its mirrors.",
+        "Milliseconds that a leader which hands a queue over waits for the mirror that is to lead to have everything.",
     )
 
     @property

@@ -48,8 +48,9 @@ from leveret.wire.stream.commands import (
     decode,
 )
 
-FRAME_BYTES_MAX: Final = 0x2000_0000
-"""A server that announces more is not one; chunks are not bound by the agreed frame size."""
+FRAME_BYTES_MAX: Final = 2**30
+"""A server that announces more is not one; chunks are not bound by the agreed frame size, and hold a message of 2**29
+octets and others."""
 LOOK_AHEAD_BYTES: Final = 65536
 """Read at once when a frame's size is not known yet; larger frames go past this buffer."""
 BLOCK_BYTES: Final = 16_000_000

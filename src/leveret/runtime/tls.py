@@ -49,7 +49,7 @@ def client_context(options: TlsOptions, prefix: str) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if options.certfile is not None:
-        _load_own(context, options, prefix)
+        _load_own(context, options, prefix, "a TLS client with a certificate")
     if options.verify == "verify_none":
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -106,7 +106,7 @@ def _stamps(options: TlsOptions) -> list[tuple[int, int, int] | None]:
 
 def _read(options: TlsOptions, prefix: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _load_own(context, options, prefix)
+    _load_own(context, options, prefix, "a TLS listener")
     _ask_peers(context, options, prefix)
     limit(context, options.versions, options.ciphers, prefix)
     if not options.honor_cipher_order:
@@ -116,9 +116,9 @@ def _read(options: TlsOptions, prefix: str) -> ssl.SSLContext:
     return context
 
 
-def _load_own(context: ssl.SSLContext, options: TlsOptions, prefix: str) -> None:
-    certificate = _readable(options.certfile, f"{prefix}.certfile", "a TLS listener needs its certificate:")
-    key = _readable(options.keyfile, f"{prefix}.keyfile", "a TLS listener needs its private key:")
+def _load_own(context: ssl.SSLContext, options: TlsOptions, prefix: str, who: str) -> None:
+    certificate = _readable(options.certfile, f"{prefix}.certfile", f"{who} needs its certificate:")
+    key = _readable(options.keyfile, f"{prefix}.keyfile", f"{who} needs its private key:")
     password = options.password or ""
     try:
         # A callable, or OpenSSL would ask on the terminal where a password is needed and none was given.

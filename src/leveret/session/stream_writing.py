@@ -24,8 +24,8 @@ from leveret.wire.stream.publish import VERSION_MAX, decode_published, run_of
 if TYPE_CHECKING:
     from leveret.session.stream import StreamSession
 
-RECOVERY_FRAME_BYTES_MAX: Final = 129 * 1024 * 1024
-"""For a peer that may publish stored messages: each comes whole, however large it once was."""
+RECOVERY_FRAME_BYTES_MAX: Final = 2**29 + 2**20
+"""For a peer that may publish stored messages: each comes whole, as large as `max_message_size` may ever allow."""
 PUBLISH_FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 """For a publisher: clients gather messages without regard for what was agreed, and RabbitMQ takes them."""
 REFERENCE_BYTES_MAX: Final = 255

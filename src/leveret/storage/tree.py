@@ -1,4 +1,4 @@
-"""All that a node keeps: every log and every state file of its data directory, made here and nowhere else.
+"""What a node keeps and followers copy: every such log and state file of its data directory is made here.
 
 Who wants a copy of everything (followers, see runtime.replication) sets `changes` and is told of each change
 as it is made, in order. So a room that adds a new kind of log, or another state file, has it followed
@@ -25,7 +25,8 @@ from leveret.wire.chunk import Header
 NAME_BYTES_MAX: Final = 1024
 _OWN: Final = frozenset({"transient", "divergent", "delayed", "standby", "log"})
 """Directories of one node alone: what ends with it, what it set aside, what it received and has not applied."""
-_OWN_FILES: Final = frozenset({"replication.json", "scrub.json"})
+_OWN_FILES: Final = frozenset({"replication.json", "scrub.json", "cluster.json"})
+"""State files of one node alone: who it is, when it was scrubbed, which cluster it belongs to."""
 
 
 class Changes(Protocol):
@@ -209,6 +210,7 @@ class Tree:
             or len(os.fsencode(name)) > NAME_BYTES_MAX
             or name != "/".join(parts)
             or parts[0] in _OWN
+            or name in _OWN_FILES
             or any(part in ("..", "/") or part.startswith(".") or "\0" in part for part in parts)
         ):
             raise StorageError(f"{name!r} is not the name of a log or state file")

@@ -11,15 +11,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leveret.model.errors import AuthenticationFailed, InvalidCommand, LeveretError, PreconditionFailed
+from leveret.config import load
+from leveret.model.errors import (
+    AuthenticationFailed,
+    ConfigError,
+    InvalidCommand,
+    LeveretError,
+    PreconditionFailed,
+)
 from leveret.pipeline.stream_connection import (
     BLOCK_BYTES,
+    FRAME_BYTES_MAX,
     LOOK_AHEAD_BYTES,
     ConnectionLost,
     StreamConnection,
     is_deliver,
     name_of,
 )
+from leveret.session.stream_writing import RECOVERY_FRAME_BYTES_MAX
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code, Command
 from leveret.wire.stream.frames import FrameDecoder
@@ -100,7 +109,7 @@ def test_a_server_without_plain_is_not_logged_in_to() -> None:
 
 def test_a_server_that_limits_nothing_limits_frames_all_the_same() -> None:
     with server(Line.handshake) as port, closing(connection(port)) as link:
-        assert link.frame_max_bytes == 0x2000_0000
+        assert link.frame_max_bytes == FRAME_BYTES_MAX
         assert link.server_version == (4, 0)
         assert not link.is_leveret
 
@@ -260,3 +269,11 @@ def test_frames_that_are_kept_together_stand_in_blocks_of_memory() -> None:
 def test_codes_have_names() -> None:
     assert name_of(8) == "authentication failure (code 8)"
     assert name_of(4711) == "code 4711"
+
+
+def test_the_largest_message_that_may_be_configured_is_transferred_and_recovered() -> None:
+    with_head_bytes = load(None, {"max_message_size": "536870912"}).amqp.message_bytes_max + 100_000
+    assert with_head_bytes < FRAME_BYTES_MAX
+    assert with_head_bytes < RECOVERY_FRAME_BYTES_MAX
+    with pytest.raises(ConfigError):
+        load(None, {"max_message_size": "536870913"})

@@ -28,7 +28,6 @@ from leveret.runtime.stores import queue_log_name
 
 logger = logging.getLogger(__name__)
 
-_GIVE_TIMEOUT_S: Final = 10.0
 _ALL: Final = 1 << 63
 """An offset behind all that there are."""
 _ASK_AGAIN_S: Final = 0.2
@@ -52,11 +51,15 @@ class Keeping:
         policy: Callable[[d.Queue], MirrorPolicy],
         ask: Callable[[str, str, Any], Awaitable[Any]],
         due: Callable[[list[QueueKey]], None],
+        *,
+        give_timeout_s: float,
     ) -> None:
         """Nothing is led or mirrored by this yet.
 
-        `policy` is what is said of a queue's mirrors; `ask` asks another node; `due` has a queue's record looked at.
+        `policy` is what is said of a queue's mirrors; `ask` asks another node; `due` has a queue's record looked at;
+        `give_timeout_s` is how long who is to lead a queue next may take until it has all of it.
         """
+        self._give_timeout_s = give_timeout_s
         self._due = due
         self._policy = policy
         self._ask = ask
@@ -339,7 +342,7 @@ class Keeping:
         self._sources.when_acked([name], told)
         self._commits.begin()
         try:
-            async with asyncio.timeout(_GIVE_TIMEOUT_S):
+            async with asyncio.timeout(self._give_timeout_s):
                 await has_all
                 await self._commits.settle()
         except TimeoutError:

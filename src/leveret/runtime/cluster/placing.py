@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 import msgspec
@@ -305,7 +304,7 @@ class Placing:
         after = led_after_asking(placement, promoted, ends, self._around())
         if after is None:
             silent = ", ".join(node for node in asked if node not in ends)
-            raise LeveretError(f"who has most of it is not known before these say what they have: {silent}")
+            raise LeveretError(f"cannot tell which node has most of the queue until these answer: {silent}")
         return after
 
     async def ends(self, nodes: Sequence[str], placement: Placement) -> dict[str, tuple[int, int]]:
@@ -434,8 +433,11 @@ class Placing:
         """The node stops in order: it takes with it what nobody may lead instead."""
         self.is_held = True
         closed = await self.hand_over()
-        with suppress(LeveretError):
+        try:
             await self._write(closed)
+        except LeveretError as error:
+            # Not written, this stop counts as a failure, and `ha-promote-on-failure` decides.
+            logger.warning("closed_not_recorded queues=%d error=%s", len(closed), error)
 
     async def hand_over(self) -> list[Write]:
         """Have each queue that is led here led by whom its policy allows; what to write of those that nobody may."""
@@ -459,8 +461,10 @@ class Placing:
 
         async def move(key: QueueKey, promoted: Promotion) -> None:
             async with at_once:
-                with suppress(LeveretError):
+                try:
                     await self.move(key, promoted.leader or "", loses=not promoted.is_complete)
+                except LeveretError as error:
+                    logger.warning("queue_not_handed_over vhost=%s queue=%s error=%s", *key, error)
 
         await asyncio.gather(*(move(key, promoted) for key, promoted in moves))
         # As they are recorded now: a mirror may have been taken out meanwhile.

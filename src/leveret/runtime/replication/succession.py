@@ -72,7 +72,8 @@ class Succession:
                 continue
             try:
                 fencer = self._fencer(parse_node_uri(uri))
-            except ValueError:
+            except ValueError as error:
+                logger.error("former_leader_not_told uri=%s error=%s", uri, error)
                 continue
             self._telling.append(asyncio.get_running_loop().create_task(fencer.run(self._heard)))
 

@@ -26,7 +26,11 @@ POLICY = MirrorPolicy(mode="all", sync_mode="automatic")
 
 
 def keeper(
-    node: Node, *, me: str = "a", ask: Callable[[str, str, Any], Awaitable[Any]] | None = None
+    node: Node,
+    *,
+    me: str = "a",
+    ask: Callable[[str, str, Any], Awaitable[Any]] | None = None,
+    give_timeout_s: float = 10,
 ) -> tuple[Keeping, dict[Any, Any]]:
     """Of a node whose broker has what is in that table."""
     queues: dict[Any, Any] = {}
@@ -43,6 +47,7 @@ def keeper(
         lambda definition: POLICY,
         cast(Any, ask),
         lambda keys: None,
+        give_timeout_s=give_timeout_s,
     )
     return keeping, queues
 
