@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -74,6 +75,25 @@ def test_what_is_declared_on_one_node_is_there_on_the_others_when_that_is_answer
         assert channels[0].queue_declare(f"seen{number}", passive=True).method.message_count == 2
     for connection in connections:
         connection.close()
+
+
+def test_whom_to_follow_is_set_on_any_node_and_known_on_all(site: ClusterSite) -> None:
+    for command, name in (
+        ("set_schema_replication_upstream_endpoints", "schema_definition_sync_upstream"),
+        ("set_standby_replication_upstream_endpoints", "standby_replication_upstream"),
+    ):
+        for number, node in enumerate(site.members):
+            value = {"endpoints": [f"other:{number + 1}"], "username": "u", "password": "p"}
+            with connect(node) as connection:
+                node.process.ctl(command, "-", input_text=json.dumps(value))
+                for other in site.members:
+                    path = f"global-parameters/{name}"
+                    reply = httpx.get(
+                        f"http://{LOOPBACK}:{other.management_port}/api/{path}", auth=("guest", "guest")
+                    )
+                    assert reply.json()["value"]["endpoints"] == value["endpoints"], (node.name, other.name)
+                # Its node is still a member, and serves it.
+                connection.channel().queue_declare("still-served", durable=True)
 
 
 def test_two_nodes_that_declare_the_same_otherwise_at_once_have_one_winner(site: ClusterSite) -> None:

@@ -11,11 +11,15 @@ import pytest
 
 from leveret.config.tls import TlsOptions
 from leveret.core import schema_digests
-from leveret.core.schema import SCHEMA_VHOST, Key
+from leveret.core.schema import SCHEMA_VHOST, Key, canonical
 from leveret.model.definitions import (
     AnyEntity,
+    Binding,
+    Change,
     Delete,
+    Exchange,
     GlobalParameter,
+    Put,
     Queue,
     User,
     Vhost,
@@ -27,11 +31,13 @@ from leveret.model.errors import (
     PreconditionFailed,
     ResourceLocked,
 )
+from leveret.runtime import schema_apply
 from leveret.runtime.schema_apply import CHANGES_KEPT_MAX, HISTORY_MAX
+from leveret.session.amqp10 import Amqp10Session
 from leveret.storage.state_file import StateFile
 from leveret.testing.certificates import CertificateAuthority, available
 from leveret.testing.waiting import until
-from tests.e2e.schema_pair import SOME, Node, endpoints, listening, on_a_loop, pair
+from tests.e2e.schema_pair import SOME, TIMING, Node, endpoints, listening, on_a_loop, pair
 
 NEVER_MS = 3_600_000
 
@@ -195,6 +201,123 @@ async def test_a_sync_that_cannot_be_had_says_why(tmp_path: Path) -> None:
         await link.upstream.schema_sync.disable()
         with pytest.raises(NotAllowed, match="disabled on this node"):
             await link.downstream.schema_sync.sync(force=False)
+
+
+@on_a_loop
+async def test_a_force_that_failed_or_that_nobody_waits_for_is_no_force_any_more(tmp_path: Path) -> None:
+    deaf = False
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        session = Amqp10Session(link.upstream, from_loopback=True)
+        while octets := await reader.read(65_536):
+            reply = session.receive(octets, 0)
+            if not deaf:
+                writer.write(reply)
+
+    timing = TIMING._replace(reply_timeout_s=0.5)
+    async with (
+        pair(tmp_path, timing, minimum_sync_interval_ms=NEVER_MS) as link,
+        listening(serve) as port,
+    ):
+        link.upstream.put(Queue(vhost="/", name="q", arguments={"x": 1}))
+        link.downstream.put(Queue(vhost="/", name="q"))
+        _hold_messages(link.downstream, "q")
+        await link.follow(endpoints(port))
+        await until(lambda: link.status["syncs"] == 1, "a first sync")
+        sync = link.downstream.schema_sync
+
+        deaf = True
+        sync.sync_now()
+        await asyncio.sleep(0.1)
+        with pytest.raises(PreconditionFailed, match="did not reply within"):
+            await sync.sync(force=True)
+        deaf = False
+        await until(lambda: link.status["syncs"] == 2, "an ordinary sync")
+        assert link.downstream.broker.queue("/", "q").message_count == 3
+
+        gone = asyncio.ensure_future(sync.sync(force=True))
+        await asyncio.sleep(0)
+        gone.cancel()
+        done = await sync.sync(force=False)
+        assert (done["puts"], done["deletes"], len(done["conflicts"])) == (0, 0, 1)
+        assert link.downstream.broker.queue("/", "q").message_count == 3
+
+
+@on_a_loop
+async def test_what_the_upstream_has_and_cannot_be_had_here_is_refused_and_deletes_nothing(
+    tmp_path: Path,
+) -> None:
+    async with pair(tmp_path) as link:
+        delayed = Exchange(vhost="/", name="x", type="x-delayed-message")
+        link.upstream.broker.definitions.apply(Put(delayed))
+        own = Exchange(vhost="/", name="x", type="topic")
+        link.downstream.put(own)
+        await link.follow()
+        await until(lambda: link.status["syncs"], "a first sync")
+        assert link.status["refused"] == ["exchanges //x: unknown exchange type 'x-delayed-message'"]
+        assert link.downstream.broker.exchange("/", "x") == own
+
+
+# -- a sync that is stopped -----------------------------------------------------------------------
+
+
+@on_a_loop
+async def test_a_delta_that_is_being_applied_is_applied_whole_when_replication_is_disabled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_apply, "CHANGES_PER_TURN", 10)
+    async with pair(tmp_path, locals_={"queues": "^mine$"}) as link:
+        up, down = link.upstream, link.downstream
+        names = [f"q{number}" for number in range(200)]
+        to_mine = Binding(vhost="/", source="x", destination="mine")
+        down.put(Exchange(vhost="/", name="x", type="direct"), Queue(vhost="/", name="mine"), to_mine)
+        down.put(*(Queue(vhost="/", name=name) for name in names))
+        up.put(Exchange(vhost="/", name="x", type="topic"))
+        up.put(*(Queue(vhost="/", name=name, arguments={"x": 1}) for name in names))
+        begun, make = asyncio.Event(), down.broker.apply
+
+        def noticing(change: Change) -> None:
+            make(change)
+            if change == Delete("exchanges", ("/", "x")):
+                begun.set()
+
+        monkeypatch.setattr(down.broker, "apply", noticing)
+        await link.follow()
+        await begun.wait()
+        assert not all(down.broker.queues["/", name].definition.arguments for name in names)
+        commits = down.commits
+        await down.schema_sync.disable()
+        mine = canonical(Queue(vhost="/", name="mine")), canonical(to_mine)
+        schema = down.schema()
+        schema["queues"].remove(mine[0])
+        schema["bindings"].remove(mine[1])
+        assert schema == up.schema()
+        assert down.commits == commits + 1, "what was applied is durable"
+        assert down.schema_sync.history()[0]["deletes"] == 201
+        assert link.status["state"] == "disconnected"
+
+
+@on_a_loop
+async def test_a_disk_that_never_answers_does_not_keep_a_node_from_stopping(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link:
+        committing = asyncio.Event()
+
+        async def never() -> None:
+            committing.set()
+            await asyncio.Event().wait()
+
+        link.upstream.put(Queue(vhost="/", name="q"))
+        await link.downstream.schema_sync.set_endpoints(endpoints(link.port))
+        link.downstream.commit = never  # type: ignore[method-assign]  # a fault
+        await link.downstream.schema_sync.start()
+        await committing.wait()
+        disabling = asyncio.ensure_future(link.downstream.schema_sync.disable())
+        await asyncio.sleep(0.1)
+        assert not disabling.done()
+        async with asyncio.timeout(5):
+            await link.downstream.schema_sync.stop(at_once=True)
+            await disabling
+        assert ("/", "q") in link.downstream.broker.queues
 
 
 # -- what would change, what was changed ----------------------------------------------------------

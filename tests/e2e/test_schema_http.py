@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import ssl
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,9 +17,10 @@ import pytest
 
 from leveret.config.tls import TlsOptions
 from leveret.model.definitions import Queue, Vhost
+from leveret.runtime import schema_http
 from leveret.testing.certificates import CertificateAuthority, available
 from leveret.testing.waiting import until
-from tests.e2e.schema_pair import Node, endpoints, listening, on_a_loop
+from tests.e2e.schema_pair import TIMING, Node, endpoints, listening, on_a_loop
 
 NEVER_MS = 3_600_000
 
@@ -30,6 +33,7 @@ class Api:
     etag: str = ""
     vhosts: bytes = b"[]"
     status: bytes = b"200 OK"
+    encoding: bytes = b""
     asked: list[bytes] = field(default_factory=list)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -39,8 +43,10 @@ class Api:
             body = b"{}" if b"/whoami" in head else b"" if is_known else self.document
             body = self.vhosts if b"/vhosts" in head else body
             status = b"304 Not Modified" if is_known else self.status
-            etag = f"ETag: {self.etag}\r\n".encode() if self.etag and b"/definitions" in head else b""
-            writer.write(b"HTTP/1.1 %b\r\n%bContent-Length: %d\r\n\r\n%b" % (status, etag, len(body), body))
+            more = f"ETag: {self.etag}\r\n".encode() if self.etag and b"/definitions" in head else b""
+            if self.encoding and b"/definitions" in head:
+                more += b"Content-Encoding: %b\r\n" % self.encoding
+            writer.write(b"HTTP/1.1 %b\r\n%bContent-Length: %d\r\n\r\n%b" % (status, more, len(body), body))
             await writer.drain()
 
 
@@ -64,8 +70,12 @@ async def following_http(home: Path, api: Api) -> AsyncIterator[tuple[Node, Call
             await node.schema_sync.stop()
 
 
-def _document(**sections: list[dict[str, Any]]) -> bytes:
-    return msgspec.json.encode(sections)
+ALWAYS_THERE = ("users", "vhosts", "permissions", "queues", "exchanges", "bindings")
+
+
+def _document(**sections: Any) -> bytes:
+    empty: dict[str, Any] = {kind: [] for kind in ALWAYS_THERE}
+    return msgspec.json.encode(empty | sections)
 
 
 DOCUMENT: dict[str, list[dict[str, Any]]] = {
@@ -86,6 +96,7 @@ DOCUMENT: dict[str, list[dict[str, Any]]] = {
          "routing_key": "k", "arguments": {}},
     ],
 }  # fmt: skip
+DOCUMENT_WHOLE: dict[str, list[dict[str, Any]]] = {kind: [] for kind in ALWAYS_THERE} | DOCUMENT
 
 
 @on_a_loop
@@ -151,6 +162,7 @@ async def test_an_entity_that_cannot_be_read_is_named_and_stops_no_other(tmp_pat
         assert "hashing_algorithm 'bcrypt'" in first
         assert second.startswith("vhosts '': cannot be read: ")
         assert status()["last_error"] == first
+        assert ("odd",) not in node.broker.definitions.by_kind["users"]
         refused = [row for row in await node.schema_sync.diff() if row["action"] == "refuse"]
         assert [(row["kind"], row["reason"]) for row in refused] == [("users", first), ("vhosts", second)]
 
@@ -162,8 +174,9 @@ async def test_an_entity_that_cannot_be_read_is_named_and_stops_no_other(tmp_pat
         (b"403 Forbidden", b"{}", "needs the tag administrator", "recover"),
         (b"404 Not Found", b"{}", "answered with status 404", "connecting"),
         (b"200 OK", b"[]", "its definitions cannot be read: ", "disconnected"),
-        (b"200 OK", b'{"queues": 7}', "queues is no list of objects", "disconnected"),
-        (b"200 OK", b'{"queues": [7]}', "queues is no list of objects", "disconnected"),
+        (b"200 OK", _document(queues=7), "queues is no list of objects", "disconnected"),
+        (b"200 OK", _document(queues=[7]), "queues is no list of objects", "disconnected"),
+        (b"200 OK", _document(vhosts=[{}]), "they name no vhost", "disconnected"),
     ],
 )  # fmt: skip
 @on_a_loop
@@ -175,6 +188,81 @@ async def test_an_api_that_is_of_no_use_is_told_with_the_reason_and_changes_noth
         await until(lambda: named in str(shown()["last_error"]), named)
         assert shown()["state"] in (state, "connecting")
         assert ("kept",) in node.broker.definitions.by_kind["vhosts"]
+
+
+# -- an API that means no good --------------------------------------------------------------------
+
+
+@on_a_loop
+async def test_definitions_that_are_compressed_are_read(tmp_path: Path) -> None:
+    octets = _document(**DOCUMENT, padding=[{"n": number} for number in range(100_000)])
+    async with following_http(tmp_path, Api(gzip.compress(octets), encoding=b"gzip")) as (node, status):
+        await until(lambda: status()["syncs"], "a first sync")
+        assert ("shop", "q") in node.broker.queues
+        assert status()["last_sync_received_bytes"] < len(octets)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "document", "named"),
+    [
+        (b"zstd", b"x", "content-encoding 'zstd', and gzip was asked for"),
+        (
+            b"gzip, gzip",
+            gzip.compress(gzip.compress(b"{}")),
+            "content-encoding 'gzip, gzip', and gzip was asked",
+        ),
+        (b"gzip", b"{}", "its reply is no gzip"),
+        (b"gzip", gzip.compress(b"{}")[:-1], "its reply ends before its gzip does"),
+        (b"", b'{"more":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "its definitions cannot be read: max"),
+    ],
+)
+@on_a_loop
+async def test_a_reply_that_was_not_asked_for_is_told_as_one(
+    tmp_path: Path, encoding: bytes, document: bytes, named: str
+) -> None:
+    async with following_http(tmp_path, Api(document, encoding=encoding)) as (node, status):
+        node.put(Vhost(name="kept"))
+        await until(lambda: named in str(status()["last_error"]), named)
+        assert ("kept",) in node.broker.definitions.by_kind["vhosts"]
+
+
+@on_a_loop
+async def test_a_few_octets_that_stand_for_very_many_are_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_http, "DOCUMENT_BYTES_MAX", 2 * 1024 * 1024)
+    bomb = gzip.compress(bytes(64 * 1024 * 1024))
+    tracemalloc.start()
+    try:
+        async with following_http(tmp_path, Api(bomb, encoding=b"gzip")) as (_, status):
+            text = "definitions of more than 2097152 octets"
+            await until(lambda: text in str(status()["last_error"]), text)
+        assert tracemalloc.get_traced_memory()[1] < 16 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+
+
+@on_a_loop
+async def test_definitions_that_drip_in_are_waited_for_so_long_and_no_longer(tmp_path: Path) -> None:
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await _head(reader):
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (2 if b"/whoami" in head else 9_999)
+            )
+            while b"/definitions" in head and not writer.is_closing():
+                writer.write(b" ")
+                await asyncio.sleep(0.02)
+            writer.write(b"{}")
+
+    node = Node(tmp_path, "down", TIMING._replace(reply_timeout_s=0.1), operating_mode="downstream")
+    async with listening(drip) as port:
+        await node.schema_sync.set_endpoints(endpoints(port).replace("127.0.0.1", "http://127.0.0.1"))
+        await node.schema_sync.start()
+        try:
+            text = "its definitions did not come within 0.5 s"
+            await until(lambda: text in str(node.schema_sync.status()["last_error"]), text)
+        finally:
+            await node.schema_sync.stop()
 
 
 @on_a_loop
@@ -207,3 +295,51 @@ async def test_an_api_over_tls_is_trusted_only_with_a_certificate_of_the_configu
             finally:
                 await node.schema_sync.stop()
         assert ("shop", "q") in node.broker.queues
+
+
+@pytest.mark.parametrize(
+    ("document", "named"),
+    [
+        (b"{}", "they lack users, vhosts, permissions, queues, exchanges, bindings"),
+        (b'{"error":"not_ready","reason":"node is starting"}', "they lack users, vhosts, "),
+        (_document(), "they name no vhost"),
+        *(
+            (
+                msgspec.json.encode({k: v for k, v in DOCUMENT_WHOLE.items() if k != kind}),
+                f"they lack {kind}; ",
+            )
+            for kind in ALWAYS_THERE
+        ),
+    ],
+)
+@on_a_loop
+async def test_a_document_that_is_no_definitions_deletes_nothing(
+    tmp_path: Path, document: bytes, named: str
+) -> None:
+    api = Api(_document(**DOCUMENT))
+    async with following_http(tmp_path, api) as (node, status):
+        await until(lambda: status()["syncs"], "a first sync")
+        held = node.schema()
+        api.document = document
+        node.schema_sync.sync_now()
+        await until(lambda: named in str(status()["last_error"]), named)
+        assert "see that the endpoint is the management API of a broker that has started" in str(
+            status()["last_error"]
+        )
+        assert node.schema() == held
+        api.document = _document(**DOCUMENT | {"queues": [], "bindings": []})
+        await until(lambda: not node.broker.queues, "what is deleted there")
+
+
+@on_a_loop
+async def test_what_cannot_be_read_is_not_deleted_here(tmp_path: Path) -> None:
+    api = Api(_document(**DOCUMENT))
+    async with following_http(tmp_path, api) as (node, status):
+        await until(lambda: status()["syncs"], "a first sync")
+        held = node.schema()
+        odd = {"name": "q", "vhost": "shop", "durable": "who knows", "arguments": {}}
+        api.document = _document(**DOCUMENT | {"queues": [odd]})
+        done = await node.schema_sync.sync(force=True)
+        assert (done["puts"], done["deletes"]) == (0, 0)
+        assert done["refused"][0].startswith("queues 'q': cannot be read: ")
+        assert node.schema() == held

@@ -90,7 +90,7 @@ def test_a_downstream_is_set_up_followed_looked_into_forced_and_started_again(tm
         status = status_of(downstream)
         assert (status["state"], status["upstream_cluster"]) == ("syncing", "eu.1")
         assert status["conflicts"] == [
-            "queues //both: its properties differ from the upstream's, and it holds messages"
+            "queues //both: its properties differ from the upstream's, and it holds messages or is down"
         ]
         shown = downstream.ctl("schema_replication_status").stdout
         assert "Conflicts: 1" in shown

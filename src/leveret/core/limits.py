@@ -2,13 +2,13 @@
 
 Limits of a vhost are its runtime parameter `vhost-limits`, named `limits`; those of a user are part
 of the user. A negative limit is none at all, 0 allows nothing (RabbitMQ's rules). The doors ask
-before they open something: `check_connection_limits` at connection.open, before access to the vhost
-is looked at; `check_channel_limit` at channel.open. The broker itself asks `check_queue_limit`.
+before they open something: `check_connection_limits` when a connection opens a vhost, before access
+to it is looked at; `check_channel_limit` at channel.open. The broker itself asks `check_queue_limit`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, MutableSet, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableSet, Sized
 from typing import TYPE_CHECKING, Final, Protocol
 
 from leveret.model.definitions import Definitions, Parameter, User
@@ -39,6 +39,21 @@ class Connection(Protocol):
 
     def force_close(self, reason: str) -> None:
         """End the connection, telling the client why."""
+
+
+class OtherConnection:
+    """A connection of another protocol than AMQP 0-9-1: it counts, ends with its user and vhost, has no channels."""
+
+    def __init__(self, user: str, vhost: str, cut: Callable[[str], None]) -> None:
+        """Stand for the connection that `cut` ends, given the reason."""
+        self.user: str | None = user
+        self.vhost: str | None = vhost
+        self.channels: dict[int, object] = {}
+        self._cut = cut
+
+    def force_close(self, reason: str) -> None:
+        """See Connection."""
+        self._cut(reason)
 
 
 class Connections(MutableSet[Connection]):
@@ -110,14 +125,16 @@ def _limit(value: object) -> int | None:
     return value if isinstance(value, int) and value >= 0 else None
 
 
-def check_connection_limits(broker: Broker, user: str, vhost: str) -> None:
+def check_connection_limits(broker: Broker, user: str, vhost: str, node_limit: int | None = None) -> None:
     """Whether `user` may have one more connection, to `vhost`; ask before it counts itself.
 
-    A vhost that does not exist has no limits.
+    A vhost that does not exist has no limits; `node_limit` is how many the node may have in all.
 
     Raises:
         NotAllowed: in RabbitMQ's words; reply code 530, for the connection.
     """
+    if node_limit is not None and len(broker.connections) >= node_limit:
+        raise NotAllowed(f"connection refused: node connection limit ({node_limit}) is reached")
     limit = vhost_limit(broker.definitions, vhost, MAX_CONNECTIONS)
     if limit is not None and len(broker.connections.of_vhost(vhost)) >= limit:
         raise NotAllowed(

@@ -17,6 +17,7 @@ from leveret.core.validation import (
     QUORUM,
     STREAM,
     check_exchange_argument,
+    check_name,
     field_type,
     queue_type,
 )
@@ -87,6 +88,17 @@ CONSUMER_ARGUMENTS: Final = {
 
 _Check = Callable[[Any, Arguments], str | None]
 """(value, all arguments) -> what is wrong with it, as RabbitMQ prints it."""
+
+
+def check_queue(queue: Queue, *, exclusive: bool) -> None:
+    """Refuse a queue that cannot be made.
+
+    Raises:
+        InvalidCommand: its name is too long.
+        PreconditionFailed: as `check_queue_arguments`.
+    """
+    check_name("queue", queue.name)
+    check_queue_arguments(queue, exclusive=exclusive)
 
 
 def check_queue_arguments(queue: Queue, *, exclusive: bool) -> None:

@@ -1,12 +1,12 @@
 """Schema sync, decided: what travels, how two schemas compare, and what a downstream changes.
 
 A downstream keeps what its upstream has, entity by entity (`session.schema_exchange`, `core.schema_digests`);
-`delta` turns that into an ordered list of changes. `runtime.schema_downstream` applies them through the broker,
+`delta` turns that into steps (`core.schema_steps`). `runtime.schema_downstream` makes them through the broker,
 which follows up each one (a deleted queue takes its bindings along, a deleted vhost all that is in it).
 
 Three sets are kept apart:
 
-- what never travels (`exported` leaves it out, `delta` never deletes it): the vhost of the link itself, the
+- what never travels (`travels` says so, `delta` never deletes it): the vhost of the link itself, the
   parameters that name a node or its endpoints, `amq.*` exchanges, transient queues and their bindings;
 - what is *local* to a downstream by its configuration (`Locals`): neither overwritten nor deleted;
 - the rest: afterwards the same on both sides, but for the reported conflicts.
@@ -14,12 +14,16 @@ Three sets are kept apart:
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Set
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from leveret.core.patterns import Pattern, PatternError
+from leveret.core.queue_arguments import check_queue
+from leveret.core.schema_steps import Bound, Place, Step, Steps, ends
+from leveret.core.topology import check_exchange
 from leveret.model.definitions import (
     KINDS,
     LOCAL_KINDS,
@@ -28,7 +32,6 @@ from leveret.model.definitions import (
     Binding,
     Change,
     Definitions,
-    Delete,
     Exchange,
     GlobalParameter,
     Parameter,
@@ -40,7 +43,7 @@ from leveret.model.definitions import (
     User,
     Vhost,
 )
-from leveret.model.errors import ConfigError
+from leveret.model.errors import ConfigError, Refusal
 
 SCHEMA_VHOST: Final = "rabbitmq_schema_definition_sync"
 UPSTREAM_PARAMETER: Final = "schema_definition_sync_upstream"
@@ -50,7 +53,11 @@ NODE_PARAMETERS: Final = frozenset(
 """Global parameters that say who a node is or whom it follows: each side has its own."""
 REHEARSAL_VHOSTS: Final = "leveret.rehearsal."
 """How vhosts begin that a rehearsal makes, and removes: they are local on every node."""
+HOLDS: Final = "its properties differ from the upstream's, and it holds messages or is down"
+"""Why a queue is not replaced."""
 _HOLDERS: Final = ("exchanges", "policies", "parameters", "queues")
+_REPLACED: Final = ("exchanges", "queues")
+_NO_EXCLUSIVE: Final[Mapping[Key, Sequence[Binding]]] = MappingProxyType({})
 
 Key: TypeAlias = tuple[str, ...]
 Entities: TypeAlias = Mapping[str, Mapping[Key, AnyEntity]]
@@ -122,12 +129,6 @@ class Locals:
         return self.names("users", user) or self.names("permissions", user)
 
 
-def exported(definitions: Definitions, kind: str) -> list[AnyEntity]:
-    """The entities of one kind that a sync compares and an upstream tells."""
-    transient = transient_queues(definitions.by_kind["queues"].values())
-    return [entity for entity in definitions.by_kind[kind].values() if travels(entity, transient)]
-
-
 def canonical(entity: AnyEntity) -> bytes:
     """The same octets for equal entities on any node: arguments in order, without the epoch."""
     return msgspec.json.encode(_without_epoch(entity), order="deterministic")
@@ -148,41 +149,59 @@ class Conflict(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What makes a downstream follow: changes in the order to apply them, and what they leave out."""
+    """What makes a downstream follow: steps in the order to make them, and what they leave as it is.
 
-    changes: list[Change]
+    `refused` is what the upstream has and this node cannot have; what it has instead stays.
+    """
+
+    steps: list[Step]
     conflicts: list[Conflict]
+    refused: list[Conflict]
+
+    @property
+    def changes(self) -> list[Change]:
+        """Those of all steps."""
+        return [change for step in self.steps for change in step.changes]
 
 
 def delta(
-    own: Definitions, theirs: Entities, locals_: Locals, holding: Container[Key] = frozenset()
+    own: Definitions,
+    theirs: Entities,
+    locals_: Locals,
+    holding: Container[Key] = frozenset(),
+    exclusive: Mapping[Key, Sequence[Binding]] = _NO_EXCLUSIVE,
 ) -> Delta:
     """What a downstream with `own` schema must change so that it is as its upstream's.
 
-    Deletes come first, in the reverse order of `KINDS`, then puts in its order, so that no change meets
+    Deletes come first, in the reverse order of `KINDS`, puts last in its order, so that no change meets
     a missing or a lingering reference. A queue or exchange cannot be altered: one with other
-    properties is deleted and put, and its bindings with it, even if their own kind is unchanged.
+    properties is deleted and put in one step, with its bindings, even if their own kind is unchanged.
     The second application of the same `theirs` is empty, but for the conflicts.
 
     `theirs` has the kinds to compare, each whole; `holding` the keys of own queues that hold messages:
-    such a queue is never replaced. What is the same object on both sides costs next to nothing.
+    such a queue is never replaced. `exclusive` are the exclusive queues, which are not in `own`, each with its
+    bindings. What is the same object on both sides costs next to nothing.
     """
-    comparison = _Comparison(own, theirs, locals_)
+    comparison = _Comparison(own, theirs, locals_, exclusive)
     for kind in KINDS:
         if kind in theirs:
             comparison.compare(kind, holding)
     comparison.keep_vhosts_of_locals()
-    comparison.restore_swept()
-    deletes = [Delete(kind, key) for kind in reversed(KINDS) for key in comparison.deletes[kind]]
-    puts = [Put(entity) for kind in KINDS for entity in comparison.puts[kind].values()]
-    return Delta([*deletes, *puts], comparison.conflicts)
+    return Delta(comparison.steps(), comparison.conflicts, comparison.refused)
 
 
 class _Comparison:
     """The working state of one `delta`."""
 
-    def __init__(self, own: Definitions, theirs: Entities, locals_: Locals) -> None:
+    def __init__(
+        self,
+        own: Definitions,
+        theirs: Entities,
+        locals_: Locals,
+        exclusive: Mapping[Key, Sequence[Binding]],
+    ) -> None:
         self.own = own
+        self.exclusive = exclusive
         self.theirs = theirs
         self.locals = locals_
         self.own_transient = transient_queues(own.by_kind["queues"].values())
@@ -190,6 +209,7 @@ class _Comparison:
         self.deletes: dict[str, dict[Key, None]] = {kind: {} for kind in KINDS}
         self.puts: dict[str, dict[Key, AnyEntity]] = {kind: {} for kind in KINDS}
         self.conflicts: list[Conflict] = []
+        self.refused: list[Conflict] = []
 
     def wanted(self, kind: str, key: Key) -> AnyEntity | None:
         """What the upstream has under this key, if that is to be had here."""
@@ -221,14 +241,30 @@ class _Comparison:
             return
         if current is not None and canonical(current) == canonical(wanted):
             return
+        if self._is_exclusive(wanted):
+            return
+        if (reason := _why_refused(wanted)) is not None:
+            self.refused.append(Conflict(kind, key, reason))
+            return
         if current is not None and kind in ("queues", "exchanges"):
             if kind == "queues" and key in holding:
-                reason = "its properties differ from the upstream's, and it holds messages"
-                self.conflicts.append(Conflict(kind, key, reason))
+                self.conflicts.append(Conflict(kind, key, HOLDS))
                 return
             self.deletes[kind][key] = None
         # With another node's epoch, or its own of an earlier life, a queue would get another queue's log.
         self.puts[kind][key] = _without_epoch(wanted)
+
+    def _is_exclusive(self, wanted: AnyEntity) -> bool:
+        """Whether a connection here has an exclusive queue of this name, or of that of the binding's destination."""
+        if isinstance(wanted, Queue) and wanted.key in self.exclusive:
+            reason = "an exclusive queue of a connection has its name"
+            self.conflicts.append(Conflict(wanted.kind, wanted.key, reason))
+            return True
+        return isinstance(wanted, Binding) and self._is_to_exclusive(wanted)
+
+    def _is_to_exclusive(self, binding: Binding) -> bool:
+        kind, key = ends(binding)[1]
+        return kind == "queues" and key in self.exclusive
 
     def keep_vhosts_of_locals(self) -> None:
         """A vhost that the upstream does not have stays if it holds what is local to us."""
@@ -243,77 +279,70 @@ class _Comparison:
                         reason = f"the upstream does not have it, but it holds local {kind}"
                         self.conflicts.append(Conflict("vhosts", vhost, reason))
 
-    def restore_swept(self) -> None:
-        """Put again what should stay but goes with a delete: bindings, and auto-delete exchanges."""
-        swept = _swept(self.own, self.deletes)
-        for kind in ("exchanges", "bindings"):
-            present = self.own.by_kind[kind]
-            for key in swept[kind]:
-                if key not in self.deletes[kind] and self._stays(present[key], swept):
-                    self.puts[kind].setdefault(key, present[key])
+    def steps(self) -> list[Step]:
+        """All changes, in the order to make them."""
+        replaced = [(kind, key) for kind in _REPLACED for key in self.deletes[kind] if key in self.puts[kind]]
+        deleted = [
+            (kind, key)
+            for kind in reversed(KINDS)
+            for key in self.deletes[kind]
+            if key not in self.puts[kind]
+        ]
+        puts = [
+            Step(Put(entity))
+            for kind in KINDS
+            for key, entity in self.puts[kind].items()
+            if key not in self.deletes[kind]
+        ]
+        if not deleted and not replaced:
+            return puts
+        of_exclusive = {binding.key: binding for bindings in self.exclusive.values() for binding in bindings}
+        bindings = self.own.by_kind["bindings"]
+        if of_exclusive:
+            bindings = {**bindings, **of_exclusive}
+        bound = Bound(self.own.by_kind["exchanges"], bindings)
+        steps = Steps(bound, self.puts, self._what_stays(bound, bindings))
+        return [*(steps.step(kind, key) for kind, key in [*deleted, *replaced]), *puts]
 
-    def _stays(self, entity: AnyEntity, swept: Swept) -> bool:
+    def _what_stays(self, bound: Bound, bindings: Mapping[Key, AnyEntity]) -> dict[Place, AnyEntity]:
+        """What goes along with a delete and is to be put again: bindings, and auto-delete exchanges."""
+        places = [(kind, key) for kind in ("bindings", *_REPLACED) for key in self.deletes[kind]]
+        gone = dict.fromkeys(each for kind, key in places for each in bound.delete(kind, key))
+        stay: dict[Place, AnyEntity] = {}
+        for kind, held in (("exchanges", self.own.by_kind["exchanges"]), ("bindings", bindings)):
+            for place in [place for place in gone if place[0] == kind and place[1] in held]:
+                bound.put(held[place[1]])
+                if place[1] not in self.deletes[kind] and self._stays(held[place[1]], gone, stay):
+                    stay[place] = held[place[1]]
+        return stay
+
+    def _stays(self, entity: AnyEntity, gone: Container[Place], stay: Container[Place]) -> bool:
         if (entity.key[0],) in self.deletes["vhosts"]:
             return False
-        if isinstance(entity, Binding) and not all(self._will_exist(end, swept) for end in _ends(entity)):
-            return False
+        if isinstance(entity, Binding):
+            for kind, key in ends(entity):
+                if (kind, key) in gone and (kind, key) not in stay and key not in self.puts[kind]:
+                    return False
+            if self._is_to_exclusive(entity):
+                return True
         if self.locals.covers(entity) or self.wanted(entity.kind, entity.key) is not None:
             return True
         if not travels(entity, self.own_transient):
-            return not (isinstance(entity, Binding) and _ends(entity)[1][1] in self.deletes["queues"])
+            return not (isinstance(entity, Binding) and ends(entity)[1][1] in self.deletes["queues"])
         return entity.kind not in self.theirs
 
-    def _will_exist(self, end: tuple[str, Key], swept: Swept) -> bool:
-        kind, key = end
-        return key in self.puts[kind] or key not in swept[kind]
 
-
-Swept: TypeAlias = dict[str, set[Key]]
-
-
-def _swept(own: Definitions, deletes: Mapping[str, Mapping[Key, None]]) -> Swept:
-    """What is gone once the deletes and all that follows from them are done.
-
-    A binding goes with either of its ends; an auto-delete exchange goes with the last binding from it.
-    """
-    swept = {kind: set(deletes[kind]) for kind in ("queues", "exchanges", "bindings")}
-    if not any(swept.values()):
-        return swept
-    from_exchange: dict[Key, int] = {}
-    bound: dict[tuple[str, Key], list[Key]] = {}
-    bindings = own.by_kind["bindings"]
-    for key, binding in bindings.items():
-        ends = _ends(binding)
-        from_exchange[ends[0][1]] = from_exchange.get(ends[0][1], 0) + 1
-        for end in set(ends):
-            bound.setdefault(end, []).append(key)
-    following = [*swept["bindings"]]
-    following += [
-        key for kind in ("queues", "exchanges") for end in swept[kind] for key in bound.get((kind, end), ())
-    ]
-    done: set[Key] = set()
-    while following:
-        key = following.pop()
-        if key in done or key not in bindings:
-            continue
-        done.add(key)
-        source = _ends(bindings[key])[0][1]
-        from_exchange[source] -= 1
-        exchange = own.by_kind["exchanges"].get(source)
-        if not from_exchange[source] and isinstance(exchange, Exchange) and exchange.auto_delete:
-            swept["exchanges"].add(source)
-            following += bound[("exchanges", source)]
-    swept["bindings"] |= done
-    return swept
-
-
-def _ends(binding: AnyEntity) -> tuple[tuple[str, Key], tuple[str, Key]]:
-    assert isinstance(binding, Binding)
-    destinations = "queues" if binding.destination_type == "queue" else "exchanges"
-    return ("exchanges", (binding.vhost, binding.source)), (
-        destinations,
-        (binding.vhost, binding.destination),
-    )
+def _why_refused(entity: AnyEntity) -> str | None:
+    """Why a queue or exchange of the upstream cannot be had here, before anything is deleted for it."""
+    try:
+        match entity:
+            case Exchange():
+                check_exchange(entity)
+            case Queue():
+                check_queue(entity, exclusive=False)
+    except Refusal as refusal:
+        return str(refusal)
+    return None
 
 
 def transient_queues(queues: Iterable[AnyEntity]) -> set[Key]:

@@ -6,7 +6,7 @@
     entity   one                                      6
 
 Equal digests: the same entities, in whatever order they were put, on whatever node. Entities that do not travel
-(`core.schema.exported`) have no part in it.
+(`core.schema.travels`) have no part in it.
 """
 
 from __future__ import annotations

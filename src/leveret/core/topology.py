@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final
 from leveret.core.counters import Counters
 from leveret.core.policies import NOTHING_APPLIES, Applied, VhostPolicies, alternate_exchange
 from leveret.core.routing import ROUTERS, Headers, Router
+from leveret.core.validation import check_exchange_arguments, check_name
 from leveret.model.definitions import Binding, Exchange
+from leveret.model.errors import InvalidCommand
 
 if TYPE_CHECKING:
     from leveret.core.queue import Queue
@@ -23,6 +25,19 @@ PREDECLARED: Final = {
     TRACE_EXCHANGE: "topic",
     "amq.topic": "topic",
 }
+
+
+def check_exchange(exchange: Exchange) -> None:
+    """Refuse an exchange that cannot be made.
+
+    Raises:
+        InvalidCommand: its name is too long, or its type is unknown.
+        PreconditionFailed: its arguments are not valid.
+    """
+    check_name("exchange", exchange.name)
+    if exchange.type not in ROUTERS:
+        raise InvalidCommand(f"unknown exchange type '{exchange.type}'")
+    check_exchange_arguments(exchange)
 
 
 class ExchangeState:

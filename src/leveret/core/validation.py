@@ -116,7 +116,8 @@ def equivalent(
             raise _inequivalent(wanted, field, _plain(asked), _plain(is_now))
     for name in arguments:
         asked, is_now = wanted.arguments.get(name, _NONE), held.arguments.get(name, _NONE)
-        if same_value(asked, is_now) or (name == "x-queue-type" and {asked, is_now} == {_NONE, CLASSIC}):
+        is_classic = all(each is _NONE or each == CLASSIC for each in (asked, is_now))
+        if same_value(asked, is_now) or (name == "x-queue-type" and is_classic):
             continue
         shown = _typed if asked is _NONE or is_now is _NONE else _plain
         raise _inequivalent(wanted, name, shown(asked), shown(is_now))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from leveret.core.limits import Connections, OtherConnection
 from leveret.runtime import connection_log
 from leveret.session.amqp10 import CLIENT_CLOSED, Amqp10Host, Amqp10Session, State
 from leveret.session.certificate import TlsPeer
@@ -25,13 +26,17 @@ class Amqp10Connection:
         self,
         host: Amqp10Host,
         write: Callable[[bytes], None],
+        connections: Connections,
         *,
         name: str,
         from_loopback: bool,
         tls: TlsPeer | None,
         clock_ms: Callable[[], int],
     ) -> None:
-        """Await the protocol header; `write` sends octets, and looks whether the session has ended."""
+        """Await the protocol header; `write` sends octets, and looks whether the session has ended.
+
+        It is one of `connections` from when it is let in until it ends.
+        """
         self.name = name
         self.tls = tls
         self.since_ms = clock_ms()
@@ -40,7 +45,8 @@ class Amqp10Connection:
         self._session = Amqp10Session(host, from_loopback=from_loopback)
         self._write = write
         self._clock_ms = clock_ms
-        self._is_known = False
+        self._connections = connections
+        self._member: OtherConnection | None = None
 
     @property
     def user(self) -> str:
@@ -60,7 +66,7 @@ class Amqp10Connection:
     @property
     def is_open(self) -> bool:
         """Whether it was let in; nobody is shown others."""
-        return self._is_known
+        return self._member is not None
 
     @property
     def channels(self) -> int:
@@ -81,8 +87,9 @@ class Amqp10Connection:
         """Octets came."""
         self.octets_received += len(data)
         self._send(self._session.receive(data, self._clock_ms()))
-        if not self._is_known and self._session.state is State.RUNNING:
-            self._is_known = True
+        if self._member is None and self._session.state is State.RUNNING:
+            self._member = OtherConnection(self.user, self.vhost, self.cut)
+            self._connections.add(self._member)
             connection_log.authenticated(self.name, self.user, self.vhost)
 
     def tick(self) -> None:
@@ -91,14 +98,20 @@ class Amqp10Connection:
 
     def cut(self, reason: str) -> None:
         """Tell the client why it must go, and end."""
+        self._leave()
         self._send(self._session.force_close(reason, self._clock_ms()))
 
     def lost(self, why: str) -> None:
         """The socket is gone."""
-        reason = self._session.end_reason or why or ("peer_hung_up" if self._is_known else "")
-        user = self.user if self._is_known else ""
+        self._leave()
+        reason = self._session.end_reason or why or ("peer_hung_up" if self.is_open else "")
+        user = self.user if self.is_open else ""
         is_trouble = reason not in ("", CLIENT_CLOSED)
         connection_log.closed(self.name, user, self.vhost, reason, is_trouble=is_trouble)
+
+    def _leave(self) -> None:
+        if self._member is not None:
+            self._connections.discard(self._member)
 
     def _send(self, octets: bytes) -> None:
         self.octets_sent += len(octets)

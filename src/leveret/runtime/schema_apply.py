@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any, Final
 
 import msgspec
 
 from leveret.core.broker import Broker
-from leveret.core.schema import Delta, Key, canonical
-from leveret.model.definitions import Change, Definitions, Delete, Put
+from leveret.core.schema import HOLDS, Delta, Key, canonical
+from leveret.core.schema_steps import Step
+from leveret.core.validation import same_value
+from leveret.model.definitions import Binding, Change, Definitions, Delete, Put
 from leveret.model.errors import InvalidCommand, Refusal
 from leveret.storage.state_file import StateFile
 
@@ -54,6 +57,8 @@ class History:
         except msgspec.ValidationError as error:
             raise InvalidCommand(f"{file.path}: {error}") from None
         self._applied: deque[Applied] = deque(kept, HISTORY_MAX)
+        self._state: dict[str, Any] = {}
+        self._saving = threading.Lock()
 
     async def add(self, applied: Applied) -> None:
         """Keep one more.
@@ -62,8 +67,13 @@ class History:
             StorageError: the disk refuses it.
         """
         self._applied.append(applied)
-        state = {"applied": msgspec.to_builtins(list(self._applied))}
-        await asyncio.to_thread(self._file.save, state)
+        self._state = {"applied": msgspec.to_builtins(list(self._applied))}
+        await asyncio.to_thread(self._save)
+
+    def _save(self) -> None:
+        # A sync that is cancelled leaves its thread behind, and the next one may come to its end before it.
+        with self._saving:
+            self._file.save(self._state)
 
     def rows(self) -> list[dict[str, Any]]:
         """All of them, newest first."""
@@ -72,16 +82,24 @@ class History:
 
 
 class Holding:
-    """The keys of the queues that hold messages, without looking at those nobody asks for."""
+    """The keys of the queues that hold messages or may do so, without looking at those nobody asks for."""
 
     def __init__(self, broker: Broker) -> None:
         """Of this broker."""
         self._broker = broker
 
     def __contains__(self, key: object) -> bool:
-        """Whether there is such a queue and it holds messages."""
+        """Whether there is such a queue and it may hold messages, now."""
         queue = self._broker.queues.get(key)  # type: ignore[call-overload]  # whatever it is, it is no key then
-        return queue is not None and bool(queue.message_count)
+        return queue is not None and queue.may_hold_messages
+
+
+def exclusive_in(broker: Broker) -> dict[Key, list[Binding]]:
+    """The exclusive queues, each with its bindings."""
+    return {
+        queue.key: broker.topology(queue.key[0]).bindings_into("queue", queue.key[1])
+        for queue in broker.exclusive_queues()
+    }
 
 
 class Outcome(msgspec.Struct):
@@ -94,24 +112,46 @@ class Outcome(msgspec.Struct):
     refused: list[str] = []
 
 
-async def apply(broker: Broker, found: Delta) -> Outcome:
-    """Apply all that can be; what is refused stops nothing else."""
-    conflicts = [f"{place(conflict.kind, conflict.key)}: {conflict.reason}" for conflict in found.conflicts]
-    outcome = Outcome(conflicts=conflicts)
-    for number, change in enumerate(found.changes):
-        try:
-            broker.apply(change)
-        except Refusal as refusal:
-            outcome.refused.append(f"{place(*place_of(change))}: {refusal}")
-        else:
-            is_put = isinstance(change, Put)
-            outcome.puts += is_put
-            outcome.deletes += not is_put
-            if len(outcome.changes) < CHANGES_KEPT_MAX:
-                outcome.changes.append(f"{'put' if is_put else 'delete'} {place(*place_of(change))}")
-        if number % CHANGES_PER_TURN == CHANGES_PER_TURN - 1:
+async def apply(broker: Broker, found: Delta, holding: Container[Key]) -> Outcome:
+    """Apply all that can be; what is refused stops nothing else.
+
+    Each step is made in one go, and others are served between two steps. So a queue may hold messages by now: it is
+    looked for in `holding` again.
+    """
+    outcome = Outcome(
+        conflicts=[f"{place(each.kind, each.key)}: {each.reason}" for each in found.conflicts],
+        refused=[f"{place(each.kind, each.key)}: {each.reason}" for each in found.refused],
+    )
+    made = 0
+    for step in found.steps:
+        if _would_lose_messages(step, holding):
+            outcome.conflicts.append(f"{place(*place_of(step.change))}: {HOLDS}")
+            continue
+        for change in step.changes:
+            _make(broker, change, outcome)
+        made += len(step.changes)
+        if made >= CHANGES_PER_TURN:
+            made = 0
             await asyncio.sleep(0)
     return outcome
+
+
+def _would_lose_messages(step: Step, holding: Container[Key]) -> bool:
+    kind, key = place_of(step.change)
+    return step.instead is not None and kind == "queues" and key in holding
+
+
+def _make(broker: Broker, change: Change, outcome: Outcome) -> None:
+    try:
+        broker.apply(change)
+    except Refusal as refusal:
+        outcome.refused.append(f"{place(*place_of(change))}: {refusal}")
+        return
+    is_put = isinstance(change, Put)
+    outcome.puts += is_put
+    outcome.deletes += not is_put
+    if len(outcome.changes) < CHANGES_KEPT_MAX:
+        outcome.changes.append(f"{'put' if is_put else 'delete'} {place(*place_of(change))}")
 
 
 def share(own: Definitions, theirs: Definitions, changes: list[Change]) -> None:
@@ -132,40 +172,40 @@ def rows_of(found: Delta, own: Definitions, unreadable: Iterable[str]) -> list[d
 
     `unreadable` is what the upstream has and cannot be had here: kind, name and reason in a sentence.
     """
-    replaced = {(change.kind, change.key) for change in found.changes if isinstance(change, Delete)} & {
-        place_of(change) for change in found.changes if isinstance(change, Put)
-    }
     rows: list[dict[str, Any]] = []
-    for change in found.changes:
-        kind, key = place_of(change)
+    for step in found.steps:
+        kind, key = place_of(step.change)
         held = own.by_kind[kind].get(key)
-        if isinstance(change, Delete):
-            if (kind, key) not in replaced:
-                rows.append(_row("delete", kind, key, held, None))
+        put = step.instead if isinstance(step.change, Delete) else step.change
+        if put is None:
+            rows.append(_row("delete", kind, key, held, None))
         else:
-            wanted = msgspec.to_builtins(change.entity)
-            action = "replace" if (kind, key) in replaced else "change" if held is not None else "create"
-            rows.append(_row(action, kind, key, held, wanted))
+            action = "replace" if step.instead else "change" if held is not None else "create"
+            rows.append(_row(action, kind, key, held, put.entity))
     rows += [_left("keep", conflict.kind, conflict.key, conflict.reason) for conflict in found.conflicts]
+    for refused in found.refused:
+        rows.append(_left("refuse", refused.kind, refused.key, refused.reason))
     return rows + [_left("refuse", text.partition(" ")[0], (), text) for text in unreadable]
 
 
-def _row(
-    action: str, kind: str, key: Key, held: object | None, wanted: dict[str, Any] | None
-) -> dict[str, Any]:
-    was: dict[str, Any] | None = None if held is None else msgspec.to_builtins(held)
+def _row(action: str, kind: str, key: Key, held: object | None, wanted: object | None) -> dict[str, Any]:
+    was, will = _shown(held), _shown(wanted)
     named: list[str] = []
-    for shown in (was, wanted):
-        if shown is not None:
-            shown.pop("epoch", None)
-            if "password_hash" in shown:
-                shown["password_hash"] = "..."
-    if was is not None and wanted is not None:
-        named = sorted(field for field in wanted if wanted[field] != was.get(field))
-        if kind == "users" and not named:
-            named = ["password_hash"]
+    if was is not None and will is not None:
+        named = sorted(field for field in will if not same_value(will[field], was.get(field)))
+    for shown in (was, will):
+        if shown is not None and "password_hash" in shown:
+            shown["password_hash"] = "..."
     row = {"action": action, "kind": kind, "entity": "/".join(key), "key": list(key)}
-    return {**row, "fields": named, "own": was, "upstream": wanted, "reason": ""}
+    return {**row, "fields": named, "own": was, "upstream": will, "reason": ""}
+
+
+def _shown(entity: object | None) -> dict[str, Any] | None:
+    if entity is None:
+        return None
+    shown: dict[str, Any] = msgspec.to_builtins(entity)
+    shown.pop("epoch", None)
+    return shown
 
 
 def _left(action: str, kind: str, key: Key, reason: str) -> dict[str, Any]:

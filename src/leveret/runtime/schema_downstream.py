@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from enum import StrEnum
 from time import time
 from typing import Final, NamedTuple, Protocol
@@ -24,7 +24,7 @@ from leveret.core.broker import Broker
 from leveret.core.schema import UPSTREAM_PARAMETER, Key, Locals, delta
 from leveret.model.definitions import GlobalParameter
 from leveret.model.errors import InvalidCommand, LeveretError, Refusal, ResourceLocked
-from leveret.runtime.schema_apply import Applied, History, Holding, Outcome, apply, share
+from leveret.runtime.schema_apply import Applied, History, Holding, Outcome, apply, exclusive_in, share
 from leveret.runtime.schema_endpoints import Endpoint, Upstream, parse_upstream
 from leveret.runtime.schema_source import Asked, Source, at, connect_first, fetch_from, likely_theirs
 
@@ -125,6 +125,13 @@ def asked_by(node: SchemaNode, timing: Timing) -> Asked:
     )
 
 
+class _Wanted(NamedTuple):
+    """A sync that somebody asked for and waits for."""
+
+    force: bool
+    done: asyncio.Future[Outcome]
+
+
 class SchemaDownstream:
     """Follows the upstream that the global parameter names; `run` until cancelled.
 
@@ -149,13 +156,19 @@ class SchemaDownstream:
         self._wake = asyncio.Event()
         self._backoff_s = timing.backoff_min_s
         self._endpoint = ""
+        self._failed_at: Endpoint | None = None
         self._may_sync_again_at = 0.0
         self._due: asyncio.TimerHandle | None = None
-        self._wanted: asyncio.Future[Outcome] | None = None
-        self._force = False
+        self._wanted: list[_Wanted] = []
+        self._applied = asyncio.Event()
+        self._applied.set()
+        self._finished = asyncio.Event()
+        self._finished.set()
+        self._is_asked = False
 
     def sync_now(self) -> None:
         """Do not wait for the next attempt or sync."""
+        self._is_asked = True
         self._wake.set()
 
     async def sync(self, *, force: bool) -> Outcome:
@@ -166,11 +179,16 @@ class SchemaDownstream:
         """
         if self.progress.state not in (State.CONNECTED, State.SYNCING):
             raise ResourceLocked(f"there is no link to an upstream: {self.progress.last_error or 'not yet'}")
-        if self._wanted is None:
-            self._wanted = asyncio.get_running_loop().create_future()
-        self._force = self._force or force
+        wanted = _Wanted(force, asyncio.get_running_loop().create_future())
+        self._wanted.append(wanted)
         self._wake.set()
-        return await asyncio.shield(self._wanted)
+        return await wanted.done
+
+    async def rest(self, *, at_once: bool) -> None:
+        """Return while no delta is half applied, nor, unless `at_once`, applied and not yet durable: cancel now."""
+        resting = self._applied if at_once else self._finished
+        while not resting.is_set():
+            await resting.wait()
 
     async def run(self) -> None:
         """Follow, and try again for ever."""
@@ -192,22 +210,37 @@ class SchemaDownstream:
             self._give_up(ResourceLocked("schema replication was stopped meanwhile"))
 
     async def _follow(self) -> None:
-        self._wake.clear()
+        self._awake()
         upstream = self._upstream()
         if upstream is None:
             return
         if self.progress.state is not State.RECOVER:
             self.progress.state = State.CONNECTING
         asked = asked_by(self._node, self._timing)
-        endpoint, source = await connect_first(upstream, asked, self._wake.set, self._noticed)
+        endpoint, source = await connect_first(
+            upstream, asked, self._wake.set, self._noticed, self._failed_at
+        )
         try:
             self._connected(endpoint)
             while source.failure is None:
-                await self._rest(await self._sync(endpoint, source))
+                is_alone = len(upstream.endpoints) == 1
+                await self._rest(await self._sync(endpoint, source, is_alone=is_alone))
             raise at(endpoint, source.failure)
         finally:
             self.progress.upstream_endpoint = None
             source.close()
+            self._unlink()
+
+    def _unlink(self) -> None:
+        """What a link said does not shorten the wait for the next one, or it would be opened again and again."""
+        if self._due is not None:
+            self._due.cancel()
+        if not self._is_asked:
+            self._wake.clear()
+
+    def _awake(self) -> None:
+        self._wake.clear()
+        self._is_asked = False
 
     def _upstream(self) -> Upstream | None:
         try:
@@ -240,7 +273,7 @@ class SchemaDownstream:
         self._give_up(error)
 
     def _give_up(self, error: LeveretError) -> None:
-        wanted, self._wanted = self._wanted, None
+        wanted, self._wanted = self._wanted, []
         _decline(wanted, error)
 
     def _noticed(self) -> None:
@@ -257,30 +290,40 @@ class SchemaDownstream:
                 await self._wake.wait()
         except TimeoutError:
             return
-        self._wake.clear()
+        self._awake()
 
     # -- one sync -----------------------------------------------------------------------------
 
-    async def _sync(self, endpoint: Endpoint, source: Source) -> float:
-        """Ask once and apply the answer; return how long to wait before the next time, in seconds."""
+    async def _sync(self, endpoint: Endpoint, source: Source, *, is_alone: bool) -> float:
+        """Ask once and apply the answer; return how long to wait before the next time, in seconds.
+
+        An upstream that refuses is asked again over the same link if it `is_alone`; else others are tried.
+        """
         # Who asks for a sync from now on is answered by the next one.
-        wanted, self._wanted = self._wanted, None
-        force, self._force = self._force, False
+        wanted, self._wanted = self._wanted, []
         try:
-            outcome, rest_s = await self._sync_once(endpoint, source, force=force)
+            outcome, rest_s = await self._sync_once(endpoint, source, wanted)
         except Refusal as refusal:
             self._failed(refusal)
             _decline(wanted, refusal)
+            if not is_alone:
+                raise
             return self._interval_s
         except BaseException as error:
             reason = error if isinstance(error, LeveretError) else ResourceLocked("the sync was broken off")
             _decline(wanted, reason)
             raise
-        if wanted is not None and not wanted.done():
-            wanted.set_result(outcome)
+        finally:
+            self._applied.set()
+            self._finished.set()
+        for each in wanted:
+            if not each.done.done():
+                each.done.set_result(outcome)
         return rest_s
 
-    async def _sync_once(self, endpoint: Endpoint, source: Source, *, force: bool) -> tuple[Outcome, float]:
+    async def _sync_once(
+        self, endpoint: Endpoint, source: Source, wanted: Sequence[_Wanted]
+    ) -> tuple[Outcome, float]:
         """One sync, and how long to wait after it.
 
         That is until the interval has passed since the request, and at least as long as the sync took.
@@ -290,9 +333,11 @@ class SchemaDownstream:
         before_bytes = source.sent_bytes, source.received_bytes
         progress = self.progress
         progress.last_sync_request_stamp = int(time())
-        progress.upstream_cluster = await fetch_from(endpoint, source, self._theirs)
+        progress.upstream_cluster = await self._fetch(endpoint, source)
         progress.last_sync_sent_bytes = source.sent_bytes - before_bytes[0]
         progress.last_sync_received_bytes = source.received_bytes - before_bytes[1]
+        # Who asked and waits no more, as one who was told that it failed, forces nothing.
+        force = any(each.force and not each.done.done() for each in wanted)
         outcome = await self._apply(source.unreadable, force=force)
         took_s = loop.time() - began
         progress.state = State.SYNCING
@@ -306,13 +351,31 @@ class SchemaDownstream:
             progress.syncs_unchanged += 1
         self._backoff_s = self._timing.backoff_min_s
         self._may_sync_again_at = loop.time() + took_s
-        return outcome, max(self._interval_s - took_s, took_s)
+        # Nobody will give notice of what changed meanwhile.
+        return outcome, took_s if source.is_behind else max(self._interval_s - took_s, took_s)
+
+    async def _fetch(self, endpoint: Endpoint, source: Source) -> str:
+        """Bring up to date what is known of the upstream; the name of its cluster.
+
+        An endpoint that lets us in and then fails is the last to be tried the next time.
+        """
+        try:
+            cluster = await fetch_from(endpoint, source, self._theirs)
+        except Exception:
+            self._failed_at = endpoint
+            raise
+        self._failed_at = None
+        return cluster
 
     async def _apply(self, unreadable: Iterable[str], *, force: bool) -> Outcome:
         broker = self._node.broker
         holding: Container[Key] = frozenset() if force else Holding(broker)
-        found = delta(broker.definitions, self._theirs.by_kind, self._locals, holding)
-        outcome = await apply(broker, found)
+        theirs = self._theirs.by_kind
+        found = delta(broker.definitions, theirs, self._locals, holding, exclusive_in(broker))
+        self._applied.clear()
+        self._finished.clear()
+        outcome = await apply(broker, found, holding)
+        self._applied.set()
         outcome.refused += unreadable
         if found.changes:
             await self._node.commit()
@@ -362,8 +425,9 @@ class SchemaDownstream:
         await self._history.add(applied)
 
 
-def _decline(wanted: asyncio.Future[Outcome] | None, error: LeveretError) -> None:
+def _decline(wanted: Iterable[_Wanted], error: LeveretError) -> None:
     """Whoever waits for a sync is told that there was none."""
-    if wanted is not None and not wanted.done():
-        wanted.set_exception(error)
-        wanted.exception()  # whoever gave up waiting for it does not want it logged
+    for each in wanted:
+        if not each.done.done():
+            each.done.set_exception(error)
+            each.done.exception()  # whoever gave up waiting for it does not want it logged

@@ -30,7 +30,7 @@ class SchemaLink(asyncio.Protocol):
     def __init__(
         self, client: SchemaLinkClient, on_lost: Callable[[], None], on_notice: Callable[[], None]
     ) -> None:
-        """`on_lost` is called once, when the link fails after it was open; `on_notice` at each notice."""
+        """`on_lost` is called once, when the link fails by itself after it was open; `on_notice` at each notice."""
         self.sent_bytes = self.received_bytes = 0
         self._on_notice = on_notice
         self.failure: LeveretError | None = None
@@ -66,7 +66,8 @@ class SchemaLink(asyncio.Protocol):
         """Say good-bye and close."""
         if self._transport is not None and self.failure is None:
             self._write(self._client.close(self._now_ms()))
-        self._fail(SchemaLinkError("the link was closed"))
+        # Who closes it knows, and whoever is told of a loss tries again at once.
+        self._fail(SchemaLinkError("the link was closed"), is_lost=False)
 
     # -- the transport's calls ----------------------------------------------------------------
 
@@ -116,7 +117,7 @@ class SchemaLink(asyncio.Protocol):
         deadline_ms = client.next_deadline_ms()
         self._timer = self._loop.call_at(deadline_ms / 1000, self._tick) if deadline_ms is not None else None
 
-    def _fail(self, failure: LeveretError) -> None:
+    def _fail(self, failure: LeveretError, *, is_lost: bool = True) -> None:
         if self.failure is None:
             self.failure = failure
             if not self.opened.done():
@@ -124,7 +125,7 @@ class SchemaLink(asyncio.Protocol):
                 self.opened.exception()  # whoever gave up waiting for it does not want it logged
             elif self._reply is not None and not self._reply.done():
                 self._reply.set_exception(failure)
-            else:
+            elif is_lost:
                 self._on_lost()
         if self._timer is not None:
             self._timer.cancel()

@@ -48,12 +48,16 @@ class Source(Protocol):
     def unreadable(self) -> Sequence[str]:
         """What the upstream has and cannot be had here, each with the reason."""
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the upstream changed while the last `fetch` lasted, and nobody will say so again."""
+
     async def fetch(self, theirs: Definitions) -> str:
         """Bring `theirs` up to date; the name of the upstream's cluster.
 
         Raises:
             Refusal: the upstream declines; it may be asked again.
-            LeveretError: it can not be asked any more.
+            LeveretError: it cannot be asked any more.
         """
 
     def close(self) -> None:
@@ -114,6 +118,11 @@ class AmqpSource:
         """See Source."""
         return self._link.failure
 
+    @property
+    def is_behind(self) -> bool:
+        """See Source."""
+        return self._following is not None and self._following.has_moved
+
     async def fetch(self, theirs: Definitions) -> str:
         """See Source."""
         # Kept, and so are its digests: an entity is digested once as long as the link is open.
@@ -136,7 +145,7 @@ async def fetch_from(endpoint: Endpoint, source: Source, theirs: Definitions) ->
 
     Raises:
         Refusal: the upstream declines.
-        PeerError: it can not be asked any more.
+        PeerError: it cannot be asked any more.
     """
     try:
         return await source.fetch(theirs)
@@ -150,11 +159,16 @@ def at(endpoint: Endpoint, error: LeveretError) -> LeveretError:
 
 
 async def connect_first(
-    upstream: Upstream, asked: Asked, on_lost: Callable[[], None], on_notice: Callable[[], None]
+    upstream: Upstream,
+    asked: Asked,
+    on_lost: Callable[[], None],
+    on_notice: Callable[[], None],
+    behind: Endpoint | None = None,
 ) -> tuple[Endpoint, Source]:
     """Connect to the first endpoint that lets us in, each given the timeout of `asked`.
 
     `on_lost` is called once when a source fails that was open, `on_notice` when an upstream says that it changed.
+    The endpoint after `behind` is tried first, and `behind` last.
 
     Raises:
         Refusal: none did, and this is what the first that refused us says.
@@ -163,7 +177,7 @@ async def connect_first(
     """
     refusal: Refusal | None = None
     reasons: list[str] = []
-    for endpoint in upstream.endpoints:
+    for endpoint in _from_behind(upstream.endpoints, behind):
         tls = _tls(endpoint, asked.tls)
         try:
             async with asyncio.timeout(asked.connect_timeout_s):
@@ -172,9 +186,16 @@ async def connect_first(
             refusal = refusal or type(error)(f"{endpoint}: {error}")
         except TimeoutError:
             reasons.append(f"{endpoint} does not answer within {asked.connect_timeout_s:g} s")
-        except (OSError, SchemaLinkError) as error:
+        # ValueError: what is no name of a host by the rules of IDNA.
+        except (OSError, ValueError, SchemaLinkError) as error:
             reasons.append(f"{endpoint}: {error}")
     raise refusal or SchemaLinkError("; ".join(reasons))
+
+
+def _from_behind(endpoints: Sequence[Endpoint], last: Endpoint | None) -> Sequence[Endpoint]:
+    """The endpoints in their order, begun after `last` if that is one of them."""
+    begin = endpoints.index(last) + 1 if last in endpoints else 0
+    return [*endpoints[begin:], *endpoints[:begin]]
 
 
 async def _connect(

@@ -30,7 +30,7 @@ from leveret.model.errors import (
     PeerError,
     PreconditionFailed,
 )
-from leveret.runtime.schema_apply import History, Holding, rows_of
+from leveret.runtime.schema_apply import History, Holding, exclusive_in, rows_of
 from leveret.runtime.schema_downstream import (
     Progress,
     SchemaDownstream,
@@ -45,7 +45,6 @@ from leveret.runtime.schema_source import connect_first, fetch_from, likely_thei
 from leveret.session.schema_exchange import answer
 from leveret.storage.state_file import StateFile
 from leveret.wire.schema_sync import (
-    REPLY_BYTES_MAX,
     SchemaSyncError,
     SyncRequest,
     decode_request,
@@ -138,14 +137,19 @@ class SchemaSync:
             self._progress = self._downstream.progress
             self._task = asyncio.create_task(self._downstream.run(), name="schema downstream")
 
-    async def stop(self) -> None:
-        """End the link; a sync that is being applied stops between two changes."""
-        task, self._task, self._downstream = self._task, None, None
-        if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-            self._progress.state = State.DISCONNECTED
+    async def stop(self, *, at_once: bool = False) -> None:
+        """End the link; a delta that is being applied is applied whole, and durable unless `at_once`."""
+        task, downstream = self._task, self._downstream
+        if task is None or downstream is None:
+            return
+        # What was deleted to be put again would be missing, on a node that is about to be promoted too.
+        await downstream.rest(at_once=at_once)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        if self._task is task:
+            self._task = self._downstream = None
+        self._progress.state = State.DISCONNECTED
 
     # -- the operator's commands --------------------------------------------------------------
 
@@ -164,8 +168,9 @@ class SchemaSync:
     async def restart(self) -> None:
         """Disable and enable: takes new endpoints and credentials."""
         async with self._lock:
-            await self.stop()
+            # What cannot be kept is refused, and all goes on as it did.
             await self._decide(_Decided(True, self._decided.operating_mode))
+            await self.stop()
             await self.start()
 
     async def set_mode(self, mode: str) -> None:
@@ -178,8 +183,8 @@ class SchemaSync:
             raise InvalidCommand(f"operating mode '{mode}' is not one of {', '.join(Mode)}")
         refuse_downstream(self._node.config, mode)
         async with self._lock:
-            await self.stop()
             await self._decide(_Decided(self.enabled, Mode(mode)))
+            await self.stop()
             # How this node followed, and its last error, are of the past.
             self._progress = Progress()
             await self.start()
@@ -269,7 +274,8 @@ class SchemaSync:
         except (PeerError, ConfigError) as error:
             raise PreconditionFailed(str(error)) from None
         locals_ = Locals(node.config.schema_sync.locals_)
-        found = delta(definitions, theirs.by_kind, locals_, Holding(node.broker))
+        exclusive = exclusive_in(node.broker)
+        found = delta(definitions, theirs.by_kind, locals_, Holding(node.broker), exclusive)
         return rows_of(found, definitions, source.unreadable)
 
     def history(self) -> list[dict[str, Any]]:
@@ -300,9 +306,10 @@ class SchemaSync:
             reply = answer(self._digests, definitions, request, self._node.config.cluster_name)
         except SchemaSyncError as error:
             raise InvalidCommand(str(error)) from None
-        octets = encode_reply(reply)
-        if len(octets) > REPLY_BYTES_MAX:
-            raise NotAllowed(f"the definitions are {len(octets)} octets, more than {REPLY_BYTES_MAX}")
+        try:
+            octets = encode_reply(reply)
+        except SchemaSyncError as error:
+            raise NotAllowed(str(error)) from None
         self._note(user, request, in_sync=not reply.buckets and not request.asks)
         if reply.answers:
             logger.info(

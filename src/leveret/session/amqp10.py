@@ -100,7 +100,7 @@ class Amqp10Host(Protocol):
         """The user's name. Raises `AuthenticationFailed`."""
 
     def open_vhost(self, user: str, vhost: str) -> None:
-        """Admit the user to the vhost. Raises `NotFound`, `AccessRefused`."""
+        """Admit the user to the vhost. Raises `NotFound`, `AccessRefused`, `NotAllowed`."""
 
     def schema_request(self, user: str, body: bytes) -> bytes:
         """The reply to a request of the schema sync. Raises `Refusal`."""
@@ -268,8 +268,8 @@ class Amqp10Session:
         try:
             for event in self._engine.feed(octets):
                 self._handle(event, now_ms)
-        except (UnicodeError, ProtonException) as error:
-            # proton decodes names and addresses only when they are asked for.
+        except (UnicodeError, ProtonException, TypeError, RecursionError) as error:
+            # proton decodes names, addresses and maps only when they are asked for, and maps with any key or depth.
             self._end_connection(_Declined("amqp:decode-error", f"not AMQP 1.0: {error}"), now_ms)
 
     def _end_connection(self, declined: _Declined, now_ms: int) -> None:
@@ -469,6 +469,6 @@ def _message(octets: bytes) -> Message:
     message = Message()
     try:
         message.decode(octets)
-    except (ProtonException, ValueError, TypeError, LookupError) as error:
+    except (ProtonException, ValueError, TypeError, LookupError, RecursionError) as error:
         raise _Declined("amqp:decode-error", f"not an AMQP 1.0 message: {error}") from None
     return message

@@ -141,8 +141,8 @@ class SchemaLinkClient:
         try:
             for event in events:
                 self._handle(event)
-        except (UnicodeError, ProtonException) as error:
-            # proton decodes names and addresses only when they are asked for.
+        except (UnicodeError, ProtonException, TypeError, RecursionError) as error:
+            # proton decodes names, addresses and maps only when they are asked for, and maps with any key or depth.
             self.failure = self.failure or SchemaLinkError(f"the upstream does not speak AMQP 1.0: {error}")
             self._engine.connection.close()
 
@@ -206,7 +206,7 @@ class SchemaLinkClient:
         message = Message()
         try:
             message.decode(octets)
-        except (ProtonException, ValueError, TypeError, LookupError) as error:
+        except (ProtonException, ValueError, TypeError, LookupError, RecursionError) as error:
             self.outcome = SchemaLinkError(f"the reply is no AMQP 1.0 message: {error}")
             return
         if message.correlation_id is None and message.subject == NOTICE:

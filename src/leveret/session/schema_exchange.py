@@ -13,7 +13,6 @@ those that it had to leave as they are, are not told again and again.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from leveret.core.schema_digests import BUCKET_BYTES, BUCKETS_MAX, ENTITY_BYTES, Digests
@@ -74,11 +73,17 @@ class Following:
         self.upstream_cluster = ""
         self._cluster = cluster
         self._digests = Digests()
-        self._due: deque[tuple[str, int, int]] = deque()
+        # Kind and index of each bucket to ask for, and how many buckets there are of the kind.
+        self._due: dict[tuple[str, int], int] = {}
         self._whole: set[tuple[str, int]] = set()
         self._state = b""
         self._has_moved = False
         self._compared = 0
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the upstream changed while it was told. It will not say so: it noted its newest state as told."""
+        return self._has_moved
 
     def begin(self) -> SyncRequest:
         """The first request of a sync."""
@@ -110,18 +115,20 @@ class Following:
         return SyncRequest(self._cluster, self._digests.kinds())
 
     def _take_buckets(self, reply: SyncReply) -> None:
+        if sum(map(len, reply.buckets.values())) > BUCKETS_MAX * BUCKET_BYTES:
+            raise SchemaSyncError(f"schema sync reply: digests of more than {BUCKETS_MAX} buckets")
         for kind, octets in reply.buckets.items():
             count = len(octets) // BUCKET_BYTES
             if kind not in KINDS or not _is_count(count) or len(octets) % BUCKET_BYTES:
                 raise SchemaSyncError(f"schema sync reply: {len(octets)} octets of digests of {kind!r}")
-            self._due += [(kind, count, index) for index in self._digests.differing(kind, octets)]
+            self._due |= {(kind, index): count for index in self._digests.differing(kind, octets)}
 
     def _ask(self) -> SyncRequest:
         self._digests.look(self.theirs)
         asks: dict[str, Ask] = {}
         entities = 0
         self._whole.clear()
-        for number, (kind, count, index) in enumerate(self._due):
+        for number, ((kind, index), count) in enumerate(self._due.items()):
             held: bytes | None = b"".join(self._digests.bucket(kind, count, index))
             if len(held or b"") > BUCKET_HELD_MAX * ENTITY_BYTES:
                 held = None
@@ -134,11 +141,12 @@ class Following:
 
     def _take_answers(self, reply: SyncReply) -> None:
         # The digests are those of the request as long as nothing is looked at again.
-        answered = {(kind, index) for kind, buckets in reply.answers.items() for index in buckets}
-        asked = [due for due in self._due if (due[0], due[2]) in answered]
+        answered = [(kind, index) for kind, buckets in reply.answers.items() for index in buckets]
+        asked = [place for place in answered if place in self._due]
         if not asked:
             raise SchemaSyncError("schema sync reply: it answers nothing that was asked")
-        for kind, count, index in asked:
+        for kind, index in asked:
+            count = self._due.pop((kind, index))
             told = reply.answers[kind][index]
             bucket = self._digests.bucket(kind, count, index)
             gone = list(bucket) if (kind, index) in self._whole else _split(told.gone)
@@ -147,7 +155,6 @@ class Following:
                     self.theirs.apply(Delete(kind, bucket[digest].entity.key))
             for entity in told.entities:
                 self.theirs.apply(Put(entity))
-        self._due = deque(due for due in self._due if (due[0], due[2]) not in answered)
 
 
 def _split(digests: bytes) -> list[bytes]:

@@ -39,9 +39,11 @@ from leveret.model.errors import PeerError
 MAGIC: Final = b"LSS"
 VERSION: Final = 2
 REQUEST_BYTES_MAX: Final = 256 * 1024
-REPLY_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Compressed; what it holds may be `JSON_BYTES_MAX` long."""
-JSON_BYTES_MAX: Final = 512 * 1024 * 1024
+REPLY_BYTES_MAX: Final = 24 * 1024 * 1024
+"""Compressed, and what it holds too: a part of a schema is 1 MiB, and at most one bucket more.
+
+That bucket may hold what came over the HTTP API, of which `management.http.max_body_size` allows 20 MB at once.
+"""
 _HEAD_BYTES: Final = 5
 _REQUEST: Final = ord("Q")
 _REPLY: Final = ord("A")
@@ -114,13 +116,22 @@ def decode_request(body: bytes) -> SyncRequest:
     """
     try:
         return msgspec.json.decode(_unpack(_REQUEST, body, REQUEST_BYTES_MAX), type=SyncRequest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SchemaSyncError(f"schema sync request: {error}") from None
 
 
 def encode_reply(reply: SyncReply) -> bytes:
-    """The body of a reply."""
-    return _pack(_REPLY, msgspec.json.encode(reply))
+    """The body of a reply.
+
+    Raises:
+        SchemaSyncError: it is too large.
+    """
+    json = msgspec.json.encode(reply)
+    if len(json) > REPLY_BYTES_MAX:
+        raise SchemaSyncError(
+            f"schema sync reply: {len(json)} octets, more than {REPLY_BYTES_MAX}, of entities that are told at once"
+        )
+    return _pack(_REPLY, json)
 
 
 def decode_reply(body: bytes) -> SyncReply:
@@ -130,9 +141,9 @@ def decode_reply(body: bytes) -> SyncReply:
         SchemaSyncError: not a reply, damaged, too large, of an unknown version or with an unknown kind.
     """
     try:
-        reply = msgspec.json.decode(_unpack(_REPLY, body, JSON_BYTES_MAX), type=_Reply)
+        reply = msgspec.json.decode(_unpack(_REPLY, body, REPLY_BYTES_MAX), type=_Reply)
         answers = {kind: _answers(kind, buckets) for kind, buckets in reply.answers.items()}
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SchemaSyncError(f"schema sync reply: {error}") from None
     return SyncReply(reply.cluster, reply.state, reply.buckets, answers)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -13,11 +15,11 @@ from leveret.core.queue import Reader
 from leveret.core.schema import (
     NODE_PARAMETERS,
     SCHEMA_VHOST,
+    Conflict,
     Delta,
     Key,
     Locals,
     canonical,
-    exported,
 )
 from leveret.core.schema import delta as delta_of
 from leveret.core.schema_digests import Digests
@@ -40,6 +42,7 @@ from leveret.model.definitions import (
     Vhost,
 )
 from leveret.model.errors import ConfigError, Refusal
+from tests.unit.core.travelling import exported
 
 
 def _no_messages(*_: object) -> Iterator[object]:
@@ -66,10 +69,11 @@ def delta(
     theirs: Mapping[str, Sequence[AnyEntity]],
     locals_: Locals,
     holding: Container[Key] = frozenset(),
+    exclusive: Mapping[Key, Sequence[Binding]] = MappingProxyType({}),
 ) -> Delta:
     """The delta against what an upstream told in lists."""
     told = {kind: {entity.key: entity for entity in entities} for kind, entities in theirs.items()}
-    return delta_of(own, told, locals_, holding)
+    return delta_of(own, told, locals_, holding, exclusive)
 
 
 def digests_of(definitions: Definitions) -> dict[str, bytes]:
@@ -202,6 +206,51 @@ def test_after_the_delta_the_downstream_is_as_its_upstream_but_for_locals_and_co
     assert set(again.conflicts) == set(found.conflicts)
 
 
+OWNED = Queue(vhost="/", name="owned", durable=False)
+
+
+def with_exclusive_queue(down: Broker, *sources: str) -> dict[Key, list[Binding]]:
+    """Let a connection have an exclusive queue that is bound to these exchanges."""
+    down.declare_queue(OWNED, owner=object())
+    for source in sources:
+        if source in down.topology("/").exchanges:
+            down.bind(Binding(vhost="/", source=source, destination="owned", routing_key="k"))
+    return {OWNED.key: down.topology("/").bindings_into("queue", "owned")}
+
+
+def present(down: Broker) -> set[tuple[str, Key]]:
+    """Exchanges, queues and bindings, those of exclusive queues too."""
+    found: set[tuple[str, Key]] = {("queues", key) for key in down.queues}
+    for vhost, topology in down.topologies.items():
+        found |= {("exchanges", (vhost, name)) for name in topology.exchanges}
+        found |= {("bindings", binding.key) for binding in topology.bindings()}
+    return found
+
+
+@given(pairs(), locals_of_some)
+def test_what_is_there_before_and_afterwards_is_there_after_every_step(
+    schema_pair: tuple[list[AnyEntity], list[AnyEntity]], locals_: Locals
+) -> None:
+    ours, theirs = schema_pair
+    down, told = broker_with(*ours), everything(broker_with(*theirs))
+    exclusive = with_exclusive_queue(down, "a", "b")
+    before = present(down)
+    seen: list[set[tuple[str, Key]]] = []
+
+    for step in delta(down.definitions, told, locals_, exclusive=exclusive).steps:
+        for change in step.changes:
+            down.apply(change)
+        seen.append(present(down))
+
+    afterwards = present(down)
+    for found in seen:
+        assert found >= before & afterwards
+    for binding in exclusive[OWNED.key]:
+        kept = ("exchanges", ("/", binding.source)) in afterwards
+        assert (("bindings", binding.key) in afterwards) == kept
+    assert delta(down.definitions, told, locals_, exclusive=exclusive).changes == []
+
+
 @given(pairs(), locals_of_some)
 def test_only_the_kinds_whose_digest_differs_need_to_be_told(
     schema_pair: tuple[list[AnyEntity], list[AnyEntity]], locals_: Locals
@@ -278,7 +327,7 @@ def test_one_and_true_are_different_arguments() -> None:
 def test_an_epoch_never_travels() -> None:
     made = definitions(Queue(vhost="/", name="q", epoch=7))
     assert canonical(exported(made, "queues")[0]) == canonical(Queue(vhost="/", name="q"))
-    assert delta(made, {"queues": [Queue(vhost="/", name="q")]}, Locals()) == Delta([], [])
+    assert delta(made, {"queues": [Queue(vhost="/", name="q")]}, Locals()) == Delta([], [], [])
 
 
 def test_a_queue_is_put_without_the_epoch_it_had_elsewhere() -> None:
@@ -434,3 +483,60 @@ def test_a_transient_queue_gives_way_to_the_upstreams_durable_one() -> None:
     follow(down, {"queues": [Q]}, Locals())
     assert down.queue("/", "q").definition.durable
     assert not down.topology("/").has_binding(X_TO_Q)
+
+
+def test_an_exclusive_queue_keeps_its_binding_when_the_exchange_is_replaced() -> None:
+    down = broker_with(Vhost(name="/"), X, Q)
+    exclusive = with_exclusive_queue(down, "x")
+    wanted = Exchange(vhost="/", name="x", type="topic")
+    for change in delta(down.definitions, {"exchanges": [wanted]}, Locals(), exclusive=exclusive).changes:
+        down.apply(change)
+    assert [queue.key for queue in down.route("/", "x", "k", dict)] == [OWNED.key]
+    assert down.definitions.by_kind["bindings"] == {}
+
+
+def test_an_exclusive_queue_with_the_name_of_an_upstreams_queue_is_kept_and_reported() -> None:
+    wanted, bound = Queue(vhost="/", name="owned"), Binding(vhost="/", source="x", destination="owned")
+    down = broker_with(Vhost(name="/"), X)
+    exclusive = with_exclusive_queue(down)
+    found = delta(down.definitions, {"queues": [wanted], "bindings": [bound]}, Locals(), exclusive=exclusive)
+    assert found.changes == []
+    assert found.conflicts == [
+        Conflict("queues", ("/", "owned"), "an exclusive queue of a connection has its name")
+    ]
+
+
+UNKNOWN: list[AnyEntity] = [
+    Exchange(vhost="/", name="x", type="x-delayed-message", arguments={"x-delayed-type": "topic"}),
+    Exchange(vhost="/", name="x", type="direct", arguments={"alternate-exchange": 1}),
+    Queue(vhost="/", name="q", arguments={"x-queue-type": "x-custom"}),
+    Queue(vhost="/", name="q", arguments={"x-queue-type": ["a"]}),
+]
+
+
+@pytest.mark.parametrize("wanted", UNKNOWN, ids=str)
+def test_what_cannot_be_had_here_is_refused_and_nothing_is_deleted_for_it(wanted: AnyEntity) -> None:
+    own = definitions(X, Q, X_TO_Q)
+    found = delta(own, {wanted.kind: [wanted]}, Locals())
+    assert found.steps == []
+    ((kind, key, reason),) = found.refused
+    assert (kind, key) == (wanted.kind, wanted.key)
+    with pytest.raises(Refusal, match=re.escape(reason)):
+        broker_with(Vhost(name="/")).apply(Put(wanted))
+    (anew,) = delta(Definitions(), {wanted.kind: [wanted]}, Locals()).refused
+    assert anew == found.refused[0]
+
+
+def test_a_queue_is_replaced_with_its_bindings_in_one_step() -> None:
+    fleeting = Exchange(vhost="/", name="f", type="fanout", auto_delete=True)
+    to_fleeting = Binding(vhost="/", source="x", destination="f", destination_type="exchange")
+    from_fleeting = Binding(vhost="/", source="f", destination="q")
+    wanted = Queue(vhost="/", name="q", arguments={"x": 1})
+    own = definitions(X, Q, X_TO_Q, fleeting, to_fleeting, from_fleeting)
+    (step,) = delta(own, {"queues": [wanted]}, Locals()).steps
+    assert step.changes[:3] == [Delete("queues", Q.key), Put(wanted), Put(fleeting)]
+    assert {change.entity.key for change in step.changes[3:] if isinstance(change, Put)} == {
+        X_TO_Q.key,
+        to_fleeting.key,
+        from_fleeting.key,
+    }

@@ -6,29 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.core.sync_pace import MEASURED_MS, SyncPace, is_batch_due, pause_ms
-
-BATCH, LIMIT = 4096, 2000
-
-
-@pytest.mark.parametrize(
-    ("messages", "octets", "is_last", "is_due"),
-    [
-        (1, 0, True, True),
-        (BATCH, 0, False, True),
-        (1, LIMIT + 1, False, True),
-        (1, LIMIT, False, False),
-        (1, 1, False, False),
-    ],
-)
-def test_maybe_master_batch_send(messages: int, octets: int, is_last: bool, is_due: bool) -> None:
-    assert is_batch_due(messages, octets, is_last=is_last, batch_messages=BATCH, bytes_s_max=LIMIT) == is_due
-
-
-def test_without_a_limit_a_batch_is_as_large_as_its_messages() -> None:
-    for octets in (0, 1, 10**12):
-        assert not is_batch_due(BATCH - 1, octets, is_last=False, batch_messages=BATCH, bytes_s_max=0)
-    assert is_batch_due(BATCH, 0, is_last=False, batch_messages=BATCH, bytes_s_max=0)
+from leveret.core.sync_pace import MEASURED_MS, SyncPace, pause_ms
 
 
 @pytest.mark.parametrize(("bytes_s_max", "waits_ms"), [(100, 0), (200, 0), (50, 1000), (0, 0)])

@@ -87,6 +87,10 @@ def test_an_absent_queue_type_is_the_same_as_classic() -> None:
         equivalent(wanted, held, (), ("x-queue-type",))
     with pytest.raises(PreconditionFailed, match="inequivalent arg 'x-queue-type'"):
         equivalent(queue(), queue(arguments={"x-queue-type": "quorum"}), (), ("x-queue-type",))
+    for no_type in (["a"], {"a": 1}):
+        for held in both:
+            with pytest.raises(PreconditionFailed, match="inequivalent arg 'x-queue-type'"):
+                equivalent(queue(arguments={"x-queue-type": no_type}), held, (), ("x-queue-type",))
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from leveret.management.node import ClusterOperations
 from leveret.model.definitions import Permission, Put, User, Vhost
 from leveret.model.errors import AuthenticationFailed, InvalidCommand, PreconditionFailed
 from leveret.runtime.alarms import AlarmWatch
+from leveret.runtime.clock import clock_ms
 from leveret.runtime.commit import GroupCommit
-from leveret.runtime.node import clock_ms
 from leveret.runtime.standby_recovery import Progress, Target, Wanted
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.ingest import Outsider
@@ -214,6 +214,7 @@ class FakeRejoin:
         return {
             "upstream_endpoints": ["b:5552"],
             "report": "r",
+            "reports": ["r"],
             "messages": 2,
             "settlements_lost": 0,
             "queues": [],

@@ -17,7 +17,8 @@ from leveret.management import asking, call
 from leveret.management.app import public_door
 from leveret.management.resources import messages
 from leveret.model.definitions import Policy, Put, Queue
-from leveret.runtime.node import clock_ms
+from leveret.model.errors import PreconditionFailed
+from leveret.runtime.clock import clock_ms
 from leveret.session.amqp091.connection import State
 from tests.unit.management.trio import A, B, C, Trio, connect, state
 
@@ -363,6 +364,27 @@ def test_all_connections_of_a_user_are_closed_on_all_nodes(trio: Trio) -> None:
     assert State.OPEN not in [each.state for each in held]
 
 
+def test_schema_replication_is_switched_on_all_nodes_of_the_cluster_or_on_one(trio: Trio) -> None:
+    paths = "/api/tanzu/osr/schema"
+    assert trio.at(A).delete(f"{paths}/disable-cluster-wide").status_code == 204
+    assert trio.at(B).put(f"{paths}/enable-cluster-wide").status_code == 204
+    assert trio.at(C).delete(f"{paths}/disable/{C}").status_code == 204
+    told = [trio.nodes[name].schema_sync.told for name in (A, B, C)]
+    assert told == [["disable", "enable"], ["disable", "enable"], ["disable", "enable", "disable"]]
+
+
+def test_a_node_that_cannot_do_what_all_shall_is_named(trio: Trio) -> None:
+    async def full() -> None:
+        raise PreconditionFailed("no space left on device")
+
+    trio.nodes[B].schema_sync.disable = full  # type: ignore[method-assign]  # a disk that fails
+    refused = trio.at(A).delete("/api/tanzu/osr/schema/disable-cluster-wide")
+    assert refused.status_code == 400
+    assert f"node '{B}' did not do this: no space left on device" in reason(refused)
+    trio.room.down.add(B)
+    assert trio.at(A).delete("/api/tanzu/osr/schema/disable-cluster-wide").status_code == 204
+
+
 # -- nodes and totals -----------------------------------------------------------------------------
 
 
@@ -432,6 +454,13 @@ def test_definitions_are_changed_by_who_has_the_pen(trio: Trio, monkeypatch: pyt
     message = {"routing_key": "x", "properties": {}, "payload": "p", "payload_encoding": "string"}
     published = trio.at(A).post("/api/exchanges/%2F/amq.default/publish", **message)
     assert published.json() == {"routed": False}
+
+
+@pytest.mark.parametrize("path", ["schema/upstream", "standby/upstream"])
+def test_whom_to_follow_is_a_definition_and_set_by_who_has_the_pen(trio: Trio, path: str) -> None:
+    upstream = {"endpoints": ["other:5672"], "username": "u", "password": "p"}
+    assert trio.at(A).put(f"/api/replication/{path}", **upstream).status_code == 204
+    assert trio.clusters[A].told == ["changing"]
 
 
 def test_a_change_that_a_node_can_make_no_more_is_answered_at_once(trio: Trio) -> None:

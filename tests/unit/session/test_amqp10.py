@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import cproton  # type: ignore[import-untyped]  # what proton has of C, which ships no types
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from proton import Connection, Delivery, Endpoint, Message, Receiver, Sender, Transport, ulong
+from proton import Connection, Data, Delivery, Endpoint, Message, Receiver, Sender, Transport, ulong
 
 from leveret.core.schema import SCHEMA_VHOST
 from leveret.model import errors
@@ -381,6 +382,43 @@ def test_octets_that_are_no_message_are_rejected(octets: bytes, name: str) -> No
     client.pump()
     assert delivery.remote.condition is not None
     assert delivery.remote.condition.name == name
+
+
+def nested(depth: int) -> bytes:
+    """A message whose body is a list in a list, and so on."""
+    inner = b"\x45"
+    for _ in range(depth):
+        inner = b"\xd0" + (len(inner) + 4).to_bytes(4, "big") + (1).to_bytes(4, "big") + inner
+    return b"\x00\x53\x77" + inner
+
+
+def test_a_message_that_is_nested_without_end_is_rejected() -> None:
+    client = Client()
+    sender = client.requests()
+    delivery = sender.delivery("1")
+    sender.send(nested(2_000))
+    sender.advance()
+    client.pump()
+    assert delivery.remote.condition is not None
+    assert delivery.remote.condition.name == "amqp:decode-error"
+    client.send(sender, request(b"abc", client.replies().remote_source.address))
+    assert client.host.requests == [("replicator", b"abc")]
+
+
+@pytest.mark.parametrize("is_deep", [False, True])
+def test_properties_that_cannot_be_read_end_the_connection(is_deep: bool) -> None:
+    client = Client()
+    properties = Data(cproton.pn_connection_properties(client.connection._impl))
+    properties.put_map()
+    properties.enter()
+    if is_deep:
+        properties.put_symbol("a")
+    for _ in range(600 if is_deep else 1):
+        properties.put_list()
+        properties.enter()
+    client.pump()
+    assert condition_of(client.connection)[0] == "amqp:decode-error"
+    assert client.session.vhost == ""
 
 
 def test_a_request_that_is_too_large_ends_its_link() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import cproton  # type: ignore[import-untyped]  # what proton has of C, which ships no types
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from proton import Data
 
 from leveret.model.errors import (
     AccessRefused,
@@ -141,6 +143,40 @@ def test_an_upstream_that_falls_silent_is_a_failure_in_time() -> None:
         now_ms = due
         link.client.tick(now_ms)
     assert not link.client.ready
+
+
+def test_a_reply_that_is_nested_without_end_is_no_reply() -> None:
+    link = Link()
+    link.start()
+    send = link.session._engine.send
+
+    class Deep:
+        def encode(self) -> bytes:
+            inner = b"\x45"
+            for _ in range(2_000):
+                inner = b"\xd0" + (len(inner) + 4).to_bytes(4, "big") + (1).to_bytes(4, "big") + inner
+            return b"\x00\x53\x77" + inner
+
+    link.session._engine.send = lambda sender, _, *, settled: send(sender, Deep(), settled=settled)  # type: ignore[assignment, arg-type, method-assign]  # no message that proton makes
+    outcome = link.ask(b"x")
+    assert isinstance(outcome, SchemaLinkError)
+    assert str(outcome).startswith("the reply is no AMQP 1.0 message: ")
+    assert link.client.failure is None
+
+
+def test_a_reason_that_cannot_be_read_is_a_failure() -> None:
+    link = Link()
+    link.start()
+    connection = link.session._engine.connection._impl
+    condition = cproton.pn_connection_condition(connection)
+    cproton.pn_condition_set_name(condition, "amqp:internal-error")
+    info = Data(cproton.pn_condition_info(condition))
+    info.put_map()
+    info.enter()
+    info.put_list()
+    cproton.pn_connection_close(connection)
+    link.pump(link.client.receive(link.session._engine.output(0), 0))
+    assert "the upstream does not speak AMQP 1.0: " in str(link.client.failure)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=80), min_size=1, max_size=5))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.core.schema import canonical, exported
-from leveret.core.schema_digests import BUCKET_BYTES, Digests
+from leveret.core.schema import canonical
+from leveret.core.schema_digests import BUCKET_BYTES, BUCKETS_MAX, Digests
 from leveret.model.definitions import (
     KINDS,
     RECENT_MAX,
@@ -37,6 +37,7 @@ from leveret.wire.schema_sync import (
     encode_request,
 )
 from tests.unit.core.test_schema import schemas
+from tests.unit.core.travelling import exported
 
 
 def definitions(*put: AnyEntity) -> Definitions:
@@ -238,6 +239,28 @@ def test_digests_that_cannot_be_are_refused(buckets: dict[str, bytes]) -> None:
     following.begin()
     with pytest.raises(SchemaSyncError, match="octets of digests of"):
         following.take(SyncReply("up", b"", buckets))
+
+
+def test_more_buckets_than_any_schema_needs_are_refused() -> None:
+    following = Following(Definitions(), "down")
+    following.begin()
+    most = bytes(BUCKETS_MAX * BUCKET_BYTES)
+    with pytest.raises(SchemaSyncError, match="digests of more than 65536 buckets"):
+        following.take(SyncReply("up", b"", {"users": most, "queues": bytes(BUCKET_BYTES)}))
+    assert following.take(SyncReply("up", b"", {"users": most})) is not None
+
+
+def test_an_upstream_that_moves_in_the_last_comparison_is_known_to_have_moved() -> None:
+    schema = definitions(*(Queue(vhost="/", name=f"q{number}") for number in range(200)))
+    following = Following(Definitions(), "down")
+
+    def meanwhile(number: int) -> None:
+        schema.apply(Put(Queue(vhost="/", name=f"late{number}", arguments={"x": "x" * PART_BYTES})))
+
+    Upstream(schema, meanwhile).tell(following)
+    assert following.has_moved
+    Upstream(schema).tell(following)
+    assert not following.has_moved
 
 
 def test_an_upstream_that_answers_nothing_that_was_asked_is_no_upstream() -> None:

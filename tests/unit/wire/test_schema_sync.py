@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.model.definitions import KINDS, Binding, Queue, User
+from leveret.session.schema_exchange import PART_BYTES
 from leveret.wire import schema_sync
 from leveret.wire.schema_sync import (
     Answer,
@@ -125,6 +126,25 @@ def test_what_a_newer_node_adds_is_ignored() -> None:
 def test_entities_that_are_none_are_named(entities: object, named: str) -> None:
     with pytest.raises(SchemaSyncError, match=named):
         decode_reply(message(b"A", {"cluster": "c", "state": "", "answers": entities}))
+
+
+def test_a_message_that_is_nested_without_end_is_refused() -> None:
+    deep = msgspec.Raw(b"[" * 100_000 + b"]" * 100_000)
+    with pytest.raises(SchemaSyncError, match="schema sync request: maximum recursion"):
+        decode_request(message(b"Q", {"cluster": "c", "more": deep}))
+    entity = {"name": "p", "value": deep}
+    told = {"global_parameters": {"0": {"gone": "", "entities": [entity]}}}
+    with pytest.raises(SchemaSyncError, match="schema sync reply: maximum recursion"):
+        decode_reply(message(b"A", {"cluster": "c", "state": "", "answers": told}))
+
+
+def test_a_reply_is_far_larger_than_a_part_before_it_is_refused_at_either_end() -> None:
+    assert schema_sync.REPLY_BYTES_MAX > 20 * PART_BYTES
+    large = "c" * schema_sync.REPLY_BYTES_MAX
+    with pytest.raises(SchemaSyncError, match="more than 25165824, of entities that are told at once"):
+        encode_reply(SyncReply(large, b""))
+    with pytest.raises(SchemaSyncError, match="more than 25165824 octets"):
+        decode_reply(message(b"A", {"cluster": large, "state": ""}))
 
 
 def test_a_message_that_unpacks_to_too_much_is_refused() -> None:

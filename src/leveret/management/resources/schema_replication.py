@@ -2,19 +2,23 @@
 
     GET  /api/tanzu/osr/schema/status[/NODE]     PUT    /api/tanzu/osr/schema/enable/NODE
     POST /api/definitions/sync/enable[/NODE]     DELETE /api/tanzu/osr/schema/disable/NODE
+    PUT  /api/tanzu/osr/schema/enable-cluster-wide, DELETE .../disable-cluster-wide: all nodes that run
 
 `/api/replication/schema/...` is what `leveretctl` uses for the rest.
 """
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 import msgspec
 from starlette.responses import Response
 
+from leveret.management.asking import parts
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.replies import done, json_reply
-from leveret.model.errors import NotFound
+from leveret.model.errors import NotFound, PreconditionFailed
 
 
 class Mode(msgspec.Struct):
@@ -56,6 +60,25 @@ async def disable(call: Call) -> Response:
     return done()
 
 
+async def enable_all(call: Call) -> Response:
+    """The same on all nodes of the cluster."""
+    await call.node.schema_sync.enable()
+    return await _on_others(call, "PUT")
+
+
+async def disable_all(call: Call) -> Response:
+    """The same on all nodes of the cluster."""
+    await call.node.schema_sync.disable()
+    return await _on_others(call, "DELETE")
+
+
+async def _on_others(call: Call, method: str) -> Response:
+    for part in await parts(call, method=method):
+        if part.status >= HTTPStatus.BAD_REQUEST:
+            raise PreconditionFailed(f"node '{part.node}' did not do this: {part.document['reason']}")
+    return done()
+
+
 async def restart(call: Call) -> Response:
     """Take new endpoints and credentials."""
     await call.node.schema_sync.restart()
@@ -69,7 +92,7 @@ async def set_mode(call: Call) -> Response:
 
 
 async def set_endpoints(call: Call) -> Response:
-    """Name the upstream; the body is the JSON of the seed's command."""
+    """Name the upstream; the body is the JSON of RabbitMQ's command."""
     await call.node.schema_sync.set_endpoints(await call.octets())
     return done()
 
@@ -109,15 +132,15 @@ ROUTES = [
     resource("/api/tanzu/osr/schema/status/{node}", need=Need.MONITORING, GET=show_status),
     resource("/api/tanzu/osr/schema/enable/{node}", need=_ADMIN, defines=False, PUT=enable),
     resource("/api/tanzu/osr/schema/disable/{node}", need=_ADMIN, defines=False, DELETE=disable),
-    resource("/api/tanzu/osr/schema/enable-cluster-wide", need=_ADMIN, defines=False, PUT=enable),
-    resource("/api/tanzu/osr/schema/disable-cluster-wide", need=_ADMIN, defines=False, DELETE=disable),
+    resource("/api/tanzu/osr/schema/enable-cluster-wide", need=_ADMIN, defines=False, PUT=enable_all),
+    resource("/api/tanzu/osr/schema/disable-cluster-wide", need=_ADMIN, defines=False, DELETE=disable_all),
     resource("/api/definitions/sync/enable", need=_ADMIN, defines=False, POST=enable),
     resource("/api/definitions/sync/enable/{node}", need=_ADMIN, defines=False, POST=enable),
     resource("/api/definitions/sync/disable", need=_ADMIN, defines=False, POST=disable),
     resource("/api/definitions/sync/disable/{node}", need=_ADMIN, defines=False, POST=disable),
     resource("/api/replication/schema/restart", need=_ADMIN, defines=False, POST=restart),
     resource("/api/replication/schema/mode", need=_ADMIN, defines=False, PUT=set_mode),
-    resource("/api/replication/schema/upstream", need=_ADMIN, defines=False, PUT=set_endpoints),
+    resource("/api/replication/schema/upstream", need=_ADMIN, PUT=set_endpoints),
     resource("/api/replication/schema/users", need=_ADMIN, POST=add_user),
     resource("/api/replication/schema/sync", need=_ADMIN, POST=sync),
     resource("/api/replication/schema/diff", need=_ADMIN, GET=show_diff),

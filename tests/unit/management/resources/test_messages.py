@@ -33,6 +33,16 @@ def test_a_message_that_a_full_queue_refuses_is_an_error(admin: Client) -> None:
     assert (refused.status_code, "a queue is full" in refused.json()["reason"]) == (400, True)
 
 
+def test_a_drained_node_takes_no_messages(admin: Client, node: FakeNode) -> None:
+    admin.put("/api/queues/%2F/q")
+    node.maintenance.is_draining = True
+    refused = admin.post("/api/exchanges/%2F/amq.default/publish", **message())
+    assert (refused.status_code, "this node is drained" in refused.json()["reason"]) == (503, True)
+    node.maintenance.is_draining = False
+    assert admin.post("/api/exchanges/%2F/amq.default/publish", **message()).status_code == 200
+    assert len(admin.post("/api/queues/%2F/q/get", **wish()).json()) == 1
+
+
 def test_what_is_published_and_got_is_counted(admin: Client, node: FakeNode) -> None:
     admin.put("/api/queues/%2F/q")
     admin.post("/api/exchanges/%2F/amq.default/publish", **message())
