@@ -1,6 +1,7 @@
 """Taking the node out of service for clients, and back: RabbitMQ's suspended listeners and maintenance mode.
 
-The HTTP API stays open: the operator's tools speak it. A restart ends both.
+The HTTP API stays open, for the operator's tools speak it; a drained node takes no messages there either. A restart
+ends both.
 """
 
 from __future__ import annotations

@@ -3,13 +3,19 @@
 What it holds that the new upstream never saw is reported and kept: the tails of its queues' logs are set aside
 as those of a follower that had gone its own way are (storage.divergent), and `list_divergent_messages` shows them.
 All before that is the new upstream's by now, and is served there. So the replicated queues are deleted here, and
-the schema sync makes them anew, empty; whatever is not replicated stays.
+the schema sync makes them anew, empty; whatever is not replicated stays. A queue that the new upstream does not know,
+made here when it was one already, the schema sync deletes, replicated or not: it is set aside before.
 
-    clients sent away -> tails set aside, durably -> rejoin.json -> both modes downstream -> queues deleted
-    -> rejoin.json removed -> clients let in, both links
+    clients sent away -> tails set aside, durably -> former archive put away -> rejoin.json -> queues deleted
+    -> both modes downstream -> rejoin.json emptied -> clients let in, both links
 
-A node that is killed on the way is an upstream as before if there is no rejoin.json, and else goes on from there
-when it starts. An archive of its own from an earlier time as a standby is kept too, under another name.
+Where it is not known what the new upstream has of a vhost, all that its queues hold is set aside: too much is safe.
+
+A node that fails or is killed on the way is an upstream as before if nothing is in rejoin.json. Else there is no way
+but forward: it goes on before it lets anybody in when it starts, and tries again until it is done. Messages may come
+to a queue as long as there is one, those that die in another one for instance; so rejoin.json says up to where each
+was set aside, and what came since follows in the very moment in which the queue is deleted.
+An archive of its own from an earlier time as a standby is kept too, under another name.
 """
 
 from __future__ import annotations
@@ -17,8 +23,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Container
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -27,37 +35,64 @@ from leveret.core.broker import Broker
 from leveret.core.queue import Queue
 from leveret.core.schema import UPSTREAM_PARAMETER as SCHEMA_PARAMETER
 from leveret.model.definitions import Delete
-from leveret.model.errors import PreconditionFailed, Refusal
+from leveret.model.errors import LeveretError, PreconditionFailed, Refusal, StorageError
+from leveret.runtime.clock import clock_ms
 from leveret.runtime.maintenance import Maintenance
 from leveret.runtime.outgoing import Collector
 from leveret.runtime.outgoing_log import OutgoingLog
-from leveret.runtime.outgoing_reach import Key
 from leveret.runtime.pipeline_process import ask
 from leveret.runtime.standby_transfer import Upstream
-from leveret.runtime.stores import log_name
+from leveret.runtime.stores import Stores, log_name
+from leveret.runtime.unseen import first_unseen
 from leveret.storage.divergent import SetAside
 from leveret.storage.divergent_report import Report
 from leveret.storage.state_file import StateFile
-from leveret.wire.chunk import Attribute, decode_chunk, decode_trailer
 
 logger = logging.getLogger(__name__)
 
 STATE_FILE: Final = "rejoin.json"
 CLIENTS_TIMEOUT_S: Final = 10.0
-_READ_BYTES: Final = 4 * 1024 * 1024
+RETRY_S: Final = 5.0
+"""After which it is tried again to end what was begun."""
 _POLL_S: Final = 0.05
+_HOLDING: Final = ("queues", "vhosts")
+"""Kinds of definitions that messages go with."""
+
+_FAILURES: Final = (LeveretError, OSError)
+
+Place: TypeAlias = tuple[str, ...]
+"""A queue, or a vhost, by its key."""
+
+
+class Kept(msgspec.Struct, array_like=True):
+    """A queue that is to be deleted: all that the new upstream lacks of it before `next_offset` is set aside.
+
+    With another epoch it is another queue, of which nothing is.
+    """
+
+    vhost: str
+    name: str
+    epoch: int = 0
+    next_offset: int = 0
 
 
 class Begun(msgspec.Struct, kw_only=True):
-    """The state file: queues (vhost, name) that are to be deleted; their tails are set aside."""
+    """The state file."""
 
-    queues: list[tuple[str, str]] = []
+    queues: list[Kept] = []
 
 
 class Door(Protocol):
     """The AMQP listener: who is connected."""
 
     peers: Any
+
+
+class Engine(Protocol):
+    """What is needed of the engine."""
+
+    def flush(self) -> None:
+        """Append what came to queues to their logs, now."""
 
 
 class Schema(Protocol):
@@ -99,6 +134,11 @@ class RejoiningNode(Protocol):
     broker: Broker
     collector: Collector
     maintenance: Maintenance
+    stores: Stores
+
+    @property
+    def engine(self) -> Engine:
+        """What runs the queues."""
 
     @property
     def amqp(self) -> Door:
@@ -127,39 +167,116 @@ class Rejoin:
         self._node = node
         self._state_file = state_file
         self._lock = asyncio.Lock()
+        self._retrying: asyncio.Task[None] | None = None
 
     async def rejoin(self) -> dict[str, Any]:
         """Come back as a downstream.
 
         Returns:
-            upstream_endpoints, report (its id, empty if there was nothing to keep), messages, settlements_lost,
-            queues: a row each: virtual_host, queue, messages, settlements_lost.
+            upstream_endpoints, report (its id, empty if there was nothing to keep), reports (all of them: of what came
+            while it was under way is another one), messages, settlements_lost, queues: a row each: virtual_host,
+            queue, messages, settlements_lost.
 
         Raises:
             PreconditionFailed: this node is no upstream, knows no new one, or that was no standby of this node.
-            PipelineFailed: the new upstream cannot be asked.
-            StorageError: what it never saw cannot be kept; this node is an upstream as before.
+            PipelineFailed: the new upstream cannot be asked, or a former archive cannot be put away.
+            StorageError: what it never saw cannot be kept; this node is an upstream as before, or says that it goes on.
         """
         if self._lock.locked():
             raise PreconditionFailed("this node is coming back already")
         async with self._lock:
+            if self._is_begun():
+                raise PreconditionFailed(
+                    f"this node is coming back already, and tries to get on every {RETRY_S:g} s: see rejoin_failed in "
+                    "its log for what stands in the way"
+                )
             upstream = self._check()
             positions = await self._ask_positions(upstream)
-            await self._check_definitions()
+            unknown = await self._check_definitions()
             self._node.maintenance.drain()
             try:
-                report = await self._set_aside(positions, upstream)
-                await self._change_sides()
+                reports = await self._come_back(positions, unknown)
             finally:
-                await self._node.maintenance.revive()
-            return _told(upstream, report)
+                if self._is_begun():
+                    self._retry_later()
+                else:
+                    await self._node.maintenance.revive()
+            return _told(upstream, reports)
+
+    async def _come_back(self, positions: dict[str, int], unknown: Container[Place]) -> list[Report]:
+        begun, reports = await self._set_aside(positions, unknown)
+        # While this node still can stay what it is.
+        await self._node.standby.keep_former_archive()
+        self._state_file.save(msgspec.to_builtins(begun))
+        try:
+            return reports + await self._finish(begun)
+        except _FAILURES as error:
+            logger.error("rejoin_failed error=%s retry_s=%g", error, RETRY_S)
+            raise StorageError(
+                f"coming back has begun and is not done: {error}; it is tried again every {RETRY_S:g} s, and no "
+                "client is let in before"
+            ) from error
 
     async def resume(self) -> None:
-        """At start, before the links: finish what a crash interrupted."""
-        begun = self._state_file.load()
-        if begun:
-            logger.warning("rejoin_resumed")
-            await self._finish(msgspec.convert(begun, Begun))
+        """At start, before anybody is let in: finish what was begun.
+
+        Should that fail, nobody is until it is done: it is tried again beside all else.
+        """
+        if not self._is_begun():
+            return
+        logger.warning("rejoin_resumed")
+        try:
+            await self._go_on()
+        except _FAILURES as error:
+            logger.error("rejoin_failed error=%s retry_s=%g", error, RETRY_S)
+            self._node.maintenance.drain()
+            self._retry_later()
+
+    async def stop(self) -> None:
+        """Try no more; the next start does."""
+        retrying, self._retrying = self._retrying, None
+        if retrying is not None:
+            retrying.cancel()
+            with suppress(asyncio.CancelledError):
+                await retrying
+
+    # -- what was begun ---------------------------------------------------------------------------
+
+    def _is_begun(self) -> bool:
+        """Whether the state file says so, or nobody can tell."""
+        try:
+            return bool(self._state_file.load())
+        except StorageError:
+            return True
+
+    async def _go_on(self) -> None:
+        found = self._state_file.load()
+        try:
+            begun = msgspec.convert(found, Begun)
+        except msgspec.ValidationError as error:
+            raise StorageError(
+                f"{self._state_file.path}: {error}; mend the file, or remove it to be an upstream as before"
+            ) from None
+        if found:
+            await self._finish(begun)
+
+    def _retry_later(self) -> None:
+        if self._retrying is None:
+            self._retrying = asyncio.create_task(self._retry(), name="rejoin")
+
+    async def _retry(self) -> None:
+        """Until it is done and clients are let in."""
+        while True:
+            await asyncio.sleep(RETRY_S)
+            try:
+                async with self._lock:
+                    await self._go_on()
+                    await self._node.maintenance.revive()
+            except _FAILURES as error:
+                logger.error("rejoin_failed error=%s retry_s=%g", error, RETRY_S)
+            else:
+                self._retrying = None
+                return
 
     # -- before anything is changed ---------------------------------------------------------------
 
@@ -177,15 +294,16 @@ class Rejoin:
             )
         return upstream
 
-    async def _check_definitions(self) -> None:
-        """See that the schema sync will bring the queues back."""
+    async def _check_definitions(self) -> set[Place]:
+        """See that the schema sync will bring the queues back; the queues and vhosts that it will delete."""
         try:
-            await self._node.schema_sync.diff()
+            rows = await self._node.schema_sync.diff()
         except Refusal as error:
             raise PreconditionFailed(
                 f"the new upstream does not serve its definitions: {error}; nothing was changed. An upstream is set up "
                 "with add_schema_replication_user, a promoted one too"
             ) from error
+        return {tuple(row["key"]) for row in rows if row["action"] == "delete" and row["kind"] in _HOLDING}
 
     async def _ask_positions(self, upstream: Upstream) -> dict[str, int]:
         """By vhost, up to which offset of our outgoing log the new upstream has it."""
@@ -202,30 +320,50 @@ class Rejoin:
 
     # -- keeping ----------------------------------------------------------------------------------
 
-    async def _set_aside(self, positions: dict[str, int], upstream: Upstream) -> Report | None:
-        """Keep what the new upstream never saw, durably."""
-        node = self._node
+    async def _set_aside(
+        self, positions: dict[str, int], unknown: Container[Place]
+    ) -> tuple[Begun, list[Report]]:
+        """Keep what the new upstream never saw, durably; up to where of which queues that is."""
         await self._wait_for_quiet()
-        aside = SetAside(
-            node.data_dir,
-            at_ms=time.time_ns() // 1_000_000,
-            from_epoch=0,
-            to_epoch=0,
-            node_id=node.config.node_name,
-            leader_id="",
-            leader_uri=upstream.endpoints[0],
-            name_of=node.queue_of,
-        )
+        aside, begun = _Aside(self._node), Begun()
+        begins = self._begins_of_unknown(unknown)
         for vhost, position in positions.items():
-            log = node.collector.logs[vhost]
-            unseen = await _first_unseen(log, position)
-            for queue in self._replicated(vhost):
-                begin = unseen.get(log.key_of(queue), log.position_of(queue))
-                await asyncio.to_thread(aside.add, log_name(queue), begin)
-        report = await asyncio.to_thread(aside.finish)
-        if report is not None:
-            logger.warning("divergent_messages_set_aside report=%s see=list_divergent_messages", report.id)
-        return report
+            log = self._node.collector.logs.get(vhost)
+            if log is not None:
+                begins |= await self._begins(vhost, log, position)
+        for queue, begin in begins.items():
+            end = self._end_of(queue)
+            await asyncio.to_thread(aside.add, queue, begin, end)
+            begun.queues.append(Kept(*_place_of(queue), queue.epoch, end))
+        return begun, await aside.finish()
+
+    def _begins_of_unknown(self, unknown: Container[Place]) -> dict[Queue, int]:
+        """The same as `_begins` of what is not replicated, and is deleted because the new upstream does not have it."""
+        queues = self._node.broker.queues.values()
+        return {
+            queue: 0 if queue.message_count else self._end_of(queue)
+            for queue in queues
+            if (queue.key in unknown or queue.key[:1] in unknown)
+            and queue.definition.durable
+            and queue.owner is None
+            and not queue.damage
+        }
+
+    async def _begins(self, vhost: str, log: OutgoingLog, position: int) -> dict[Queue, int]:
+        """From where on the new upstream, which has a log up to `position`, lacks the queues that are in it.
+
+        Nothing is awaited between looking at the log and at how far it has each queue: what is collected meanwhile
+        would be in neither.
+        """
+        unseen = await first_unseen(log, position)
+        queues = self._replicated(vhost)
+        if unseen is None:
+            logger.warning("rejoin_sets_all_aside vhost=%s position=%d", vhost, position)
+            return dict.fromkeys(queues, 0)
+        return {queue: unseen.get(log.key_of(queue), log.position_of(queue)) for queue in queues}
+
+    def _end_of(self, queue: Queue) -> int:
+        return self._node.stores.log(queue).next_offset
 
     async def _wait_for_quiet(self) -> None:
         """Until nobody is connected and all is durable: the logs do not change any more."""
@@ -244,60 +382,105 @@ class Rejoin:
 
     # -- following --------------------------------------------------------------------------------
 
-    async def _change_sides(self) -> None:
-        vhosts = self._node.collector.logs
-        begun = Begun(
-            queues=[(queue.key[0], queue.key[1]) for vhost in vhosts for queue in self._replicated(vhost)]
-        )
-        self._state_file.save(msgspec.to_builtins(begun))
-        await self._finish(begun)
-
-    async def _finish(self, begun: Begun) -> None:
+    async def _finish(self, begun: Begun) -> list[Report]:
+        """From the state file on; the reports of what came since."""
         node = self._node
-        await node.standby.keep_former_archive()
-        for queue in begun.queues:
-            node.broker.apply(Delete("queues", queue))
+        aside = _Aside(node)
+        for kept in begun.queues:
+            await self._delete(kept, aside)
+        reports = await aside.finish()
         await node.commit()
         # Last, for it declares them again.
         await node.standby.set_mode("downstream")
         await node.schema_sync.set_mode("downstream")
         self._state_file.save({})
         logger.warning("rejoined_as_downstream queues_emptied=%d", len(begun.queues))
+        return reports
+
+    async def _delete(self, kept: Kept, aside: _Aside) -> None:
+        """Delete a queue, and nothing of it that is not set aside.
+
+        What came since it was is set aside first, without stopping the others, for it may be much; then what came
+        during that, and with it in one go the queue is deleted. One that cannot be read stays.
+        """
+        queue = self._flushed(kept)
+        if queue is not None and (begin := _begin_of(queue, kept)) < (end := self._end_of(queue)):
+            await asyncio.to_thread(aside.add, queue, begin, end)
+            kept = Kept(kept.vhost, kept.name, queue.epoch, end)
+            queue = self._flushed(kept)
+        # Nothing is awaited from here on.
+        if queue is None:
+            return
+        aside.add(queue, _begin_of(queue, kept), self._end_of(queue))
+        self._node.broker.apply(Delete("queues", queue.key))
+
+    def _flushed(self, kept: Kept) -> Queue | None:
+        """The queue, whose log has all that came so far; None if it is gone, or cannot be read."""
+        self._node.engine.flush()
+        queue = self._node.broker.queues.get((kept.vhost, kept.name))
+        return queue if queue is not None and queue.damage is None else None
 
 
-async def _first_unseen(log: OutgoingLog, position: int) -> dict[Key, int]:
-    """By queue and life, the first of its offsets that is in the log from `position` on."""
-    found: dict[Key, int] = {}
-    position = max(position, log.first_offset)
-    while chunks := log.read(position, _READ_BYTES):
-        for octets in chunks:
-            chunk = decode_chunk(memoryview(octets))
-            position = chunk.header.next_offset
-            key, epoch, offset = b"", 0, 0
-            for kind, name, value in decode_trailer(chunk.trailer):
-                if kind == Attribute.QUEUE_EPOCH:
-                    key, epoch = name, value
-                elif kind == Attribute.QUEUE_OFFSET:
-                    offset = value
-            found[key, epoch] = min(offset, found.get((key, epoch), offset))
-        await asyncio.sleep(0)
-    return found
+def _place_of(queue: Queue) -> tuple[str, str]:
+    return queue.key[0], queue.key[1]
 
 
-def _told(upstream: Upstream, report: Report | None) -> dict[str, Any]:
-    logs = report.logs if report is not None else []
+def _begin_of(queue: Queue, kept: Kept) -> int:
+    """From where on nothing of the queue is set aside."""
+    return kept.next_offset if queue.epoch == kept.epoch else 0
+
+
+class _Aside:
+    """What is being set aside, and in which reports: more of a queue of which there is something goes to another."""
+
+    def __init__(self, node: RejoiningNode) -> None:
+        upstream, _ = node.standby.upstream
+        self._reports: dict[str, Report] = {}
+        self._aside = SetAside(
+            node.data_dir,
+            at_ms=clock_ms(),
+            from_epoch=0,
+            to_epoch=0,
+            node_id=node.config.node_name,
+            leader_id="",
+            leader_uri=upstream.endpoints[0] if upstream is not None else "",
+            name_of=node.queue_of,
+        )
+
+    def add(self, queue: Queue, begin: int, end: int) -> None:
+        """What the queue's log holds from `begin` up to before `end`; blocks for the disk.
+
+        Raises:
+            StorageError: the disk refused it; the queue must stay.
+        """
+        if begin < end and self._aside.add(log_name(queue), begin, end) and self._aside.report is not None:
+            self._reports[self._aside.report.id] = self._aside.report
+
+    async def finish(self) -> list[Report]:
+        """The reports, which are told of.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        await asyncio.to_thread(self._aside.finish)
+        for report in self._reports:
+            logger.warning("divergent_messages_set_aside report=%s see=list_divergent_messages", report)
+        return list(self._reports.values())
+
+
+def _told(upstream: Upstream, reports: list[Report]) -> dict[str, Any]:
+    logs = [log for report in reports for log in report.logs]
+    rows: dict[tuple[str | None, str | None], dict[str, Any]] = {}
+    for log in logs:
+        nothing = {"virtual_host": log.vhost, "queue": log.queue, "messages": 0, "settlements_lost": 0}
+        row = rows.setdefault((log.vhost, log.queue), nothing)
+        row["messages"] += log.messages
+        row["settlements_lost"] += log.settlements_lost
     return {
         "upstream_endpoints": upstream.endpoints,
-        "report": report.id if report is not None else "",
+        "report": reports[0].id if reports else "",
+        "reports": [report.id for report in reports],
         "messages": sum(log.messages for log in logs),
         "settlements_lost": sum(log.settlements_lost for log in logs),
-        "queues": [
-            {
-                "virtual_host": log.vhost,
-                "queue": log.queue,
-                "messages": log.messages,
-                "settlements_lost": log.settlements_lost,
-            }
-            for log in logs
-        ],
+        "queues": list(rows.values()),
     }

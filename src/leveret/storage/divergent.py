@@ -57,7 +57,8 @@ class _Piece(NamedTuple):
 class SetAside:
     """One join's setting aside. Blocks for the disk, so it is for a thread, one call at a time.
 
-    The logs that are added must not change meanwhile: a follower that joins is not sent anything.
+    The logs that are added must not change meanwhile, as a follower that joins is not sent anything; or it is said up
+    to where they are added.
 
     Attributes:
         report: what was set aside; None as long as there is nothing.
@@ -90,8 +91,10 @@ class SetAside:
         self._name_of = name_of
         self._on_read = on_read
 
-    def add(self, path: str, at_offset: int = 0) -> DivergentLog | None:
+    def add(self, path: str, at_offset: int = 0, until_offset: int | None = None) -> DivergentLog | None:
         """Set aside what the log at `path`, below the directory of all logs, holds from the chunk with `at_offset` on.
+
+        Up to before the chunk at `until_offset`: what is appended meanwhile may be copied, and does not count.
 
         Returns:
             What that is; None if there is nothing.
@@ -104,7 +107,7 @@ class SetAside:
             pieces = self._tail(directory, at_offset)
             if not pieces:
                 return None
-            return self._add(path, directory, pieces)
+            return self._add(path, directory, pieces, until_offset)
         except OSError as error:
             raise StorageError(
                 f"log {directory}: what is not its leader's cannot be set aside: {error}"
@@ -138,11 +141,11 @@ class SetAside:
         # A log with a segment missing there has nothing before the next one.
         return behind if begin.position < 0 else [begin, *behind]
 
-    def _add(self, path: str, directory: Path, pieces: list[_Piece]) -> DivergentLog:
+    def _add(self, path: str, directory: Path, pieces: list[_Piece], until: int | None) -> DivergentLog:
         report = self.report or self._unfinished() or self._begin()
         known = next((log for log in report.logs if log.path == path), None)
         missing = self._missing(directory, directory_of(self._data_dir, report.id) / path, pieces)
-        if known is not None and missing == []:
+        if known is not None and missing == [] and known.next_offset >= (until or 0):
             self.report = report
             return known
         if known is not None or missing is None:
@@ -153,7 +156,7 @@ class SetAside:
         vhost, queue = self._name_of(path) or (None, None)
         first = pieces[0].first_offset
         log = DivergentLog(path, path.partition("/")[0], vhost, queue, first, first)
-        count(directory, log, self._on_read)
+        count(directory, log, self._on_read, until)
         report.add(self._data_dir, log)
         return log
 

@@ -17,14 +17,18 @@ _MERGE_AT: Final = 64 * 1024
 _ENTRY_BYTES: Final = 4
 
 
-def count(directory: Path, log: DivergentLog, on_read: OnRead | None = None) -> None:
+def count(
+    directory: Path, log: DivergentLog, on_read: OnRead | None = None, until: int | None = None
+) -> None:
     """Fill in what the log in `directory` holds from `log.from_offset` on. Reads headers and settlements only.
+
+    Up to before `until`, for a log that is appended to.
 
     Raises:
         StorageError: files cannot be opened.
     """
     settled = _Settled()
-    for found in walk(directory, log.from_offset, on_read=on_read):
+    for found in walk(directory, log.from_offset, until, on_read=on_read):
         if isinstance(found, Damage):
             log.damaged += 1
             log.next_offset = max(log.next_offset, found.next_offset)

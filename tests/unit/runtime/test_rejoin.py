@@ -1,4 +1,4 @@
-"""Coming back as a downstream: what is checked before anything changes, and a crash on the way."""
+"""Coming back as a downstream: what is checked before anything changes, what is kept, and failures on the way."""
 
 from __future__ import annotations
 
@@ -11,12 +11,21 @@ import pytest
 
 from leveret.config import load
 from leveret.core.broker import Broker
+from leveret.management.message_view import Properties, header_of
+from leveret.model import definitions as d
 from leveret.model.definitions import GlobalParameter, Put, Queue, Vhost
-from leveret.model.errors import NotFound, PreconditionFailed
+from leveret.model.errors import NotFound, PreconditionFailed, StorageError
 from leveret.runtime import rejoin
+from leveret.runtime.amqp_listener import AmqpListener
+from leveret.runtime.divergent import divergent_messages
+from leveret.runtime.pipeline_process import PipelineFailed
 from leveret.runtime.rejoin import Rejoin
-from leveret.runtime.standby_transfer import Upstream
+from leveret.runtime.schema_sync import SchemaSync
+from leveret.runtime.standby_transfer import TransferSupervisor, Upstream
 from leveret.storage.state_file import StateFile
+from leveret.testing.waiting import until
+from leveret.wire.record import TRANSFERRED_PREFIX
+from tests.unit.runtime.site import POLICY, TAGGED, Site, play
 
 UPSTREAM = Upstream(endpoints=["b:5552"], username="u", password="s3kRe7")
 
@@ -126,15 +135,451 @@ def test_a_promoted_node_that_serves_no_definitions_yet_is_told(
     assert "add_schema_replication_user" in refused(node)
 
 
-def test_what_a_crash_interrupted_is_finished_at_the_next_start(node: FakeNode) -> None:
-    StateFile(node.data_dir / "rejoin.json").save({"queues": [["v", "a"], ["v", "gone meanwhile"]]})
-    asyncio.run(way_back(node).resume())
-    assert node.queues == ["b"]
-    assert node.told == ["archive", "commit", ("standby", "downstream"), ("schema", "downstream")]
-    asyncio.run(way_back(node).resume())
-    assert len(node.told) == 4, "once"
+# -- a real node: what it keeps, what it deletes, and when ---------------------------------------------------
+
+BACK = [
+    d.Put(d.GlobalParameter(name="schema_definition_sync_upstream", value={})),
+    d.Put(
+        d.GlobalParameter(
+            name="standby_replication_upstream",
+            value={"endpoints": ["b:5552"], "username": "u", "password": "s3kRe7"},
+        )
+    ),
+]
 
 
-def test_a_start_without_a_crash_changes_nothing(node: FakeNode) -> None:
-    asyncio.run(way_back(node).resume())
-    assert (node.told, node.queues) == ([], ["a", "b"])
+class Promoted:
+    """The node that took the place of a site, as far as it is asked: the links to it are not made."""
+
+    def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Has nothing, and can tell, until a test says otherwise."""
+        self.position: int | None = None
+        self._site = site
+        monkeypatch.setattr(rejoin, "ask", self._ask)
+        monkeypatch.setattr(rejoin, "RETRY_S", 0.05)
+
+    def unlink(self) -> None:
+        """No processes and sockets for the links; again after each start."""
+        node = self._site.node
+        object.__setattr__(node.standby._transfer, "start", _nothing)
+        object.__setattr__(node.schema_sync, "start", _nothing)
+        object.__setattr__(node.schema_sync, "diff", _no_difference)
+
+    async def _ask(self, task: str, job: dict[str, Any]) -> dict[str, Any]:
+        """All that is served of it, unless a test says otherwise."""
+        log = self._site.node.collector.logs["v"]
+        return {"positions": {"v": log.committed_offset if self.position is None else self.position}}
+
+
+async def _nothing() -> None:
+    """Follow nobody."""
+
+
+async def _no_difference() -> list[dict[str, Any]]:
+    return []
+
+
+def gone(*key: str) -> dict[str, Any]:
+    """As `diff` says that the sync is to delete something."""
+    return {"action": "delete", "kind": "queues" if len(key) > 1 else "vhosts", "key": list(key)}
+
+
+async def old_upstream(directory: Path, *names: str) -> Site:
+    """A site with these replicated queues, that knows who took its place."""
+    site = Site(directory)
+    await site.start()
+    queues = [d.Put(d.Queue(name=name, vhost="v")) for name in names]
+    await site.apply(d.Put(TAGGED), *queues, d.Put(POLICY), *BACK)
+    return site
+
+
+async def served(site: Site) -> None:
+    """Wait until all that is collected is served to downstreams."""
+    log = site.node.collector.logs["v"]
+    await until(lambda: log.committed_offset == log.log.next_offset)
+
+
+def kept(site: Site) -> dict[str, list[bytes]]:
+    """What is set aside: bodies by queue."""
+    found: dict[str, list[bytes]] = {}
+    for row in divergent_messages(site.directory, None):
+        found.setdefault(row["queue"], []).append(row["payload"].encode())
+    return found
+
+
+def test_of_what_the_promoted_node_has_nothing_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(directory: Path) -> None:
+        site = await old_upstream(directory, "q1", "q2")
+        promoted = Promoted(site, monkeypatch)
+        await site.publish(3, "q1")
+        await site.publish(3, "q2")
+        await served(site)
+        promoted.position = site.node.collector.logs["v"].committed_offset
+        unseen = await site.publish(2, "q2")
+        await served(site)
+        promoted.unlink()
+        told = await site.node.rejoin.rejoin()
+        assert kept(site) == {"q2": unseen}
+        assert (told["messages"], told["reports"]) == (2, [told["report"]])
+        assert (site.node.broker.queues, site.node.standby.mode) == ({}, "downstream")
+        assert not site.node.maintenance.is_draining
+        await site.kill()
+
+    play(story)
+
+
+def test_all_is_set_aside_where_nobody_knows_what_the_promoted_node_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(directory: Path) -> None:
+        site = await old_upstream(directory, "q1", "q2")
+        promoted = Promoted(site, monkeypatch)
+        bodies = {name: await site.publish(5, name) for name in ("q1", "q2")}
+        await served(site)
+        promoted.position = 0
+        promoted.unlink()
+        await site.node.rejoin.rejoin()
+        assert kept(site) == bodies
+        await site.kill()
+
+    play(story)
+
+
+def test_all_is_set_aside_if_retention_took_what_the_promoted_node_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(directory: Path) -> None:
+        site = await old_upstream(directory, "q1", "q2")
+        promoted = Promoted(site, monkeypatch)
+        bodies = {"q1": await site.publish(10, "q1"), "q2": list[bytes]()}
+        log = site.node.collector.logs["v"]
+        await served(site)
+        promoted.position = log.committed_offset
+        for name in ("q1",) * 10 + ("q2",) * 30:
+            bodies[name] += await site.publish(5, name)
+        await served(site)
+        log.retain(bytes_max=1500, older_than_ms=None, transferred=False)
+        assert log.first_offset > promoted.position
+        promoted.unlink()
+        await site.node.rejoin.rejoin()
+        assert kept(site) == bodies
+        await site.kill()
+
+    play(story)
+
+
+def test_all_is_set_aside_if_a_downstream_began_without_what_retention_had_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(directory: Path) -> None:
+        site = await old_upstream(directory, "q1", "q2")
+        promoted = Promoted(site, monkeypatch)
+        bodies = [body for _ in range(10) for body in await site.publish(5, "q1")]
+        for _ in range(30):
+            await site.publish(5, "q2")
+            await site.ack(5, "q2")
+        await served(site)
+        log = site.node.collector.logs["v"]
+        log.retain(bytes_max=1500, older_than_ms=None, transferred=False)
+        log.count_missing([site.queue("q1"), site.queue("q2")])
+        assert log.missing_messages
+        log.note_downstream("eu", log.first_offset, 1)
+        promoted.unlink()
+        await site.node.rejoin.rejoin()
+        assert kept(site)["q1"] == bodies
+        await site.kill()
+
+    play(story)
+
+
+def test_what_the_schema_sync_is_to_delete_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues that were made here after the disaster, be they replicated or not."""
+
+    async def story(directory: Path) -> None:
+        site = await old_upstream(directory, "q")
+        promoted = Promoted(site, monkeypatch)
+        for name in ("made later", "emptied", "known there"):
+            await site.apply(d.Put(d.Queue(name=name, vhost="v")))
+        await site.publish(3, "emptied")
+        await site.ack(3, "emptied")
+        bodies = {name: await site.publish(3, name) for name in ("made later", "known there")}
+        await served(site)
+        promoted.unlink()
+
+        async def diff() -> list[dict[str, Any]]:
+            return [gone("v", "made later"), gone("v", "emptied"), gone("other")]
+
+        monkeypatch.setattr(site.node.schema_sync, "diff", diff)
+        told = await site.node.rejoin.rejoin()
+        assert kept(site) == {"made later": bodies["made later"]}
+        assert [row["queue"] for row in told["queues"]] == ["made later"]
+        assert [name for _, name in site.node.broker.queues] == ["known there"]
+        assert site.contents("known there") == bodies["known there"]
+        await site.kill()
+
+    play(story)
+
+
+def test_what_is_collected_and_not_served_yet_was_never_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(directory: Path) -> None:
+        site = await old_upstream(directory, "q1", "q2")
+        promoted = Promoted(site, monkeypatch)
+        await site.publish(3, "q1")
+        await served(site)
+        promoted.position = site.node.collector.logs["v"].committed_offset
+        site.node._tasks[0].cancel()  # the outgoing log's own fdatasync comes too late
+        unseen = await site.publish(2, "q1")
+        promoted.unlink()
+        await site.node.rejoin.rejoin()
+        assert kept(site) == {"q1": unseen}
+        await site.kill()
+
+    play(story)
+
+
+def test_what_comes_between_setting_aside_and_deleting_is_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Published as the HTTP API does, and dead letters of a queue that is not replicated."""
+
+    async def story(directory: Path) -> None:
+        site = await old_upstream(directory, "q", "q-last")
+        promoted = Promoted(site, monkeypatch)
+        node = site.node
+        arguments = {
+            "x-message-ttl": 300,
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": "q-last",
+        }
+        await site.apply(d.Put(d.Queue(name="retry", vhost="v", arguments=arguments)))
+        await site.publish(3, "q")
+        await served(site)
+        promoted.position = node.collector.logs["v"].committed_offset
+        promoted.unlink()
+        dying = await site.publish(20, "retry")
+        sent: list[bytes] = []
+
+        async def publish() -> None:
+            while ("v", "q") in node.broker.queues:
+                body = b"http %03d" % len(sent)
+                outsider = node.outsider(None, "v")
+                header = header_of(Properties(delivery_mode=2), len(body))
+                assert outsider.publish("", "q", header, body)
+                await node.commit()
+                if outsider.outcome:
+                    sent.append(body)
+                await asyncio.sleep(0)
+
+        async def archive() -> None:
+            await until(lambda: not site.queue("retry").message_count)
+
+        monkeypatch.setattr(node.standby, "keep_former_archive", archive)
+        told, _ = await asyncio.gather(node.rejoin.rejoin(), publish())
+        found = kept(site)
+        assert len(sent) > 10
+        assert found["q"][: len(sent)] == sent, "each that was answered"
+        assert found["q-last"] == dying
+        assert told["messages"] == len(found["q"]) + len(dying)
+        assert len(told["reports"]) > 1
+        await site.kill()
+
+    play(story)
+
+
+def test_a_former_archive_that_cannot_be_put_away_leaves_an_upstream_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(directory: Path) -> None:
+        site = await old_upstream(directory, "q")
+        promoted = Promoted(site, monkeypatch)
+        await site.publish(3)
+        await served(site)
+        promoted.unlink()
+
+        async def fails() -> None:
+            raise PipelineFailed("s3://standbys/eu: no answer")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(site.node.standby, "keep_former_archive", fails)
+            with pytest.raises(PipelineFailed, match="no answer"):
+                await site.node.rejoin.rejoin()
+        assert not site.node.maintenance.is_draining
+        later = await site.publish(5)
+        await site.restart()
+        assert (site.node.standby.mode, site.contents()[-5:]) == ("upstream", later)
+        await site.kill()
+
+    play(story)
+
+
+def test_once_it_has_begun_nobody_is_let_in_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(directory: Path) -> None:
+        site = await old_upstream(directory, "q")
+        promoted = Promoted(site, monkeypatch)
+        await site.publish(3)
+        await served(site)
+        promoted.unlink()
+        node, fails = site.node, True
+        real = node.schema_sync.set_mode
+
+        async def set_mode(mode: str) -> None:
+            if fails:
+                raise StorageError("schema_sync.json: no space left on device")
+            await real(mode)
+
+        monkeypatch.setattr(node.schema_sync, "set_mode", set_mode)
+        with pytest.raises(StorageError, match=r"is not done: .*no space left on device; it is tried"):
+            await node.rejoin.rejoin()
+        await asyncio.sleep(0.2)
+        assert node.maintenance.is_draining
+        with pytest.raises(PreconditionFailed, match="coming back already"):
+            await node.rejoin.rejoin()
+        fails = False
+        await until(lambda: not node.maintenance.is_draining)
+        assert (node.standby.mode, node.schema_sync.mode) == ("downstream", "downstream")
+        assert node.rejoin._state_file.load() == {}
+        await site.kill()
+
+    play(story)
+
+
+def test_what_a_crash_interrupted_is_finished_before_anybody_is_let_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a queue that is another one by now, or that an older version noted, nothing is set aside yet."""
+
+    async def story(directory: Path) -> None:
+        site = await old_upstream(directory, "q1", "q2", "q3")
+        Promoted(site, monkeypatch)
+        bodies = {name: await site.publish(3, name) for name in ("q1", "q2", "q3")}
+        queue = site.queue("q1")
+        end = site.node.stores.log(queue).next_offset
+        since = await site.publish(2, "q1")
+        await site.kill()
+        state = [["v", "q1", queue.epoch, end], ["v", "q2"], ["v", "q3", 12345, end], ["v", "gone meanwhile"]]
+        StateFile(directory / "rejoin.json").save({"queues": state})
+        doors: list[bool] = []
+        opened = AmqpListener.start
+
+        async def start(self: AmqpListener, address: str, port: int, tls: Any = None) -> None:
+            doors.append(bool(site.node.broker.queues))
+            await opened(self, address, port, tls)
+
+        monkeypatch.setattr(AmqpListener, "start", start)
+        monkeypatch.setattr(TransferSupervisor, "start", lambda self: _nothing())
+        monkeypatch.setattr(SchemaSync, "start", lambda self: _nothing())
+        await site.start(listeners="127.0.0.1:0")
+        assert doors == [False], "all was deleted before"
+        assert kept(site) == {"q1": since, "q2": bodies["q2"], "q3": bodies["q3"]}
+        assert (site.node.standby.mode, site.node.rejoin._state_file.load()) == ("downstream", {})
+        await site.node.stop()
+
+    play(story)
+
+
+def test_a_start_that_cannot_finish_it_goes_on_trying_with_closed_doors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(directory: Path) -> None:
+        site = await old_upstream(directory, "q")
+        Promoted(site, monkeypatch)
+        bodies = await site.publish(3)
+        await site.kill()
+        (directory / "divergent").write_text("in the way")
+        StateFile(directory / "rejoin.json").save({"queues": [["v", "q"]]})
+        monkeypatch.setattr(TransferSupervisor, "start", lambda self: _nothing())
+        monkeypatch.setattr(SchemaSync, "start", lambda self: _nothing())
+        await site.start(listeners="127.0.0.1:0")
+        node = site.node
+        await asyncio.sleep(0.2)
+        assert node.maintenance.is_draining
+        assert (node.amqp.addresses[0].port, node.standby.mode) == (0, "upstream"), "it listens nowhere"
+        assert site.contents() == bodies
+        (directory / "divergent").unlink()
+        await until(lambda: not node.maintenance.is_draining)
+        assert (kept(site), node.broker.queues, node.standby.mode) == ({"q": bodies}, {}, "downstream")
+        _, writer = await asyncio.open_connection("127.0.0.1", node.amqp.addresses[0].port)
+        writer.close()
+        await node.stop()
+
+    play(story)
+
+
+def test_a_damaged_state_file_keeps_the_doors_closed_until_it_is_mended(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(directory: Path) -> None:
+        site = await old_upstream(directory, "q")
+        Promoted(site, monkeypatch)
+        bodies = await site.publish(3)
+        await site.kill()
+        (directory / "rejoin.json").write_text('{"queues": 5}')
+        await site.start()
+        assert site.node.maintenance.is_draining
+        assert "rejoin.json" in caplog.text
+        assert "mend the file, or remove it" in caplog.text
+        (directory / "rejoin.json").unlink()
+        await until(lambda: not site.node.maintenance.is_draining)
+        assert (site.contents(), site.node.standby.mode) == (bodies, "upstream")
+        await site.kill()
+
+    play(story)
+
+
+def test_a_start_without_a_crash_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(directory: Path) -> None:
+        site = await old_upstream(directory, "q")
+        bodies = await site.publish(3)
+        await site.restart()
+        assert (site.contents(), site.node.standby.mode) == (bodies, "upstream")
+        assert not site.node.maintenance.is_draining
+        await site.kill()
+
+    play(story)
+
+
+# -- the promoted node: what it says that it has ----------------------------------------------------------
+
+
+def promotion(position: int, *, log_id: int = 7, **fields: Any) -> dict[str, Any]:
+    """As standby.json keeps one; `fields` are of its vhost's row in the summary, and `wanted`."""
+    wanted = fields.pop("wanted", {})
+    row = {"virtual_host": "v", "unreadable_records": 0, "missing_records": 0, "missing_messages": 0}
+    return {
+        "begun_ms": 1,
+        "done_ms": 2,
+        "wanted": wanted,
+        "summary": [row | fields],
+        "transferred": {"v": [log_id, position]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("promotions", "has"),
+    [
+        ([promotion(100)], 100),
+        ([promotion(100), promotion(100)], 100),
+        ([promotion(100, missing_messages=50)], 0),
+        ([promotion(100, missing_records=50)], 0),
+        ([promotion(100, unreadable_records=3)], 0),
+        ([promotion(100, unreadable_records=3), promotion(100)], 0),
+        ([promotion(100, wanted={"queues": ["a"]})], 0),
+        ([promotion(100, wanted={"exclude": ["v"]})], 0),
+        ([promotion(100, wanted={"as_of_ms": 5})], 0),
+        ([promotion(100, wanted={"queues": ["a"]}), promotion(100)], 100),
+        ([promotion(100), promotion(100, wanted={"queues": ["a"]})], 100),
+        ([promotion(50, log_id=6, missing_messages=1), promotion(100)], 100),
+        ([promotion(100), promotion(50, log_id=6)], None),
+        ([], None),
+    ],
+)
+def test_a_promoted_node_claims_only_what_it_has_all_of(
+    promotions: list[dict[str, Any]], has: int | None
+) -> None:
+    async def story(directory: Path) -> None:
+        state = {"operating_mode": "upstream", "promotions": promotions}
+        StateFile(directory / "standby.json").save(state)
+        site = Site(directory)
+        await site.start()
+        assert site.node.stream_door.query_offset("v", f"{TRANSFERRED_PREFIX}7") == has
+        await site.kill()
+
+    play(story)

@@ -388,6 +388,28 @@ def test_a_longer_tail_than_before_makes_a_report_of_its_own(tmp_path: Path) -> 
     assert [report.logs[0].from_offset for report in reports(tmp_path)] == [6, 2]
 
 
+def test_of_a_log_that_is_appended_to_what_is_before_the_given_end_counts(tmp_path: Path) -> None:
+    log = filled(tmp_path / "queues/1", EIGHT)
+    told = setting_aside(tmp_path).add("queues/1", 2, 10)
+    assert told is not None
+    assert (told.from_offset, told.next_offset, told.messages) == (2, 10, 8)
+    log.close()
+
+
+def test_what_was_appended_to_a_log_since_it_was_added_makes_a_report_of_its_own(tmp_path: Path) -> None:
+    """What is in a segment that is linked is there already, and no report told of it."""
+    log = filled(tmp_path / "queues/1", [*EIGHT, EIGHT[0]])
+    setting_aside(tmp_path).add("queues/1", 2, 18)
+    append(log, 33)
+    log.close()
+    aside = setting_aside(tmp_path)
+    told = aside.add("queues/1", 2, log.next_offset)
+    assert told is not None
+    assert (told.from_offset, told.next_offset) == (2, log.next_offset)
+    assert aside.add("queues/1", 2, log.next_offset) == told
+    assert [report.logs[0].next_offset for report in reports(tmp_path)] == [18, log.next_offset]
+
+
 @pytest.mark.parametrize("more", [{"from_epoch": 4}, {"to_epoch": 7}])
 def test_a_join_between_other_epochs_makes_another_report(tmp_path: Path, more: dict[str, int]) -> None:
     filled(tmp_path / "queues/1", EIGHT)

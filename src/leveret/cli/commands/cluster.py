@@ -166,7 +166,7 @@ def forget_cluster_node(
         ),
     ] = None,
 ) -> Table:
-    """Take a node that does not run out of the cluster; queues that it led get another leader, or go with it."""
+    """Remove a stopped node from the cluster; the queues it led get another leader or are deleted."""
     try:
         running = {each["name"]: each["running"] for each in ctl.api.get("nodes")}
     except Unreachable:

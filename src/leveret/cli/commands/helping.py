@@ -22,7 +22,7 @@ def version(ctl: Session) -> Message:
 def autocomplete(
     ctl: Session, beginning: Annotated[str, Argument(help="How the command's name begins.")] = ""
 ) -> Table:
-    """List the commands whose names begin so; a shell does it by itself after completion."""
+    """List the commands that begin with a prefix; shells do this themselves once `completion` is installed."""
     return Table(
         ("command",), [[name] for name in sorted(NAMES) if name.startswith(beginning)], headless=True
     )
@@ -32,7 +32,7 @@ def autocomplete(
 def completion(
     ctl: Session, shell: Annotated[Literal["bash", "zsh", "fish"], Argument(help="Which shell's.")]
 ) -> Text:
-    """Print what makes a shell complete commands, options, and the node's names."""
+    """Print a shell's completion script for commands, options and names on the node."""
     from typer.completion import get_completion_script  # type: ignore[attr-defined]  # not in its __all__
 
     name, variable = "leveretctl", "_LEVERETCTL_COMPLETE"

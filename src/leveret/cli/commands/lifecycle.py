@@ -46,7 +46,7 @@ def is_booting(ctl: Session) -> Message:
 
 @command("Checking if Leveret is running on node {node} ...", "check_running")
 def check_running(ctl: Session) -> Message:
-    """End with 0 if the node is fully started, with 69 if not."""
+    """Exit with status 0 if the node is fully started, else with 69."""
     return Message(
         f"Leveret on node {ctl.node} is fully booted and running", {"result": "ok", "node": ctl.node}
     )

@@ -32,7 +32,7 @@ _KEYS: Final = "ha-"
 
 @command("Synchronising queue '{name}' in vhost '{vhost}' ...", "sync_queue -p orders paid")
 def sync_queue(ctl: Session, name: Name) -> None:
-    """Have a queue's mirrors synchronised, and wait until they are; the queue goes on meanwhile."""
+    """Synchronise a queue's mirrors and wait until they are; the queue stays in service."""
     with refused_as(exits.UNAVAILABLE), _found():
         ctl.api.post("cluster", "sync", ctl.vhost, name)
     deadline_s = None if ctl.timeout_s is None else time.monotonic() + ctl.timeout_s
@@ -92,7 +92,7 @@ def check_if_cluster_has_classic_queue_mirroring_policy(ctl: Session) -> Message
     "remove_classic_queue_mirroring_from_policies",
 )
 def remove_classic_queue_mirroring_from_policies(ctl: Session) -> None:
-    """Have no queue mirrored any more: take the keys out of all policies; one that has no others is cleared."""
+    """Turn mirroring off: remove the ha-* keys from all policies; a policy left empty is cleared."""
     for path in (_POLICIES, _OPERATOR_POLICIES):
         for policy in _mirroring(ctl, path):
             left = {key: value for key, value in policy["definition"].items() if not key.startswith(_KEYS)}

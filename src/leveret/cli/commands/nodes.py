@@ -69,7 +69,7 @@ def environment(ctl: Session) -> Message:
 
 @command("Reporting server status of node {node} ...", "report > leveret-report.txt")
 def report(ctl: Session) -> Text:
-    """Print the output of all commands that tell how the node does, for those who are asked for help."""
+    """Print the output of all status commands, to send to whoever helps you."""
     ctl.quiet = True
     pieces = [_reported(ctl, module, name) for module, name in _REPORTED]
     for vhost in [str(each["name"]) for each in ctl.api.get("vhosts")]:

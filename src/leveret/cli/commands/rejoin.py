@@ -19,7 +19,7 @@ def rejoin_as_downstream(ctl: Session) -> Report:
         lines += [
             ("Never seen there", f"{found['messages']} messages, kept here"),
             ("Consumed here only", f"{found['settlements_lost']} messages, which are there again"),
-            ("See them with", f"list_divergent_messages --report {found['report']}"),
+            *(("See them with", f"list_divergent_messages --report {report}") for report in found["reports"]),
         ]
     else:
         lines += [("Never seen there", "nothing")]

@@ -235,7 +235,8 @@ class _Recovery:
                 self._queues += len(news["queues"])
                 self._bar.update(total=self._total, description=f"recovering {self._queues} queues")
             case "counting":
-                self._bar.update(total=news["messages"], description="counting")
+                # Another time if files were replaced while they were read.
+                self._bar.update(total=news["messages"], completed=0, description="counting")
             case "published" | "compared" | "counted":
                 self._bar.advance(news["messages"])
             case "comparing":

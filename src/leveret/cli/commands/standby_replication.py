@@ -35,13 +35,13 @@ def set_standby_replication_upstream_endpoints(ctl: Session, endpoints: Endpoint
 
 @command("Connecting this downstream to its upstream ...", "connect_standby_replication_downstream")
 def connect_standby_replication_downstream(ctl: Session) -> None:
-    """Start, or resume, to transfer messages from the upstream."""
+    """Start or resume transferring messages from the upstream."""
     ctl.api.post("replication", "standby", "connect")
 
 
 @command("Disconnecting this downstream from its upstream ...", "disconnect_standby_replication_downstream")
 def disconnect_standby_replication_downstream(ctl: Session) -> None:
-    """Stop to transfer messages from the upstream."""
+    """Stop transferring messages from the upstream."""
     ctl.api.post("replication", "standby", "disconnect")
 
 

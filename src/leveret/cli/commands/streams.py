@@ -75,7 +75,7 @@ def list_stream_connections(
     ctl: Session,
     columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_CONNECTION)}.")] = None,
 ) -> Table:
-    """List the connections by the stream protocol."""
+    """List stream connections."""
     wanted = chosen(columns, ("conn_name",), _CONNECTION)
     ctl.announce("Listing stream connections ...")
     found = ctl.api.get("stream", "connections")
@@ -87,7 +87,7 @@ def list_stream_consumers(
     ctl: Session,
     columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_CONSUMER)}.")] = None,
 ) -> Table:
-    """List the consumers of a virtual host by the stream protocol."""
+    """List the stream consumers of a virtual host."""
     default = (
         "connection",
         "subscription_id",
@@ -107,7 +107,7 @@ def list_stream_publishers(
     ctl: Session,
     columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_PUBLISHER)}.")] = None,
 ) -> Table:
-    """List the publishers of a virtual host by the stream protocol."""
+    """List the stream publishers of a virtual host."""
     wanted = chosen(
         columns, tuple(name for name in _PUBLISHER if name not in ("connection_pid", "node")), _PUBLISHER
     )
@@ -140,7 +140,7 @@ def set_stream_retention_policy(
     name: Stream,
     retention: Annotated[str, Argument(help="Greatest age, as 7D, 12h or 30m.")],
 ) -> None:
-    """Keep the messages of a stream so long, by a policy of the stream's own."""
+    """Set how long a stream keeps its messages, by a policy for that stream alone."""
     _stream(ctl, name)
     escaped = "".join(
         character if character.isalnum() or character in "_-" else f"\\{character}" for character in name

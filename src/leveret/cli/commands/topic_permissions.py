@@ -46,7 +46,7 @@ def clear_topic_permissions(
         str | None, Argument(help="Only for this exchange.", autocompletion=exchanges)
     ] = None,
 ) -> None:
-    """Take a user's topic permissions in a vhost away, for one exchange or for all."""
+    """Take a user's topic permissions in a virtual host away, for one exchange or for all."""
     need_user(ctl, username)
     need_vhost(ctl)
     held = [
@@ -62,13 +62,13 @@ def clear_topic_permissions(
 
 @command('Listing topic permissions for vhost "{vhost}" ...', "list_topic_permissions -p orders")
 def list_topic_permissions(ctl: Session) -> Table:
-    """List the topic permissions in a vhost."""
+    """List the topic permissions in a virtual host."""
     need_vhost(ctl)
     return Table.of(("user", *_COLUMNS), ctl.api.get("vhosts", ctl.vhost, "topic-permissions"))
 
 
 @command('Listing topic permissions for user "{username}" ...', "list_user_topic_permissions alice")
 def list_user_topic_permissions(ctl: Session, username: Username) -> Table:
-    """List a user's topic permissions, by vhost and exchange."""
+    """List a user's topic permissions, by virtual host and exchange."""
     need_user(ctl, username, exits.UNAVAILABLE)
     return Table.of(("vhost", *_COLUMNS), ctl.api.get("users", username, "topic-permissions"))

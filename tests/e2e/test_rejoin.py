@@ -1,0 +1,58 @@
+"""A node that was killed on its way back as a downstream starts again while its clients knock at the door."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pika
+import pika.exceptions
+
+from leveret.storage.state_file import StateFile
+from leveret.testing.applications import parameters
+from leveret.testing.broker import LeveretProcess
+from leveret.testing.ports import wait_until
+
+BEFORE = 5
+
+
+def publish(node: LeveretProcess, count: int) -> int:
+    """Publish to the queue, with confirms; how many were confirmed."""
+    confirmed = 0
+    try:
+        with pika.BlockingConnection(parameters(node.amqp_port, "/")) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            for _ in range(count):
+                properties = pika.BasicProperties(delivery_mode=2)
+                channel.basic_publish("", "q", b"precious", properties, mandatory=True)
+                confirmed += 1
+    except (pika.exceptions.AMQPError, OSError):
+        pass
+    return confirmed
+
+
+def test_nobody_publishes_to_a_queue_that_is_about_to_be_deleted(tmp_path: Path) -> None:
+    node = LeveretProcess(parent_dir=tmp_path)
+    try:
+        node.start()
+        with pika.BlockingConnection(parameters(node.amqp_port, "/")) as connection:
+            connection.channel().queue_declare("q", durable=True)
+        assert publish(node, BEFORE) == BEFORE
+        node.kill9()
+        StateFile(node.data_dir / "rejoin.json").save({"queues": [["/", "q"]]})
+        node.launch()
+        confirmed: list[int] = []
+
+        def is_done() -> bool:
+            confirmed.append(publish(node, 1_000_000))
+            return "rejoined_as_downstream" in node.log_text()
+
+        wait_until(is_done, "the node to be back as a downstream", 60)
+        node.wait_ready()
+        told = json.loads(node.ctl("list_divergent_messages", "--formatter", "json").stdout)
+        assert sum(confirmed) == 0
+        assert len(told["messages"]) == BEFORE
+        assert json.loads(node.ctl("list_queues", "name", "--formatter", "json").stdout) == []
+    finally:
+        node.close()
