@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pika
 import pytest
 
@@ -125,6 +126,81 @@ def test_a_queue_that_is_consumed_from_meanwhile_loses_nothing_and_what_may_be_d
     found = taken + numbers(bodies_of(channel, queue))
     assert sorted(set(found)) == list(range(1500))
     assert len(found) - 1500 <= in_doubt(directory) <= WINDOW
+
+
+@pytest.mark.parametrize("sent", [0, 1200])
+@pytest.mark.parametrize("held", ["published meanwhile", "unacked before"])
+def test_what_others_put_into_the_queue_meanwhile_is_not_taken_for_what_arrived(
+    target: AmqpTarget,
+    connection: Any,
+    channel: Any,
+    queue: str,
+    tmp_path: Path,
+    sent: int,
+    held: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    directory = planned(tmp_path, queue, 1500)
+    channel.confirm_delivery()
+    others = [b"another's"] * 300
+    consuming = connection.channel()
+    if held == "unacked before":
+        for body in others:
+            channel.basic_publish("", queue, body)
+        for _ in others:
+            assert consuming.basic_get(queue)[0] is not None
+    killed_after(sent, monkeypatch, lambda: publish(target, directory))
+    if held == "unacked before":
+        consuming.close()
+    else:
+        for body in others:
+            channel.basic_publish("", queue, body)
+    publish(target, directory)
+    found = bodies_of(channel, queue)
+    assert [body for body in found if body in others] == others
+    assert numbers([body for body in found if body not in others]) == list(range(1500))
+    assert in_doubt(directory) == 0
+
+
+def test_of_what_others_took_one_by_one_nothing_is_lost_and_what_may_be_double_is_counted(
+    target: AmqpTarget, channel: Any, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = planned(tmp_path, queue, 1500)
+    killed_after(1200, monkeypatch, lambda: publish(target, directory), closes=False)
+    taken = [channel.basic_get(queue, auto_ack=True)[2] for _ in range(3)]
+    killed_after(100, monkeypatch, lambda: publish(target, directory))
+    publish(target, directory)
+    found = numbers(taken + bodies_of(channel, queue))
+    assert sorted(set(found)) == list(range(1500))
+    assert 0 < len(found) - 1500 <= in_doubt(directory) <= WINDOW
+
+
+def test_a_quorum_queue_is_not_looked_at_and_what_may_be_double_is_counted(
+    target: AmqpTarget, channel: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With this limit the broker would drop each message that goes back twice."""
+    channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 1})
+    directory = planned(tmp_path, name, 1500)
+    for sent in (700, 700, 100):
+        killed_after(sent, monkeypatch, lambda: publish(target, directory))
+        channel.basic_publish("", name, b"another's")
+    publish(target, directory)
+    found = numbers([body for body in bodies_of(channel, name) if body != b"another's"])
+    assert sorted(set(found)) == list(range(1500))
+    assert len(found) - 1500 <= in_doubt(directory)
+
+
+def test_a_queue_that_goes_with_its_last_consumer_is_made_so_and_outlives_being_looked_at(
+    target: AmqpTarget, channel: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = planned(tmp_path, name, 1500)
+    arguments = {"x-max-priority": 5}
+    made = msgspec.structs.replace(target, queues={VHOST: {name: arguments}}, auto_delete={VHOST: [name]})
+    killed_after(700, monkeypatch, lambda: publish(made, directory))
+    publish(made, directory)
+    channel.queue_declare(name, durable=True, auto_delete=True, arguments=arguments)
+    assert numbers(bodies_of(channel, name)) == list(range(1500))
+    assert in_doubt(directory) == 0
 
 
 def test_two_publishers_of_one_queue_do_not_publish_together(

@@ -11,9 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from leveret.model.errors import StorageError
+from leveret.pipeline.compact import compact
 from leveret.pipeline.inspect import count_messages
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.progress import Inbox
+from leveret.pipeline.sweep import sweep
 from leveret.testing.standby_archive import transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
@@ -70,6 +72,22 @@ def test_a_damaged_file_is_named(spark: SparkSession, manifest: Manifest) -> Non
     path.write_bytes(b"PAR1 torn PAR1")
     with pytest.raises(StorageError, match=re.escape(str(path))):
         count_messages(spark, manifest)
+
+
+def test_what_was_compacted_meanwhile_is_counted_where_it_is_then(
+    spark: SparkSession, manifest: Manifest, tmp_path: Path
+) -> None:
+    """The manifest is read, Spark starts, and the transfer, which knows of nobody that reads, sweeps."""
+    transferring = Manifest(tmp_path)
+    files = [file for file in transferring.files() if file.vhost == "/"]
+    transferring.append([compact(tmp_path, files)], removed=[file.path for file in files])
+    sweep(transferring, tmp_path)
+    with Inbox() as inbox:
+        rows = [tuple(row.values()) for row in count_messages(spark, manifest, inbox.address)]
+        news = inbox.wait(0)
+    assert rows == [("/", "ex", "k0", 7), ("/", "ex", "k1", 5), ("b", "", "\ufffd", 2)]
+    [at] = [number for number, event in enumerate(news) if event["event"] == "counting"]
+    assert news[at]["messages"] == sum(event["messages"] for event in news[at + 1 :]) == 14
 
 
 def test_without_data_spark_is_not_started(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import resource
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -12,8 +13,10 @@ from typing import Any, Final
 import pika
 import pytest
 
-from leveret.model.errors import LeveretError
-from leveret.pipeline.amqp_publish import read_progress
+from leveret.model.errors import LeveretError, PreconditionFailed
+from leveret.pipeline.amqp_publish import AmqpClient, read_progress
+from leveret.pipeline.compare import ComparingClient, Differs
+from leveret.pipeline.job import AmqpTarget, Credentials
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.plan import PlanDirectory
 from leveret.pipeline.publish import PlanPublisher
@@ -115,6 +118,46 @@ def test_a_full_disk_at_the_node_and_a_job_that_died_just_before_its_end(
     assert numbers(node, "whole") == list(range(1000))
 
 
+def test_what_came_of_a_vhost_since_a_rehearsal_began_goes_nowhere(
+    node: LeveretProcess, start_pipeline: Start, recover_job: Job, tmp_path: Path
+) -> None:
+    """Above all not to the vhost that applications use; the rehearsal knew of the other one alone."""
+    filled(tmp_path / "standby", {"/": 200, "late": 100})
+    scratch = "leveret.rehearsal.abc.0"
+    for vhost in ("late", scratch):
+        node.ctl("add_vhost", vhost)
+        node.ctl("set_permissions", "-p", vhost, "guest", ".*", ".*", ".*")
+    declare(node, "/", "late", scratch)
+    guest = {"username": "guest", "password": "guest"}
+    compare = {"host": LOOPBACK, "port": node.amqp_port, "credentials": guest}
+    rehearsal = recover_job(node.stream_port, scratch="abc", compare=compare)
+    for vhosts, compared in (({}, 0), ({"/": scratch}, 200)):
+        child = start_pipeline("recover", rehearsal | {"vhosts": vhosts})
+        assert child.wait() == 0, child.events[-1]
+        done = child.events[-1]
+        assert done["compared"] == {"messages": compared}
+        assert [row["virtual_host"] for row in done["summary"]] == list(vhosts)
+        assert (numbers(node, "/"), numbers(node, "late")) == ([], [])
+
+
+def test_a_queue_that_would_not_keep_what_is_recovered_is_named_and_made_anew_once_it_is_gone(
+    node: LeveretProcess, tmp_path: Path
+) -> None:
+    plan = freeze_plan(filled(tmp_path / "standby", {"/": 100}), "/")
+    assert plan is not None
+    with closing(pika.BlockingConnection(parameters(node.amqp_port, "/"))) as connection:
+        connection.channel().queue_declare("q", durable=False)
+    with pytest.raises(
+        PreconditionFailed, match=r"queue 'q' in vhost '/' is not durable, or exclusive.*delete it"
+    ):
+        publish(node, plan, "/")
+    with closing(pika.BlockingConnection(parameters(node.amqp_port, "/"))) as connection:
+        connection.channel().queue_delete("q")
+    publish(node, plan, "/")
+    node.restart()
+    assert numbers(node, "/") == list(range(100))
+
+
 def test_a_broker_that_is_killed_and_started_while_it_is_recovered_into(
     node: LeveretProcess, start_pipeline: Start, recover_job: Job, tmp_path: Path
 ) -> None:
@@ -136,6 +179,51 @@ def test_a_broker_that_is_killed_and_started_while_it_is_recovered_into(
     [row] = child.events[-1]["summary"]
     assert (row["message_count"], row["in_doubt"]) == (MESSAGES, 0)
     assert numbers(node, "/") == list(range(MESSAGES))
+
+
+@pytest.mark.parametrize("vhost", ["leveret.rehearsal.abc.0", "shop"])
+def test_messages_with_a_time_to_live_of_their_own_expire_but_not_before_a_rehearsal_compares_them(
+    node: LeveretProcess, tmp_path: Path, vhost: str
+) -> None:
+    expiring = b"\x11\x00\x02\x03100"
+    upstream = StandbyUpstream(["/"])
+    upstream.publish(
+        "/", "q", [stored_message(b"%d." % number, properties=expiring) for number in range(100)]
+    )
+    plan = freeze_plan(transfer(upstream, tmp_path / "standby"), "/")
+    assert plan is not None
+    node.ctl("add_vhost", vhost)
+    node.ctl("set_permissions", "-p", vhost, "guest", ".*", ".*", ".*")
+    declare(node, vhost)
+    publish(node, plan, vhost)
+    time.sleep(0.5)
+    guest = Credentials(username="guest", password="guest")
+    target = AmqpTarget(host=LOOPBACK, port=node.amqp_port, credentials=guest)
+    client = partial(ComparingClient, target, vhost, plan.load().queues, 5.0)
+    with nullcontext() if vhost.startswith("leveret.") else pytest.raises(Differs, match="has 0 messages"):
+        PlanPublisher(plan, client, lambda count: None).publish(["q"])
+
+
+def test_messages_of_other_users_need_a_user_that_may_impersonate_them(
+    node: LeveretProcess, tmp_path: Path
+) -> None:
+    of_app = b"\x10\x10\x02\x03app"
+    upstream = StandbyUpstream(["/"])
+    upstream.publish("/", "q", [stored_message(b"%d." % number, properties=of_app) for number in range(5)])
+    plan = freeze_plan(transfer(upstream, tmp_path / "standby"), "/")
+    assert plan is not None
+    declare(node, "/")
+    guest = Credentials(username="guest", password="guest")
+    target = AmqpTarget(host=LOOPBACK, port=node.amqp_port, credentials=guest)
+    client = partial(AmqpClient, target, "/", plan.progress, plan.load().queues, timeout_s=10)
+    with pytest.raises(PreconditionFailed, match=r"'app' .* the tag `impersonator`"):
+        PlanPublisher(plan, client, lambda count: None).publish(["q"])
+    node.ctl("set_user_tags", "guest", "administrator", "impersonator")
+    PlanPublisher(plan, client, lambda count: None).publish(["q"])
+    with closing(pika.BlockingConnection(parameters(node.amqp_port, "/"))) as connection:
+        _, properties, body = connection.channel().basic_get("q", auto_ack=True)
+        assert (properties.user_id, body) == ("app", b"0.")
+    assert numbers(node, "/") == [1, 2, 3, 4]
 
 
 @pytest.mark.rabbitmq

@@ -30,6 +30,7 @@ from leveret.runtime.pipeline_process import PipelineFailed
 from leveret.runtime.standby import StandbyDownstream
 from leveret.runtime.standby_recovery import EVERYTHING, Wanted
 from leveret.storage.state_file import StateFile
+from leveret.testing.standby_archive import freeze_plan, transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
 TIMEOUT_S = 200.0
@@ -221,13 +222,19 @@ def test_orphaned_data_is_what_is_not_this_nodes_to_recover(tmp_path: Path, data
     async def scenario() -> None:
         standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
         assert await standby.archive.list_vhosts_available() == ["kept", "untagged"]
+        for vhost in upstream.logs:
+            stored = {"vhost": vhost, "next": 5, "newest_ms": 1, "oldest_ms": 1, "at_ms": 1}
+            standby._transfer._take({"event": "stored", **stored})
         sizes = {row["vhost"]: row["bytes"] for row in await standby.archive.disk_usage()}
         assert [row["messages"] for row in await standby.archive.metrics()] == [5, 5]
         [deleted] = await standby.delete_orphaned_data()
         assert (deleted["vhost"], deleted["bytes"]) == ("untagged", sizes["untagged"])
         assert await standby.archive.list_vhosts_available() == ["kept"]
         assert await standby.delete_orphaned_data() == []
+        told = standby._transfer.rows(["kept", "untagged"])
+        assert [each["transferred"] for each in told] == [5, 0]
         await standby.keep_former_archive()
+        assert row(standby)["transferred"] == 0
         assert await standby.archive.list_vhosts_available() == []
         [former] = matching(data_dir, "former/*")
         assert [row["vhost"] for row in look(former)["vhosts"]] == ["kept"]
@@ -284,6 +291,32 @@ def test_a_name_that_is_nowhere_is_a_slip_and_not_a_wish(node: FakeNode, wanted:
         assert (standby.mode, standby.status()["state"]) == ("downstream", "disconnected"), (
             "nothing has begun"
         )
+
+    asyncio.run(scenario())
+
+
+def test_a_promotion_that_has_begun_is_given_up_with_its_plans_or_not_at_all(node: FakeNode) -> None:
+    state, data_dir = StateFile(node.data_dir / "standby.json"), node.data_dir / "standby"
+    upstream = StandbyUpstream()
+
+    async def scenario() -> None:
+        for give_up in (StandbyDownstream.delete_all_data, StandbyDownstream.keep_former_archive):
+            state.save({"promoting": {"begun_ms": 1}})
+            standby = StandbyDownstream(node, state)
+            upstream.publish("/", "q", [stored_message(b"x")])
+            plan = freeze_plan(transfer(upstream, data_dir), "/")
+            assert plan is not None
+            for refused in (standby.connect(), standby.set_mode("downstream")):
+                with pytest.raises(
+                    PreconditionFailed, match="delete_all_data_on_standby_replication_cluster"
+                ):
+                    await refused
+            assert standby.status()["state"] == "promoting"
+            await give_up(standby)
+            assert not plan.is_frozen, "the next promotion would carry it out first"
+            await standby.set_mode("downstream")
+            assert standby.status()["state"] != "promoting"
+            await standby.disconnect()
 
     asyncio.run(scenario())
 

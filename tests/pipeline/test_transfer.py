@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,11 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from leveret.pipeline.compaction import Compaction
 from leveret.pipeline.files import Place, matching, name_in, opened, place_of
 from leveret.pipeline.forget import forget_vhosts
 from leveret.pipeline.job import TransferJob
 from leveret.pipeline.look import look
 from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.origins import Origins
 from leveret.pipeline.progress import Inbox
 from leveret.pipeline.sink import StoreSink
 from leveret.pipeline.source import UpstreamSource
@@ -28,6 +31,7 @@ from leveret.pipeline.transfer import Transfer
 from leveret.testing.certificates import CertificateAuthority, Issued
 from leveret.testing.link_proxy import Direction, LinkProxy
 from leveret.testing.ports import wait_until
+from leveret.testing.standby_archive import transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 from leveret.wire.record import BEGINNING_PREFIX
 
@@ -72,14 +76,14 @@ def transferring(spark: SparkSession, job: dict[str, Any]) -> Iterator[Recorder]
     recorder = Recorder()
     with Inbox() as inbox:
         decoded = msgspec.convert(job, TransferJob)
-        transfer = Transfer(decoded, spark, inbox, recorder)  # type: ignore[arg-type]  # a stand-in
+        driver = Transfer(decoded, spark, inbox, recorder)  # type: ignore[arg-type]  # a stand-in
         with ThreadPoolExecutor(1) as pool:
 
             def run() -> None:
                 # Java knows the session of the thread that made it, and this is another one.
                 assert spark.sparkContext._jvm is not None
                 spark.sparkContext._jvm.SparkSession.setActiveSession(spark._jsparkSession)
-                transfer.run()
+                driver.run()
 
             running = pool.submit(run)
             recorder.failed = lambda: running.exception() if running.done() else None
@@ -261,6 +265,7 @@ def test_what_the_upstream_no_longer_has_is_told_with_its_bounds_and_not_skipped
     upstream.logs["/"].missing_messages = 11
     asked: list[str] = []
     monkeypatch.setattr(upstream.host, "query_offset", lambda _, reference: asked.append(reference))
+    began_ms = time.time_ns() // 1_000_000
     with upstream.serving() as port:
         with transferring(spark, transfer_job(port)) as said:
             wait_until(lambda: said.last("stored").get("next") == 10, "the first", TIMEOUT_S)
@@ -274,6 +279,8 @@ def test_what_the_upstream_no_longer_has_is_told_with_its_bounds_and_not_skipped
             upstream.logs["/"].missing_messages = 7
             assert set(asked) == {f"{BEGINNING_PREFIX}eu.2"}
             asked.clear()
+            history_from_ms = Origins(tmp_path / "standby").history_from_ms("/")
+            assert began_ms <= history_from_ms <= time.time_ns() // 1_000_000
         for _ in range(3):
             upstream.publish("/", "a", [stored_message(b"y")] * 10)
         upstream.logs["/"].retain_from(30)
@@ -285,6 +292,7 @@ def test_what_the_upstream_no_longer_has_is_told_with_its_bounds_and_not_skipped
     assert Manifest(tmp_path / "standby").next_by_vhost == {"/": 10}
     [row] = look(tmp_path / "standby")["vhosts"]
     assert (row["missing"], row["missing_messages"]) == (20, 4), "a promotion has to know"
+    assert Origins(tmp_path / "standby").history_from_ms("/") == history_from_ms, "it does not begin again"
 
 
 def test_links_are_encrypted_and_the_upstream_is_verified(
@@ -470,6 +478,38 @@ def test_what_is_beyond_the_retention_is_compacted_while_more_comes(
     assert len(kept) < 4 * 50
     for turn in range(4):
         assert kept.count(b"%d" % turn) >= 5
+
+
+def test_a_vhost_that_cannot_be_compacted_keeps_no_other_from_it(
+    spark: SparkSession, transfer_job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leveret.pipeline.compact.FILES_MIN", 2)
+    data_dir = tmp_path / "standby"
+    upstream = StandbyUpstream(["a", "b"])
+    for turn in range(2):
+        for vhost in upstream.logs:
+            upstream.publish(vhost, "q", [stored_message(b"%d" % turn)])
+            upstream.settle(vhost, "q", [(2 * turn, 1)])
+    damaged, *_ = transfer(upstream, data_dir, chunks_per_file=2).files()
+    (data_dir / damaged.path).write_bytes(b"")
+    job = transfer_job(0, retain_ms_max=1, compact_interval_s=0)
+    compaction = Compaction(spark)
+    rows: list[dict[str, Any]] = []
+
+    def turned() -> bool:
+        rows.extend(compaction.turn(msgspec.convert(job, TransferJob)))
+        return bool(rows)
+
+    wait_until(turned, "a compaction", TIMEOUT_S)
+    compaction.stop()
+    assert [(row["vhost"], row.get("files")) for row in rows] == [("a", None), ("b", 2)]
+    assert f"{damaged.path}: it is damaged or gone" in rows[0]["error"]
+    files = Manifest(data_dir).files()
+    assert [(file.vhost, bool(file.history_from_ms)) for file in files] == [
+        ("a", False),
+        ("a", False),
+        ("b", True),
+    ]
 
 
 @pytest.mark.torture  # Three JVMs take half a minute of two cores.

@@ -33,6 +33,8 @@ from leveret.model.errors import (
 from leveret.pipeline.job import AmqpTarget
 from leveret.wire.amqp091 import (
     BASIC_DELIVER,
+    BASIC_GET,
+    BASIC_GET_OK,
     BASIC_PUBLISH,
     FRAME_BODY,
     FRAME_END,
@@ -64,9 +66,13 @@ _REFUSALS: Final[dict[int, type[Refusal]]] = {
 _EXCHANGE_DECLARE, _EXCHANGE_DELETE = (40, 10), (40, 20)
 _QUEUE_DECLARE, _QUEUE_BIND, _QUEUE_DELETE = (50, 10), (50, 20), (50, 40)
 _BASIC_CONSUME: Final = (60, 20)
-_PASSIVE, _DURABLE, _EXCLUSIVE = 1, 2, 4
+_PASSIVE, _DURABLE, _EXCLUSIVE, _AUTO_DELETE = 1, 2, 4, 8
 _EXCHANGE_AUTO_DELETE: Final = 4
 _IF_UNUSED, _IF_EMPTY = 1, 2
+_OF_ANOTHER_USER: Final = (
+    "; to publish messages that others put their user-id on, the user needs the tag `impersonator` at that broker "
+    "(set_user_tags)"
+)
 PREFETCH: Final = 1000
 """Deliveries of a queue that are held here at most."""
 
@@ -148,7 +154,13 @@ class AmqpConnection:
         del self.channels[channel.number]
 
     def declare_queue(
-        self, channel: Channel, name: str, arguments: dict[str, Any] | None = None, *, exclusive: bool = False
+        self,
+        channel: Channel,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        exclusive: bool = False,
+        auto_delete: bool = False,
     ) -> tuple[int, int]:
         """Declare a durable queue, or an exclusive one, or, without arguments, see that there is one.
 
@@ -160,6 +172,7 @@ class AmqpConnection:
             ResourceLocked: it is exclusively another connection's.
         """
         flags = _PASSIVE if arguments is None and not exclusive else _EXCLUSIVE if exclusive else _DURABLE
+        flags |= _AUTO_DELETE if auto_delete else 0
         body = b"\0\0" + shortstr(name.encode()) + bytes((flags,)) + encode.field_table(arguments or {})
         answer = self._ask(channel, _QUEUE_DECLARE, body, commands.Queue.DeclareOk)
         return answer.message_count or 0, answer.consumer_count or 0
@@ -208,6 +221,19 @@ class AmqpConnection:
         names = shortstr(queue.encode()) + shortstr(b"")
         body = b"\0\0" + names + b"\0" + encode.field_table(arguments or {})
         self._ask(channel, _BASIC_CONSUME, body, commands.Basic.ConsumeOk)
+
+    def get(self, channel: Channel, queue: str, count: int) -> list[Delivery]:
+        """The next messages of a queue, so many or all; they go back to their places when the channel is closed."""
+        method = BASIC_GET + b"\0\0" + shortstr(queue.encode()) + b"\0"
+        self.send(frame(FRAME_METHOD, channel.number, method) * count)
+        answered = 0
+        while answered + len(channel.deliveries) < count:
+            self.receive()
+            answered += sum(isinstance(each, commands.Basic.GetEmpty) for each in self._answers)
+            self._answers.clear()
+        found = list(channel.deliveries)
+        channel.deliveries.clear()
+        return found
 
     def next_delivery(self, channel: Channel) -> Delivery:
         """Wait for the next message; it is acknowledged sooner or later.
@@ -290,7 +316,7 @@ class AmqpConnection:
 
     def _take(self, kind: int, number: int, payload: bytes) -> None:
         channel = self.channels.get(number)
-        if kind == FRAME_METHOD and payload[:4] == BASIC_DELIVER:
+        if kind == FRAME_METHOD and payload[:4] in (BASIC_DELIVER, BASIC_GET_OK):
             if channel is not None:
                 channel.route = _route_of(payload)
         elif kind == FRAME_METHOD:
@@ -333,7 +359,8 @@ class AmqpConnection:
                 self._answers.append(method)
 
     def _refusal(self, code: int | None, text: str | None) -> Refusal:
-        return _REFUSALS.get(code or 0, InvalidCommand)(f"{self.peer} declines: {text}")
+        hint = _OF_ANOTHER_USER if text is not None and "user_id property" in text else ""
+        return _REFUSALS.get(code or 0, InvalidCommand)(f"{self.peer} declines: {text}{hint}")
 
     def _lose(self, reason: str) -> NoReturn:
         self._socket.close()
@@ -405,9 +432,9 @@ def _is_pending(connected: socket.socket) -> bool:
 
 
 def _route_of(payload: bytes) -> tuple[bytes, bytes]:
-    """Exchange and routing key of a basic.deliver."""
-    # Class, method, consumer tag; delivery tag and whether it was redelivered.
-    start = 4 + 1 + payload[4] + 9
+    """Exchange and routing key of a basic.deliver or basic.get-ok."""
+    # Class and method; the consumer's tag, of the first; delivery tag and whether it was redelivered.
+    start = 4 + (1 + payload[4] if payload[:4] == BASIC_DELIVER else 0) + 9
     end = start + 1 + payload[start]
     return payload[start + 1 : end], payload[end + 1 : end + 1 + payload[end]]
 

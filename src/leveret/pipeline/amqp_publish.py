@@ -4,17 +4,19 @@ Such a broker keeps no publishing ids. What takes their place is beside the plan
 
     progress/<queue>.json   how many messages the queue held before the first, how many are confirmed
 
-A publisher that begins again counts the queue: what is in it beyond what it held before is what arrived, for
-a channel's messages arrive in their order. If that cannot be - something is consumed or published there
-meanwhile, or a broker that crashed lost what was not persistent - it goes on behind what was confirmed. Then
-the messages that were under way, WINDOW at most, may be there twice, and are counted as in doubt.
+A publisher that begins again, and finds more in the queue than what it held before and what is confirmed, looks at
+what is there (`amqp_browse`): the messages of ours behind the confirmed ones are those that arrived. One is left out
+only if its very content is the next of those, so whatever others publish, take or have the broker refuse, nothing
+that is not there is. If the queue cannot be looked at - it is no classic one, or somebody consumes from it - or does
+not have what it must, everything behind what was confirmed is sent. Then the messages that were under way, WINDOW at
+most, may be there twice, and are counted as in doubt.
 
 A stream is read for that, and the messages of ours in it are counted, whatever else is there. They are told by
 their exchange: that is another one after every SPAN messages, once all before are confirmed, so that never more of
 the stream has to be read than that. An entry of a stream may be many messages; those of one are taken up in the
-middle.
+middle. A queue's messages get another exchange when it no longer has all that came through the one before.
 
-A queue that exclusively belongs to the publisher's connection is the lock: of two publishers of one queue, one
+A queue that exclusively belongs to the publisher's connection is the lock: of two publishers to one queue, one
 thought dead, the second waits for the end of the first one's connection.
 
 A message keeps its routing key, properties and body: it goes through a fanout exchange of the plan's own that
@@ -34,6 +36,7 @@ from urllib.parse import quote
 import msgspec
 
 from leveret.model.errors import AccessRefused, LeveretError, NotFound, ResourceLocked, StorageError
+from leveret.pipeline.amqp_browse import Found, Shape, browse, digest_of, is_classic
 from leveret.pipeline.amqp_connection import AmqpConnection, AmqpConnectionLost, Channel
 from leveret.pipeline.amqp_streams import (
     Declined,
@@ -84,6 +87,10 @@ class Progress(msgspec.Struct, kw_only=True):
         self.messages = max(self.messages, self.confirmed)
 
 
+class NotThere(LeveretError):
+    """The next message is not at the target, whose publisher is to see only what is."""
+
+
 class AmqpClient:
     """publish.Client: a connection to the target.
 
@@ -92,16 +99,25 @@ class AmqpClient:
         progress: the directory of a plan's progress.
         totals: how many messages each queue gets.
         timeout_s: how long to try for a connection, or for a lock that somebody else holds.
+        sends: false to see only what is there.
     """
 
     def __init__(
-        self, target: AmqpTarget, vhost: str, progress: Place, totals: Mapping[str, int], timeout_s: float
+        self,
+        target: AmqpTarget,
+        vhost: str,
+        progress: Place,
+        totals: Mapping[str, int],
+        timeout_s: float,
+        *,
+        sends: bool = True,
     ) -> None:
         self._target = target
         self._vhost = vhost
         self._progress = progress
         self._totals = totals
         self._timeout_s = timeout_s
+        self._sends = sends
         self._publishers: list[AmqpPublisher] = []
         make_directory(progress)
         self._connection = connect(target, vhost, timeout_s)
@@ -109,8 +125,9 @@ class AmqpClient:
     def declare_publisher(self, reference: str, stream: str) -> AmqpPublisher:
         """Lock a queue, made if it is not there, and see how far it is."""
         queue = stream.removeprefix(RECOVERY_STREAM_PREFIX)
-        name = f"leveret.{reference}.{hashlib.sha256(queue.encode()).hexdigest()[:12]}"
-        self._lock(f"{name}.lock")
+        digest = hashlib.sha256(queue.encode()).hexdigest()[:12]
+        name = f"leveret.{reference}.{digest}"
+        self._lock(f"leveret.recovery.{digest}.lock", queue)
         ready, consumers, is_new = self._find(queue)
         to_stream = self._is_stream(queue)
         path, total = progress_path(self._progress, queue), self._totals[queue]
@@ -123,8 +140,11 @@ class AmqpClient:
             if progress.is_under_way(total):
                 # A batch of a stream is many messages, and nobody knows how many.
                 left = WINDOW if self._was_stream(queue) else total - progress.now.confirmed
-                progress.resume(*self._settled(queue, ready, consumers), min(WINDOW, left))
-        publisher = AmqpPublisher(self._connection, queue, name, progress, to_stream)
+                ready, consumers = self._settled(queue, ready, consumers)
+                self._resume(queue, name, progress, Count(ready, consumers, min(WINDOW, left)))
+        publisher = AmqpPublisher(
+            self._connection, queue, name, progress, to_stream=to_stream, sends=self._sends
+        )
         self._publishers.append(publisher)
         return publisher
 
@@ -138,7 +158,7 @@ class AmqpClient:
         finally:
             self._connection.close()
 
-    def _lock(self, name: str) -> None:
+    def _lock(self, name: str, queue: str) -> None:
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -146,9 +166,11 @@ class AmqpClient:
                 self._connection.declare_queue(channel, name, exclusive=True)
                 self._connection.close_channel(channel)
                 return
-            except ResourceLocked:
+            except ResourceLocked as error:
                 if time.monotonic() > deadline:
-                    raise
+                    raise ResourceLocked(
+                        f"{error}; another recovery is at queue '{queue}' there: wait for its end, then recover again"
+                    ) from error
                 time.sleep(_RETRY_S)
 
     def _settled(self, queue: str, ready: int, consumers: int) -> tuple[int, int]:
@@ -191,7 +213,8 @@ class AmqpClient:
                 declare_stream(self._connection, queue, arguments)
                 return 0, 0, True
             channel = self._connection.open_channel()
-            found = self._connection.declare_queue(channel, queue, arguments)
+            auto_delete = self._target.is_auto_delete(self._vhost, queue)
+            found = self._connection.declare_queue(channel, queue, arguments, auto_delete=auto_delete)
             self._connection.close_channel(channel)
             return *found, True
         self._connection.close_channel(channel)
@@ -213,14 +236,47 @@ class AmqpClient:
                 raise
             return False
 
+    def _resume(self, queue: str, name: str, progress: ProgressFile, count: Count) -> None:
+        """See which messages of ours are in a queue."""
+        exchange = span_name(name, progress.now.span)
+        found: Found | None = None
+        if progress.has_more(count) and self._is_classic(queue):
+            found = browse(self._connection, queue, exchange, count.ready, progress.known)
+        progress.resume(count, found)
+        self._end_span(name, progress, exchange)
+
+    def _is_classic(self, queue: str) -> bool:
+        """Whether it is known to be one at the target."""
+        arguments = self._arguments(queue)
+        shape = None
+        if arguments is not None:
+            shape = Shape(arguments, self._target.is_auto_delete(self._vhost, queue))
+        return is_classic(self._connection, queue, shape)
+
     def _resume_stream(self, stream: str, name: str, progress: ProgressFile) -> None:
         """See how many messages of ours are in a stream."""
-        now, span = progress.now, progress.now.span
-        exchange, least = span_name(name, span), now.messages - now.since
+        now = progress.now
+        exchange, least = span_name(name, now.span), now.messages - now.since
         found = count_from(self._connection, stream, now.held + now.since, exchange, least, self._timeout_s)
         progress.resume_stream(now.since + found)
-        if now.span != span:
+        self._end_span(name, progress, exchange)
+
+    def _end_span(self, name: str, progress: ProgressFile, exchange: str) -> None:
+        """Delete an exchange, if another one is used from now on."""
+        if exchange != span_name(name, progress.now.span):
             self._connection.delete_exchange(self._connection.open_channel(), exchange)
+
+
+class Count(NamedTuple):
+    """What a broker says of a queue.
+
+    Attributes:
+        under_way: so many messages of ours may be in it that are not known to be confirmed.
+    """
+
+    ready: int
+    consumers: int
+    under_way: int
 
 
 class _Sent(NamedTuple):
@@ -243,14 +299,23 @@ class AmqpPublisher:
     """
 
     def __init__(
-        self, connection: AmqpConnection, queue: str, name: str, progress: ProgressFile, to_stream: bool
+        self,
+        connection: AmqpConnection,
+        queue: str,
+        name: str,
+        progress: ProgressFile,
+        *,
+        to_stream: bool,
+        sends: bool = True,
     ) -> None:
+        self._sends = sends
         self.last_sequence = progress.now.confirmed
         self._connection = connection
         self._name = name
         self._progress = progress
-        self._messages = progress.now.messages
+        self._messages = self._whole = progress.now.messages
         self._there = progress.arrived
+        self._found = progress.found
         self._span_end = progress.now.since + SPAN if to_stream else sys.maxsize
         self._sent: deque[_Sent] = deque()
         self._early: set[int] = set()
@@ -267,15 +332,33 @@ class AmqpPublisher:
 
         Raises:
             Declined: the broker did not take one.
+            NotThere: one would have to be sent.
             AmqpConnectionLost: what is not confirmed may or may not be there; ask a new publisher.
         """
         for publishing_id, stored in run.messages():
             before = self._messages
             for message in self._entries.messages(stored):
                 self._messages += 1
-                if self._messages > self._there:
-                    self._send(message, publishing_id, before)
-            self.last_sequence = publishing_id
+                if self._is_there(message, before):
+                    continue
+                if not self._sends:
+                    self._messages -= 1
+                    raise NotThere
+                self._send(message, publishing_id, before)
+            self.last_sequence, self._whole = publishing_id, self._messages
+
+    def _is_there(self, message: StoredMessage, before: int) -> bool:
+        if self._messages <= self._there:
+            return True
+        if not self._found:
+            return False
+        if self._found[0] == digest_of(message):
+            self._found.popleft()
+            return True
+        # Somebody took one before it, or the broker did not take this one.
+        self._progress.doubt_behind(self._messages - 1)
+        self._begin_span(before)
+        return False
 
     def _send(self, message: StoredMessage, publishing_id: int, before: int) -> None:
         if self._messages > self._span_end:
@@ -310,15 +393,34 @@ class AmqpPublisher:
         self._wait(lambda: bool(self._sent) and self._sent[0].publishing_id <= up_to)
         self._note_confirmed(self._messages)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are messages of ours behind `last_sequence`."""
+        return self._there > self._messages or bool(self._found)
+
+    def give_up(self) -> int:
+        """Leave all behind `last_sequence`, which this returns, to another plan; what is there of it is in doubt."""
+        there = max(self._there, self._messages) + len(self._found)
+        self._progress.confirmed(self.last_sequence, self._whole)
+        if there > self._whole:
+            self._progress.doubt(there - self._whole, self._whole)
+            self._progress.begin_span(there)
+        return self.last_sequence
+
     def close(self) -> None:
         """Take the exchange away."""
         self._connection.delete_exchange(self._channel, self._exchange.decode())
 
     def _wait(self, too_many: Callable[[], bool]) -> None:
         while too_many():
+            # It may have been read while another queue of the connection was waited for.
+            self._check_declined()
             self._connection.receive()
-            if self._declined:
-                raise Declined(self._declined)
+            self._check_declined()
+
+    def _check_declined(self) -> None:
+        if self._declined:
+            raise Declined(self._declined)
 
     def _note_confirmed(self, messages: int) -> None:
         """Keep how far it is; `messages`: so many are those up to `last_sequence`."""
@@ -328,6 +430,8 @@ class AmqpPublisher:
             self._progress.confirmed(self.last_sequence, messages)
 
     def _on_settled(self, tag: int, multiple: bool, taken: bool) -> None:
+        if self._declined:
+            return  # Confirms of all up to a later one are none of the one that was not taken.
         if not taken:
             self._declined = (
                 f"{self._connection.peer} did not take a message of queue '{self._queue}': see its limits "
@@ -348,6 +452,7 @@ class ProgressFile:
 
     Attributes:
         arrived: so many messages of ours are there, confirmed or not.
+        found: digests of those that are there behind them, in a queue.
 
     Raises:
         StorageError: it cannot be read.
@@ -358,7 +463,11 @@ class ProgressFile:
         self._path = path
         self._is_new = not path.exists()
         self.now = Progress(held=held()) if self._is_new else read_progress(path)
-        self.arrived = self.now.messages
+        # The first messages of a batch may have been confirmed with the span before.
+        self.arrived = max(self.now.messages, self.now.since)
+        self.found: deque[bytes] = deque()
+        self._ready = self.now.held
+        self._doubtful_end = 0
         if self._is_new:
             self._save()
 
@@ -366,17 +475,38 @@ class ProgressFile:
         """Whether messages may have been sent that are not known to be confirmed."""
         return not self._is_new and self.now.confirmed < total
 
-    def resume(self, ready: int, consumers: int, under_way: int) -> None:
-        """Take up what arrived, at most `under_way`, after the last that is known to be confirmed; see the module."""
-        now = self.now
-        arrived = ready - now.held
-        if not consumers and 0 <= arrived - now.messages <= under_way:
-            self.arrived = arrived
-        else:
-            # Counted from what is there now: what is there twice must not be taken for what is to come.
-            now.in_doubt += under_way
-            now.held = ready - now.messages
-            self._save()
+    def has_more(self, count: Count) -> bool:
+        """Whether a queue nobody consumes from has more than it held and what is known to have arrived."""
+        return not count.consumers and count.ready - self.now.held > self.arrived
+
+    @property
+    def known(self) -> int:
+        """So many of those came through the exchange."""
+        return self.arrived - self.now.since
+
+    def resume(self, count: Count, found: Found | None) -> None:
+        """Take up what arrived in a queue, `found` if it was looked at; see the module."""
+        self._ready = count.ready
+        if found is not None and found.messages >= self.known:
+            self.found.extend(found.digests)
+            self._doubtful_end = self.arrived + count.under_way
+            return
+        more = count.ready - self.now.held - self.arrived
+        is_consumed = count.consumers > 0 or more < 0 or found is not None
+        if doubt := count.under_way if is_consumed else min(count.under_way, more):
+            self.doubt(doubt, self.arrived)
+            self.begin_span(self.arrived)
+
+    def doubt_behind(self, sent: int) -> None:
+        """After so many messages, what was found is not what was sent: any that was under way may be there twice."""
+        self.doubt(max(len(self.found), self._doubtful_end - sent), sent)
+        self.found.clear()
+
+    def doubt(self, count: int, sent: int) -> None:
+        """So many may be there twice; `sent` messages of ours count as there. The span that begins then saves it."""
+        self.now.in_doubt += count
+        # Counted from what is there now: what is there twice must not be taken for what is to come.
+        self.now.held = self._ready - sent
 
     def resume_stream(self, arrived: int) -> None:
         """As above, of a stream in which so many of our messages were found."""
@@ -420,6 +550,14 @@ def read_progress(path: Place) -> Progress:
         raise StorageError(f"{path}: {error}; how far the recovery was is not known") from error
 
 
+def give_up(path: Place, total: int) -> int:
+    """As `AmqpPublisher.give_up`, of a queue that cannot be looked at."""
+    now = read_progress(path)
+    now.in_doubt += min(WINDOW, total - now.confirmed)
+    write_document(path, now)
+    return now.confirmed
+
+
 def progress_path(directory: Place, queue: str) -> Place:
     """The file of a queue's progress."""
     name = quote(queue, safe="")
@@ -437,7 +575,7 @@ def connect(target: AmqpTarget, vhost: str, timeout_s: float, *, waits: bool = T
     deadline = time.monotonic() + (timeout_s if waits else 0)
     while True:
         try:
-            return AmqpConnection(target, vhost if target.vhost is None else target.vhost, timeout_s)
+            return AmqpConnection(target, target.place_of(vhost), timeout_s)
         except (OSError, AmqpConnectionLost) as error:
             if time.monotonic() > deadline:
                 raise AmqpConnectionLost(

@@ -19,6 +19,7 @@ from leveret.pipeline.files import Place
 from leveret.pipeline.manifest import Manifest, StoredFile
 from leveret.pipeline.tables import read_table
 from leveret.wire.chunk import Attribute
+from leveret.wire.life import in_order
 
 SUFFIX: Final = ".books"
 BOOKS: Final = pa.schema(
@@ -33,6 +34,8 @@ BOOKS: Final = pa.schema(
     ]
 )
 """`queue_offset` and `timestamp_ms` are those of the chunk; `kind` is a wire.chunk.Attribute."""
+PUBLISHERS_MAX: Final = 254
+"""Of a stream that are handed over: it knows one more (core.sequences), and that is the recovery itself."""
 _READERS: Final = 8
 Life = tuple[str, int]
 _Row = tuple[str, int, int, int, int, bytes, int]
@@ -43,7 +46,7 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
     """Of one life of a stream, what is stored at some moment.
 
     Attributes:
-        sequences: (publisher's reference, its last publishing id).
+        sequences: (publisher's reference, its last publishing id), who was heard of last is last.
         offsets: (reader's reference, its offset).
         clamped: so many of the offsets were beyond the stream's end, and are that end here.
     """
@@ -56,12 +59,16 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bookkeeper:
-    """Takes down what chunks say; what is said again is taken once, so is what changes within a millisecond."""
+    """Takes down what chunks say; what is said again is taken once, so is what changes within a millisecond.
+
+    Rows are in the order in which they were said last: a stream with too many publishers forgets who comes first.
+    """
 
     def __init__(self) -> None:
         """Nothing was said yet."""
-        self._rows: list[_Row] = []
+        self._rows: dict[int, _Row] = {}
         self._last: dict[_Page, int] = {}
+        self._next_number = 0
 
     def note(
         self, life: Life, offset: int, timestamp_ms: int, said: Iterable[tuple[int, bytes, int]]
@@ -71,18 +78,19 @@ class Bookkeeper:
             if kind not in (Attribute.SEQUENCE, Attribute.OFFSET):
                 continue
             row = (*life, offset, timestamp_ms, kind, name, value)
-            at = self._last.get((*life, kind, name))
-            if at is not None and self._rows[at][6] == value:
-                continue
-            if at is not None and self._rows[at][3] == timestamp_ms:
-                self._rows[at] = row
-                continue
-            self._last[*life, kind, name] = len(self._rows)
-            self._rows.append(row)
+            at = self._last.get((*life, kind, name), -1)
+            before = self._rows.get(at, row)
+            if before[6] == value:
+                row = before
+            if before[6] == value or before[3] == timestamp_ms:
+                self._rows.pop(at, None)
+            self._last[*life, kind, name] = self._next_number
+            self._rows[self._next_number] = row
+            self._next_number += 1
 
     def table(self) -> pa.Table:
         """After BOOKS."""
-        return _table(self._rows)
+        return _table(list(self._rows.values()))
 
 
 def _table(rows: list[_Row]) -> pa.Table:
@@ -120,20 +128,25 @@ def books_at(manifest: Manifest, vhost: str, as_of_ms: int | None = None) -> dic
         book.offsets.append((name, min(row[6], row[2])))
         if row[6] > row[2]:
             found[queue, epoch] = msgspec.structs.replace(book, clamped=book.clamped + 1)
+    for book in found.values():
+        del book.sequences[:-PUBLISHERS_MAX]
     return found
 
 
 def _last_rows(data_dir: Place, files: Iterable[StoredFile], as_of_ms: int | None) -> dict[_Page, _Row]:
+    """The last row of each page of the lives that go on, who was heard of last is last."""
     wanted = [file for file in files if file.books and (as_of_ms is None or file.min_ms <= as_of_ms)]
     found: dict[_Page, _Row] = {}
     newest: dict[str, int] = {}
     with ThreadPoolExecutor(_READERS) as readers:
-        for table in readers.map(lambda file: _read(data_dir / file.books), wanted):
+        tables = readers.map(lambda file: _read(data_dir / file.books), wanted)
+        for file, table in zip(wanted, tables, strict=True):
             columns = (column.to_pylist() for column in table.columns)
             for queue, epoch, offset, at_ms, kind, name, value in zip(*columns, strict=True):
-                if as_of_ms is None or at_ms <= as_of_ms:
+                if as_of_ms is None or file.history_from_ms or at_ms <= as_of_ms:
+                    found.pop((queue, epoch, kind, name), None)
                     found[queue, epoch, kind, name] = (queue, epoch, offset, at_ms, kind, name, value)
-                    newest[queue] = max(epoch, newest.get(queue, 0))
+                    newest[queue] = max(epoch, newest.get(queue, 0), key=in_order)
     return {page: row for page, row in found.items() if page[1] == newest[page[0]]}
 
 

@@ -14,6 +14,7 @@ reads by the manifest of a moment ago finds them still.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import takewhile
 from typing import Final
 
@@ -46,14 +47,34 @@ def due(
     over = 0 if bytes_max is None else sum(file.bytes for file in files) - bytes_max
     older_ms = -1 if retain_ms is None else now_ms - retain_ms
 
-    def is_beyond(file: StoredFile) -> bool:
+    def is_beyond(dated: tuple[StoredFile, int]) -> bool:
         nonlocal over
-        beyond = over > 0 or file.max_ms < older_ms
+        file, came_ms = dated
+        beyond = over > 0 or came_ms < older_ms
         over -= file.bytes
         return beyond
 
-    beyond = list(takewhile(is_beyond, files))
+    dated = zip(files, _came_ms(files, now_ms), strict=True)
+    beyond = [file for file, _ in takewhile(is_beyond, dated)]
     return beyond if _is_worth_it(beyond) else []
+
+
+def known_since_ms(manifest: Manifest, files: list[StoredFile], now_ms: int) -> int:
+    """Since when it is known how queues stood once these files, the oldest of a vhost, are compacted."""
+    stored = [file for file in manifest.files() if file.vhost == files[0].vhost]
+    return max(_came_ms(stored, now_ms)[: len(files)])
+
+
+def _came_ms(files: list[StoredFile], now_ms: int) -> list[int]:
+    """When the last of each of these files of a vhost had come, by the upstream's clock.
+
+    Where that was ahead for a moment, a file claims a time that is yet to come; it came before the one behind it.
+    """
+    came: list[int] = []
+    for file in reversed(files):
+        is_ahead = file.max_ms > now_ms
+        came.append(came[-1] if is_ahead and came else file.max_ms)
+    return came[::-1]
 
 
 def _is_worth_it(beyond: list[StoredFile]) -> bool:
@@ -68,10 +89,10 @@ def _is_worth_it(beyond: list[StoredFile]) -> bool:
     return len(fresh) >= FILES_MANY or (is_some and (is_as_much or settles_as_much))
 
 
-def compact(data_dir: Place, files: list[StoredFile]) -> StoredFile:
+def compact(data_dir: Place, files: list[StoredFile], since_ms: int | None = None) -> StoredFile:
     """Write what takes the place of these files, the oldest of a vhost; on disk when this returns.
 
-    Only the manifest makes it count.
+    Only the manifest makes it count. `since_ms` is what `known_since_ms` says; by default that of the files' own times.
 
     Raises:
         StorageError: a file cannot be read, or the disk declines.
@@ -99,7 +120,7 @@ def compact(data_dir: Place, files: list[StoredFile]) -> StoredFile:
         if book_place:
             size += write_table(book_place, books)
         sync_directory(directory)
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowInvalid, StorageError) as error:
         raise StorageError(f"{data_dir}: vhost '{vhost}' is not compacted: {error}") from error
     return StoredFile(
         vhost=vhost,
@@ -113,7 +134,7 @@ def compact(data_dir: Place, files: list[StoredFile]) -> StoredFile:
         min_ms=min(file.min_ms for file in files),
         max_ms=max(file.max_ms for file in files),
         queues=[part for part in parts.values() if part.messages],
-        history_from_ms=max(file.max_ms for file in files),
+        history_from_ms=max(file.max_ms for file in files) if since_ms is None else since_ms,
     )
 
 
@@ -122,7 +143,9 @@ def _settled(data_dir: Place, files: list[StoredFile]) -> tuple[Masks, pa.Table]
     ranges = Ranges()
     for file in files:
         if file.settlements:
-            ranges.add_settlements(file.vhost, read_table(data_dir / file.settlements))
+            place = data_dir / file.settlements
+            with _read(place):
+                ranges.add_settlements(file.vhost, read_table(place))
     masks: Masks = {}
     rows: list[dict[str, object]] = []
     for life, starts, ends in ranges.merged():
@@ -162,13 +185,28 @@ def _parts(files: list[StoredFile]) -> dict[tuple[str, int], QueuePart]:
 def _kept(data_dir: Place, files: list[StoredFile], masks: Masks) -> Iterator[pa.Table]:
     """The unsettled messages, a row group at a time; files and groups without any are not read whole."""
     for file in files:
-        source = opened(data_dir / file.path)
-        with source, messages_in(source, dictionaries=["vhost", "queue"]) as parquet:
+        place = data_dir / file.path
+        with (
+            _read(place),
+            opened(place) as source,
+            messages_in(source, dictionaries=["vhost", "queue"]) as parquet,
+        ):
             for group in range(parquet.num_row_groups):
                 keys = parquet.read_row_group(group, columns=["queue", "queue_epoch", "queue_offset", "kind"])
                 rows = _unsettled(file.vhost, keys, masks)
                 if len(rows):
                     yield parquet.read_row_group(group).take(pa.array(rows)).cast(RECORDS)
+
+
+@contextmanager
+def _read(place: Place) -> Iterator[None]:
+    """Name the file that cannot be read."""
+    try:
+        yield
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StorageError(
+            f"{place}: it is damaged or gone: {error}; restore the file from a copy"
+        ) from error
 
 
 def _unsettled(vhost: str, keys: pa.Table, masks: Masks) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -5,25 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from leveret.model.errors import StorageError
-from leveret.pipeline.compact import compact, due
-from leveret.pipeline.files import Place, locked
+from leveret.model.errors import LeveretError
+from leveret.pipeline.compact import compact, due, known_since_ms
+from leveret.pipeline.files import Place
 from leveret.pipeline.job import TransferJob
 from leveret.pipeline.manifest import Manifest, StoredFile
-from leveret.pipeline.plan import is_pinned
 from leveret.pipeline.spark_error import SparkFailed, cause_of
-from leveret.pipeline.store import delete_orphans
+from leveret.pipeline.sweep import delete_unread
 
-RECOVERY_LOCK: Final = "recovery.lock"
+Work = tuple[list[StoredFile], int]
+"""What becomes one file, and since when it is known then how the vhost's queues stood, in ms."""
 
 
 class Compaction:
@@ -39,6 +38,8 @@ class Compaction:
 
     def turn(self, job: TransferJob) -> list[dict[str, Any]]:
         """Begin if it is time; what has been compacted since the last call: vhost, files, bytes, from_bytes, records.
+
+        Or vhost and error: why one was not; the next turn tries again.
 
         Raises:
             LeveretError: why it failed; what was transferred is as it was, and the next turn tries again.
@@ -60,11 +61,11 @@ class Compaction:
         self._threads.shutdown()
 
     def _compact(self, job: TransferJob) -> list[dict[str, Any]]:
-        self._delete_garbage(job)
         manifest = Manifest(job.root)
+        self._delete_garbage(manifest, job.work)
         now_ms = time.time_ns() // 1_000_000
-        work = [
-            files
+        work: list[Work] = [
+            (files, known_since_ms(manifest, files, now_ms))
             for vhost in sorted(manifest.next_by_vhost)
             if (
                 files := due(
@@ -72,31 +73,38 @@ class Compaction:
                 )
             )
         ]
-        rows = []
-        for files, file in zip(work, self._run(job.root, work), strict=True):
-            gone = [each.path for each in files]
-            manifest.append([file], removed=gone)
-            self._garbage += [job.root / name for each in files for name in each.names]
-            rows.append(
-                {
-                    "vhost": file.vhost,
-                    "files": len(files),
-                    "from_bytes": sum(each.bytes for each in files),
-                    "bytes": file.bytes,
-                    "records": file.records,
-                }
-            )
-        return rows
+        found = self._run(job.root, work)
+        return [self._replace(manifest, files, each) for (files, _), each in zip(work, found, strict=True)]
 
-    def _run(self, root: Place, work: list[list[StoredFile]]) -> list[StoredFile]:
-        """Compact each of `work` in a Spark task of its own."""
+    def _replace(
+        self, manifest: Manifest, files: list[StoredFile], found: StoredFile | str
+    ) -> dict[str, Any]:
+        """Have the manifest name the new file instead of these; a row about that, or about why there is none."""
+        vhost = files[0].vhost
+        if isinstance(found, str):
+            return {"vhost": vhost, "error": found}
+        try:
+            manifest.append([found], removed=[each.path for each in files])
+        except LeveretError as error:
+            return {"vhost": vhost, "error": str(error)}
+        self._garbage += [manifest.data_dir / name for each in files for name in each.names]
+        return {
+            "vhost": vhost,
+            "files": len(files),
+            "from_bytes": sum(each.bytes for each in files),
+            "bytes": found.bytes,
+            "records": found.records,
+        }
+
+    def _run(self, root: Place, work: list[Work]) -> list[StoredFile | str]:
+        """Compact each of `work` in a Spark task of its own; what came of it, or why nothing did."""
         if not work:
             return []
 
         def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 numbers = batch.column(0).to_pylist()
-                done = [msgspec.msgpack.encode(compact(root, work[number])) for number in numbers]
+                done = [msgspec.msgpack.encode(_compacted(root, work[number])) for number in numbers]
                 columns = [batch.column(0), pa.array(done, pa.binary())]
                 yield pa.RecordBatch.from_arrays(columns, names=["number", "file"])
 
@@ -105,25 +113,20 @@ class Compaction:
             rows = frame.collect()
         except PySparkException as error:
             raise SparkFailed(cause_of(error)) from error
-        found = {row["number"]: msgspec.msgpack.decode(bytes(row["file"]), type=StoredFile) for row in rows}
+        found = {
+            row["number"]: msgspec.msgpack.decode(bytes(row["file"]), type=StoredFile | str) for row in rows
+        }
         return [found[number] for number in range(len(work))]
 
-    def _delete_garbage(self, job: TransferJob) -> None:
+    def _delete_garbage(self, manifest: Manifest, work: Path) -> None:
         """Delete what was compacted a turn ago, once no recovery may read it any more."""
-        if not self._garbage or is_pinned(job.root):
-            return
-        with suppress(StorageError), locked(job.work / RECOVERY_LOCK, 0, "recovering"):
-            for place in self._garbage:
-                place.unlink(missing_ok=True)
+        if self._garbage and delete_unread(manifest, work, self._garbage):
             self._garbage.clear()
 
 
-def sweep(manifest: Manifest, work: Path) -> None:
-    """Delete files that no manifest entry names; only while no transfer runs, and not under a recovery's hands.
-
-    `work` is the job's.
-    """
-    if is_pinned(manifest.data_dir):
-        return
-    with suppress(StorageError), locked(work / RECOVERY_LOCK, 0, "recovering"):
-        delete_orphans(manifest)
+def _compacted(root: Place, work: Work) -> StoredFile | str:
+    """The new file, or why there is none: a task that fails would fail those of all other vhosts."""
+    try:
+        return compact(root, *work)
+    except LeveretError as error:
+        return str(error)

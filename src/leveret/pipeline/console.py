@@ -13,7 +13,7 @@ from typing import BinaryIO
 import msgspec
 
 from leveret.pipeline.files import make_directory
-from leveret.pipeline.progress import Event
+from leveret.pipeline.progress import Event, remove_addresses
 
 
 class Console:
@@ -71,6 +71,7 @@ class Console:
 
     def leave(self, status: int) -> None:
         """End without Spark's slow farewell: the JVM ends when this process has."""
+        remove_addresses()
         os._exit(status)
 
     def _listen(self) -> None:

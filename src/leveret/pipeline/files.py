@@ -8,6 +8,7 @@ manifest's log (`manifest_log`), nowhere else.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import tempfile
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeAlias
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -29,6 +30,10 @@ TEMPORARY: Final = ".tmp"
 ORPHAN_AGE_S: Final = 3600.0
 """In a store that another machine may write to, a younger file may be one that is about to be recorded."""
 _POLL_S: Final = 0.05
+_VHOST: Final = "vhost-"
+_DIGEST: Final = "sha256-"
+_NAME_OCTETS_MAX: Final = 255
+"""Of a name in any file system. Archives have plans under names as long as that: a name that fits stays as it is."""
 
 
 def place_of(name: str) -> Place:
@@ -45,13 +50,12 @@ def place_of(name: str) -> Place:
 
 
 def vhost_directory(vhost: str) -> str:
-    """A directory name for a vhost: readable, reversible, and never `.`, `..` or empty."""
-    return "vhost-" + quote(vhost, safe="")
-
-
-def vhost_of_directory(name: str) -> str:
-    """The vhost that `vhost_directory` made this of."""
-    return unquote(name.removeprefix("vhost-"))
+    """A directory name for a vhost, which no other has: readable where it is not too long, never `.`, `..` or empty."""
+    quoted = quote(vhost, safe="")
+    # A vhost may be called as the digest of another is.
+    if len(_VHOST + quoted) <= _NAME_OCTETS_MAX and not quoted.startswith(_DIGEST):
+        return _VHOST + quoted
+    return _VHOST + _DIGEST + hashlib.sha256(vhost.encode()).hexdigest()
 
 
 def name_in(above: Place, place: Place) -> str:

@@ -4,7 +4,8 @@ Parquet keeps the columns apart, and names and keys as dictionaries, so bodies a
 instructions, and ten million messages take seconds. A task hands back counts, not rows. What an upstream collected
 again, as it may after a crash, stands there twice and counts once: the manifest tells which files those are.
 
-On standard output: `counting` (so many messages in all), `counted` (so many more), `done` with the rows.
+On standard output: `counting` (so many messages in all, from the begin), `counted` (so many more), `done` with the
+rows.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def run_inspection(job: InspectJob, console: Console) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
     make_directory(scratch)
     spark = start_session("inspect", job.spark, scratch)
-    console.say("counting", messages=sum(part.messages for file in files for part in file.queues))
+    console.say("counting", messages=_messages_of(files))
     with Inbox() as inbox, ThreadPoolExecutor(1, "inspect") as pool:
         running = pool.submit(count_messages, spark, manifest, inbox.address)
         while not running.done():
@@ -71,14 +72,40 @@ def run_inspection(job: InspectJob, console: Console) -> None:
 def count_messages(spark: SparkSession, manifest: Manifest, inbox: str = "") -> list[dict[str, Any]]:
     """Rows of vhost, exchange, routing_key and messages, sorted; octets that are no UTF-8 are replaced.
 
-    How far it is goes to `inbox`, if one is named.
+    How far it is goes to `inbox`, if one is named. If the transfer put other files in the place of some meanwhile and
+    deleted them, all are counted once more.
 
     Raises:
         StorageError: a file cannot be read.
         SparkFailed: anything else.
     """
-    data_dir = manifest.data_dir
     stored = manifest.files()
+    try:
+        return _count_files(spark, manifest.data_dir, stored, inbox)
+    except StorageError:
+        if not has_replaced(manifest, stored):
+            raise
+    stored = manifest.files()
+    if inbox:
+        report(inbox, "counting", messages=_messages_of(stored))
+    return _count_files(spark, manifest.data_dir, stored, inbox)
+
+
+def has_replaced(manifest: Manifest, files: Iterable[StoredFile]) -> bool:
+    """Whether the manifest, which is read on, does not name some of these files any more."""
+    manifest.refresh()
+    return not {file.path for file in files} <= {file.path for file in manifest.files()}
+
+
+def _messages_of(files: Iterable[StoredFile]) -> int:
+    return sum(part.messages for file in files for part in file.queues)
+
+
+def _count_files(
+    spark: SparkSession, data_dir: Place, stored: Sequence[StoredFile], inbox: str
+) -> list[dict[str, Any]]:
+    if not stored:
+        return []
     again = collected_again(stored)
     files = [(file.vhost, file.path, again.get(file.path, {})) for file in stored]
     tasks = min(len(files), spark.sparkContext.defaultParallelism * TASKS_PER_CORE)

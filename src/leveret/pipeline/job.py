@@ -79,6 +79,7 @@ class AmqpTarget(msgspec.Struct, frozen=True, kw_only=True):
         tls: speak TLS; the server's certificate is verified unless `verify` is false.
         cacertfile: of the authorities to trust instead of the system's.
         queues: by vhost and queue, arguments for queues that are not there yet.
+        auto_delete: by vhost, which of those go with their last consumer.
     """
 
     host: str
@@ -89,11 +90,19 @@ class AmqpTarget(msgspec.Struct, frozen=True, kw_only=True):
     verify: bool = True
     cacertfile: str = ""
     queues: dict[str, dict[str, dict[str, Any]]] = {}
+    auto_delete: dict[str, list[str]] = {}
 
-    @property
-    def digest(self) -> str:
-        """Tells this target from every other, without its credentials."""
-        place = f"{self.host}\n{self.port}\n{'' if self.vhost is None else '/' + self.vhost}"
+    def is_auto_delete(self, vhost: str, queue: str) -> bool:
+        """Whether a queue goes with its last consumer, if it is to be made."""
+        return queue in self.auto_delete.get(vhost, ())
+
+    def place_of(self, vhost: str) -> str:
+        """The vhost that messages of `vhost` go to."""
+        return vhost if self.vhost is None else self.vhost
+
+    def digest_of(self, vhost: str) -> str:
+        """Tells where messages of `vhost` go from every other place, without credentials."""
+        place = f"{self.host}\n{self.port}\n/{self.place_of(vhost)}"
         return hashlib.sha256(place.encode()).hexdigest()[:16]
 
 
@@ -171,7 +180,7 @@ class RecoverJob(Job, frozen=True, kw_only=True):
         dry_run: say what would be recovered, and leave everything as it is.
         to: recover into this broker instead, by AMQP 0-9-1.
         scratch: name of a dry run or rehearsal; its plans are forgotten afterwards.
-        vhosts: where messages of a vhost go, if not to the one of that name.
+        vhosts: where messages of a vhost go; others are left alone. None: all go to the one of that name.
         compare: take the messages out of this broker again and compare them with the archive.
     """
 
@@ -185,22 +194,28 @@ class RecoverJob(Job, frozen=True, kw_only=True):
     dry_run: bool = False
     to: AmqpTarget | None = None
     scratch: str = ""
-    vhosts: dict[str, str] = {}
+    vhosts: dict[str, str] | None = None
     compare: AmqpTarget | None = None
     spark: SparkSettings = SparkSettings()
     timeout_s: float = 60.0
 
-    @property
-    def plans(self) -> str:
-        """Where the plans are kept, within the data directory: each target knows only its own."""
+    def plans_of(self, vhost: str) -> str:
+        """Where a vhost's plans are kept, within the data directory: each target knows only its own."""
         if self.to is not None:
-            return f"{EXPORTS}/{self.to.digest}"
+            return f"{EXPORTS}/{self.to.digest_of(vhost)}"
         return PLANS
 
-    @property
-    def new_plans(self) -> str:
-        """Where new plans are made, within the data directory."""
-        return f"{SCRATCH}/{self.scratch}" if self.scratch else self.plans
+    def new_plans_of(self, vhost: str) -> str:
+        """Where new plans of a vhost are made, within the data directory."""
+        return f"{SCRATCH}/{self.scratch}" if self.scratch else self.plans_of(vhost)
+
+    def wants(self, vhost: str) -> bool:
+        """Whether the vhost is one of those that are asked for."""
+        return vhost not in self.exclude and (self.vhosts is None or vhost in self.vhosts)
+
+    def place_of(self, vhost: str) -> str:
+        """The vhost that messages of `vhost`, which is wanted, go to: a rehearsal's never to the one of that name."""
+        return vhost if self.vhosts is None else self.vhosts[vhost]
 
     @property
     def selection(self) -> Selection:

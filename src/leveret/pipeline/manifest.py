@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 
@@ -37,11 +38,21 @@ class TransferGap(StorageError):
     def __init__(self, vhost: str, have: int, offered: int) -> None:
         super().__init__(
             f"vhost '{vhost}': transferred up to offset {have}, a file that begins at {offered} does not "
-            "continue that; nothing was recorded, the transfer starts again from the manifest"
+            "continue that and was not recorded; the transfer starts again from the manifest"
         )
         self.vhost = vhost
         self.have = have
         self.offered = offered
+
+
+class ForgottenSince(StorageError):
+    """A writer began before a vhost was forgotten, and offers what it had of the log from then."""
+
+    def __init__(self, vhost: str, begun: int, forgotten: int) -> None:
+        super().__init__(
+            f"vhost '{vhost}': its data was deleted by entry {forgotten} of the manifest, and this was begun at entry "
+            f"{begun}; nothing was recorded, the transfer starts again from the manifest"
+        )
 
 
 class QueuePart(msgspec.Struct):
@@ -105,11 +116,20 @@ class StoredFile(msgspec.Struct, kw_only=True):
         return [name for name in (self.path, self.settlements, self.books) if name]
 
 
+class State(msgspec.Struct, kw_only=True):
+    """What all entries before came to: those may go that are in a log of their own."""
+
+    files: list[StoredFile]
+    next_by_vhost: dict[str, int]
+    forgotten_by_vhost: dict[str, int]
+
+
 class Entry(msgspec.Struct, kw_only=True):
     """One line: files added, paths of files taken away, vhosts of which everything is to be forgotten.
 
     Attributes:
         writer: tells entries of two processes apart that say the same.
+        state: a log begins with it that stands for those before it.
     """
 
     number: int
@@ -118,14 +138,16 @@ class Entry(msgspec.Struct, kw_only=True):
     added: list[StoredFile] = []
     removed: list[str] = []
     forgotten: list[str] = []
+    state: State | None = None
 
 
 class Manifest:
     """The manifest of one data directory, as far as it has been read.
 
     Attributes:
-        entries: all entries, in order.
+        entries: in order; all of them, or those from the last on that has a state.
         next_by_vhost: offset up to which each vhost's outgoing log is stored.
+        forgotten_by_vhost: number of the last entry that forgot it; of before that nothing of the vhost counts.
     """
 
     def __init__(self, data_dir: Place) -> None:
@@ -137,34 +159,42 @@ class Manifest:
         self.data_dir = data_dir
         self.entries: list[Entry] = []
         self.next_by_vhost: dict[str, int] = {}
+        self.forgotten_by_vhost: dict[str, int] = {}
+        self._files: dict[str, StoredFile] = {}
         self._writer = secrets.token_hex(4)
         directory = data_dir / "manifest"
         self._log: ManifestLog = (
             ObjectLog(directory) if isinstance(directory, ObjectPath) else FileLog(directory)
         )
         self.refresh()
+        self._begun = self.number
 
     @property
     def number(self) -> int:
         """Number of the last entry, 0 when there is none."""
         return self.entries[-1].number if self.entries else 0
 
-    def files(self, up_to: int | None = None) -> list[StoredFile]:
-        """The files that exist after entry `up_to` (the last one), in order of vhost and offset."""
-        found: dict[str, StoredFile] = {}
-        for entry in self._entries_to(up_to):
-            for path in entry.removed:
-                found.pop(path, None)
-            if entry.forgotten:
-                found = {path: file for path, file in found.items() if file.vhost not in entry.forgotten}
-            found.update({file.path: file for file in entry.added})
-        return sorted(found.values(), key=lambda file: (file.vhost, file.first))
+    def files(self) -> list[StoredFile]:
+        """The files that there are, in order of vhost and offset."""
+        return sorted(self._files.values(), key=lambda file: (file.vhost, file.first))
 
     def ever_added(self, vhost: str, up_to: int) -> Iterator[StoredFile]:
-        """Files added to `vhost` up to entry `up_to` since it was forgotten, those taken away since included."""
-        since = max((each.number for each in self.entries if vhost in each.forgotten), default=0)
-        for entry in self.entries[since:up_to]:
-            yield from (file for file in entry.added if file.vhost == vhost)
+        """Files added to `vhost` up to entry `up_to` since it was forgotten, those taken away since included.
+
+        Of what came before the last state those that it has, which name all that was ever seen of a queue (`compact`);
+        none if `up_to` is before it.
+        """
+        since = self.forgotten_by_vhost.get(vhost, 0)
+        for entry in self.entries:
+            if since < entry.number <= up_to:
+                added = entry.added if entry.state is None else entry.state.files
+                yield from (file for file in added if file.vhost == vhost)
+
+    def added_since(self, number: int) -> list[StoredFile] | None:
+        """Files added after entry `number`; None if not all of those entries are known any more."""
+        if self.entries and number < self.entries[0].number - 1:
+            return None
+        return [file for entry in self.entries if entry.number > number for file in entry.added]
 
     def history_from_ms(self, vhost: str) -> int:
         """How a vhost's queues stood at moments before this is not known any more; 0: as far back as there is data."""
@@ -182,17 +212,23 @@ class Manifest:
         """Read what was appended since, by whichever process."""
         self._log.read(self._take_line)
 
-    def append(self, added: Iterable[StoredFile], removed: Iterable[str] = ()) -> list[StoredFile]:
+    def append(
+        self, added: Iterable[StoredFile], removed: Iterable[str] = (), *, begun: int | None = None
+    ) -> list[StoredFile]:
         """Make files part of the truth; those already covered are left out. Returns those that are new.
 
+        `begun`: number of the last entry when it was decided what to offer; by default when this manifest was opened.
+
         Raises:
-            TransferGap: a file leaves a gap; the files before it were recorded.
-            StorageError: a file is not there, or the manifest cannot be written.
+            ForgottenSince: a file's vhost was forgotten since then.
+            TransferGap: a file leaves a gap; the vhost's files before it were recorded, and those of all others.
+            StorageError: a file is not there, or the manifest was deleted since then, or cannot be written.
         """
         files, gone = list(added), list(removed)
         with self.locked():
             is_written = False
             while not is_written:
+                self._check_remembered(files, self._begun if begun is None else begun)
                 fresh, gap = self._continuing(files, replacing=bool(gone))
                 self._check_there(fresh)
                 is_written = not (fresh or gone) or self._write(added=fresh, removed=gone)
@@ -213,6 +249,7 @@ class Manifest:
                 known = sorted(wanted & self.next_by_vhost.keys())
                 gone = [file for file in self.files() if file.vhost in known]
                 is_written = not known or self._write(forgotten=known)
+            self._begun = self.number
         return gone
 
     @contextmanager
@@ -222,6 +259,17 @@ class Manifest:
             self.refresh()
             yield
 
+    def _check_remembered(self, files: list[StoredFile], begun: int) -> None:
+        """The process may have been ended before the vhost was forgotten: what came since is not what it continues."""
+        if begun > self.number:
+            raise StorageError(
+                f"{self.data_dir / 'manifest'}: was deleted after its entry {begun}, when this was begun; nothing was "
+                "recorded, the transfer starts again from the manifest"
+            )
+        for vhost in {file.vhost for file in files}:
+            if (forgotten := self.forgotten_by_vhost.get(vhost, 0)) > begun:
+                raise ForgottenSince(vhost, begun, forgotten)
+
     def _check_there(self, files: list[StoredFile]) -> None:
         """A file may have been swept away as an orphan while the process that wrote it seemed dead."""
         for name in (name for file in files for name in file.names):
@@ -230,39 +278,52 @@ class Manifest:
                     f"{self.data_dir / name}: is gone, so it was not recorded; transfer it again"
                 )
 
-    def _entries_to(self, up_to: int | None) -> list[Entry]:
-        return self.entries if up_to is None else self.entries[:up_to]
-
     def _continuing(
         self, added: Iterable[StoredFile], replacing: bool
     ) -> tuple[list[StoredFile], TransferGap | None]:
+        """The files that are new and continue what there is, and the first gap; one vhost's does not cost another's."""
         fresh: list[StoredFile] = []
+        gaps: dict[str, TransferGap] = {}
         ends = dict(self.next_by_vhost)
         for file in sorted(added, key=lambda file: (file.vhost, file.first)):
             end = ends.get(file.vhost)
-            if end is not None and file.next <= end and not replacing:
+            is_known = end is not None and file.next <= end and not replacing
+            if is_known or file.vhost in gaps:
                 continue
             if end is not None and file.first != end and not replacing:
-                return fresh, TransferGap(file.vhost, end, file.first)
+                gaps[file.vhost] = TransferGap(file.vhost, end, file.first)
+                continue
             ends[file.vhost] = max(file.next, end or 0)
             fresh.append(file)
-        return fresh, None
+        return fresh, next(iter(gaps.values()), None)
 
     def _take_line(self, line: bytes) -> bool:
         try:
             entry = value_of(line, Entry)
         except msgspec.DecodeError:
             return False
-        if entry.number != self.number + 1:
+        if entry.number != self.number + 1 and (entry.state is None or entry.number <= self.number):
             return False
         self._take(entry)
         return True
 
     def _take(self, entry: Entry) -> None:
+        if entry.state is not None:
+            self.entries.clear()
+            self._files = {file.path: file for file in entry.state.files}
+            self.next_by_vhost = dict(entry.state.next_by_vhost)
+            self.forgotten_by_vhost = dict(entry.state.forgotten_by_vhost)
         self.entries.append(entry)
+        for path in entry.removed:
+            self._files.pop(path, None)
         for vhost in entry.forgotten:
             self.next_by_vhost.pop(vhost, None)
+            self.forgotten_by_vhost[vhost] = entry.number
+        if entry.forgotten:
+            kept = self._files.items()
+            self._files = {path: file for path, file in kept if file.vhost not in entry.forgotten}
         for file in entry.added:
+            self._files[file.path] = file
             self.next_by_vhost[file.vhost] = max(file.next, self.next_by_vhost.get(file.vhost, 0))
 
     def _write(
@@ -272,20 +333,34 @@ class Manifest:
         forgotten: list[str] | None = None,
     ) -> bool:
         """Append an entry; false: another process was faster, and its entry is read."""
-        entry = Entry(
-            number=self.number + 1,
-            at_ms=time.time_ns() // 1_000_000,
-            writer=self._writer,
-            added=added or [],
-            removed=removed or [],
-            forgotten=forgotten or [],
-        )
+        self._shorten()
+        entry = self._entry(added=added or [], removed=removed or [], forgotten=forgotten or [])
         if not self._log.append(entry.number, line_of(entry)):
             self.refresh()
             return False
         self._take(entry)
         self._log.fold(entry.number, self._lines)
         return True
+
+    def _shorten(self) -> None:
+        """Now and then one entry says what all came to: those before it cost each reader time and memory."""
+        made: list[Entry] = []
+
+        def line() -> bytes:
+            state = State(
+                files=self.files(),
+                next_by_vhost=dict(self.next_by_vhost),
+                forgotten_by_vhost=dict(self.forgotten_by_vhost),
+            )
+            made.append(self._entry(state=state))
+            return line_of(made[0])
+
+        if self._log.shorten(self.number + 1, line):
+            self._take(made[0])
+
+    def _entry(self, **what: Any) -> Entry:
+        at_ms = time.time_ns() // 1_000_000
+        return Entry(number=self.number + 1, at_ms=at_ms, writer=self._writer, **what)
 
     def _lines(self, first: int, last: int) -> bytes:
         return b"".join(line_of(entry) for entry in self.entries[first - 1 : last])

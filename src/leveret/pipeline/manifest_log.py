@@ -1,7 +1,8 @@
 """What the manifest is written in: lines in files on this machine, or objects in a store.
 
 On this machine, `manifest/<number of its first entry>.log`, lines appended with one write and one `fdatasync` under
-a lock; a torn line can only be the last: readers stop before it, the next writer cuts it off.
+a lock; a torn line can only be the last: readers stop before it, the next writer cuts it off. A log that has grown
+long gives way to one that begins with what all before it came to. Once that is on disk, those before it are deleted.
 
 A store has no append and no lock, but an object that is created only if there is none of its name:
 
@@ -25,7 +26,15 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.files import ORPHAN_AGE_S, locked, make_directory, sync_directory
+from leveret.pipeline.files import (
+    ORPHAN_AGE_S,
+    Place,
+    delete,
+    locked,
+    make_directory,
+    matching,
+    sync_directory,
+)
 from leveret.pipeline.objects import ObjectPath
 
 LOG_BYTES_MAX: Final = 8_000_000
@@ -58,8 +67,11 @@ class ManifestLog(Protocol):
             StorageError: the store does not do what the manifest rests on.
         """
 
+    def shorten(self, number: int, line: Callable[[], bytes]) -> bool:
+        """If it has grown long, begin with a line of this number that stands for all before it; whether it did."""
+
     def read(self, take: Take) -> None:
-        """Hand over the lines that came since the last call.
+        """Hand over the lines that came since the last call; instead of those that went, the one that stands for them.
 
         Raises:
             ManifestDamaged: naming file and line.
@@ -82,6 +94,7 @@ class FileLog:
         self._directory = directory
         self._log: Path | None = None
         self._log_bytes = 0
+        self._first_line_bytes = 0
 
     def check(self) -> None:
         """Make durable what was read: who wrote it may have been killed before it was.
@@ -97,26 +110,49 @@ class FileLog:
 
     def read(self, take: Take) -> None:
         """Read on in the last log, and those that came after it."""
+        while True:
+            # A log that goes between being listed and being opened has given way to another one.
+            with suppress(FileNotFoundError):
+                return self._read(take)
+
+    def _read(self, take: Take) -> None:
         logs = sorted(self._directory.glob("*.log"))
-        if self._log is not None and self._log not in logs:
-            raise StorageError(f"{self._log}: the manifest was deleted while it was in use")
+        before = self._log
+        if before is not None and before not in logs:
+            if not logs or logs[0] < before:
+                raise StorageError(f"{before}: the manifest was deleted while it was in use")
+            self._log = None
         for log in logs[logs.index(self._log) if self._log else 0 :]:
             if log != self._log:
-                self._log, self._log_bytes = log, 0
+                self._log, self._log_bytes, self._first_line_bytes = log, 0, 0
             self._read_log(log, take, is_last=log == logs[-1])
+
+    def shorten(self, number: int, line: Callable[[], bytes]) -> bool:
+        """Readers that are behind find all of it in the new log, which is on disk before the others go."""
+        # By so much longer that writing again what it begins with is little in comparison.
+        if self._log_bytes <= LOG_BYTES_MAX + 2 * self._first_line_bytes:
+            return False
+        self._cut_torn_line()
+        before = sorted(self._directory.glob("*.log"))
+        self._begin(number)
+        self.append(number, line())
+        # The newest first, one by one: what is left of them if this is cut short follows from the oldest on.
+        for log in reversed(before):
+            log.unlink()
+            sync_directory(self._directory)
+        return True
 
     def locked(self) -> AbstractContextManager[None]:
         """The lock beside the logs."""
         return locked(self._directory / "lock", _LOCK_TIMEOUT_S, "writing the manifest")
 
     def append(self, number: int, line: bytes) -> bool:
-        """Durable when this returns; in a new log if the last one is long."""
+        """Durable when this returns."""
         self._cut_torn_line()
-        is_new = self._log is None or self._log_bytes > LOG_BYTES_MAX
-        if is_new:
-            make_directory(self._directory)
-            self._log, self._log_bytes = self._directory / f"{number:020}.log", 0
+        if self._log is None:
+            self._begin(number)
         assert self._log is not None
+        is_new = not self._log_bytes
         with self._log.open("ab", buffering=0) as file:
             try:
                 if file.write(line) != len(line):
@@ -129,8 +165,16 @@ class FileLog:
                 raise
         if is_new:
             sync_directory(self._directory)
-        self._log_bytes += len(line)
+        self._count(len(line))
         return True
+
+    def _begin(self, number: int) -> None:
+        make_directory(self._directory)
+        self._log, self._log_bytes, self._first_line_bytes = self._directory / f"{number:020}.log", 0, 0
+
+    def _count(self, line_bytes: int) -> None:
+        self._log_bytes += line_bytes
+        self._first_line_bytes = self._first_line_bytes or line_bytes
 
     def fold(self, number: int, lines: Callable[[int, int], bytes]) -> None:
         """Nothing to tidy up."""
@@ -147,10 +191,10 @@ class FileLog:
                 if is_last and index == len(lines) - 2 and not lines[-1] and b"\0" in line:
                     return
                 raise ManifestDamaged(f"{log}: the line at byte {self._log_bytes}")
-            self._log_bytes += len(line) + 1
+            self._count(len(line) + 1)
 
     def _cut_torn_line(self) -> None:
-        if self._log is not None and self._log.stat().st_size > self._log_bytes:
+        if self._log is not None and self._log.exists() and self._log.stat().st_size > self._log_bytes:
             with self._log.open("r+b") as file:
                 file.truncate(self._log_bytes)
                 os.fsync(file.fileno())
@@ -198,6 +242,10 @@ class ObjectLog:
                     return
                 octets = b"\n".join(lines[(self._next - 1) % FOLD_ENTRIES :])
             self._take_all(entry, octets, take)
+
+    def shorten(self, number: int, line: Callable[[], bytes]) -> bool:
+        """Never: who reads it may be at any of its logs, and a store tells nobody that one went."""
+        return False
 
     def locked(self) -> AbstractContextManager[None]:
         """Nobody is kept from trying."""
@@ -251,6 +299,19 @@ class ObjectLog:
         """The log that has, or is to have, the entry of this number."""
         first = (number - 1) // FOLD_ENTRIES * FOLD_ENTRIES + 1
         return self._logs / f"{first:020}.log"
+
+
+def delete_manifest(directory: Place) -> None:
+    """Delete all of it, its begin first: what is left if that is cut short is damaged, and not one that knows less.
+
+    Raises:
+        StorageError: something stays.
+    """
+    for pattern in ("*.log", "logs/*.log", "entries/*.entry"):
+        for first in matching(directory, pattern)[:1]:
+            delete(first)
+            sync_directory(first.parent)
+    delete(directory)
 
 
 def _lines(octets: bytes) -> Iterator[bytes]:

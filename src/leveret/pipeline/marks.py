@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from leveret.pipeline.books import Book
-from leveret.pipeline.message_runs import BODY, message_runs
+from leveret.pipeline.message_runs import BODY, SHAPE, message_runs
 from leveret.pipeline.plan import QueueOrder
 from leveret.pipeline.settled import Int64s
 from leveret.wire.chunk import Attribute, encode_attribute
 from leveret.wire.stream.publish import MessageRun
-from leveret.wire.stream_entry import PROPERTIES, mark_entry
+from leveret.wire.stream_entry import PROPERTIES, is_entry, mark_entry
 
 
 class Marks:
@@ -72,4 +72,6 @@ def is_of_stream(messages: pa.Table) -> bool:
 
 
 def _is_entry(messages: pa.Table, row: int) -> bool:
-    return bool(messages.column("properties")[row].as_py() == PROPERTIES)
+    """An application may call its message one, too; but what reached a queue has an exchange or a routing key."""
+    exchange, key, properties, body = (messages.column(name)[row].as_py() for name in (*SHAPE, BODY))
+    return not exchange and not key and properties == PROPERTIES and is_entry(body)

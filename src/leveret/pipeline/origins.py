@@ -36,12 +36,15 @@ class Origin(msgspec.Struct):
         log_id: what the upstream calls the log, 0 when it does not say.
         missing: records that the upstream retains no more and that never came.
         missing_messages: at most so many that its queues still hold were in its log no more when the transfer began.
+        history_from_ms: when the transfer began, by the clock here, if the log did not go back to its begin; else 0.
+            How queues stood before is not known: what was settled by then never came.
         is_replaced: whether the upstream has another log by now.
     """
 
     log_id: int = 0
     missing: int = 0
     missing_messages: int = 0
+    history_from_ms: int = 0
     is_replaced: bool = False
 
 
@@ -78,12 +81,20 @@ class Origins:
         if known.is_replaced:
             raise AnotherLog(vhost)
 
+    def log_id(self, vhost: str) -> int:
+        """What the upstream calls the log that the data of a vhost came from; 0 if that is not known."""
+        return self.by_vhost.get(vhost, Origin()).log_id
+
     def note_missing(self, vhost: str, missing: int) -> None:
         """So many records in front of what the upstream retains never came."""
         known = self.by_vhost.setdefault(vhost, Origin())
         if known.missing != missing:
             known.missing = missing
             self._save()
+
+    def missing(self, vhost: str) -> int:
+        """So many records in front of what the upstream retains never came, when it was last heard."""
+        return self.by_vhost.get(vhost, Origin()).missing
 
     def missing_messages(self, vhost: str) -> int:
         """At most so many messages of the upstream's queues are not here, and do not come."""
@@ -94,6 +105,18 @@ class Origins:
         known = self.by_vhost.setdefault(vhost, Origin())
         if known.missing_messages != messages:
             known.missing_messages = messages
+            self._save()
+
+    def history_from_ms(self, vhost: str) -> int:
+        """How a vhost's queues stood before this never came; 0: what came goes back to the log's begin."""
+        return self.by_vhost.get(vhost, Origin()).history_from_ms
+
+    def note_begin(self, vhost: str, at_ms: int, *, is_whole: bool) -> None:
+        """The transfer begins now, with a log that goes back to its begin or with the rest of one."""
+        known = self.by_vhost.setdefault(vhost, Origin())
+        history_from_ms = 0 if is_whole else at_ms
+        if known.history_from_ms != history_from_ms:
+            known.history_from_ms = history_from_ms
             self._save()
 
     def forget(self, vhosts: list[str]) -> None:

@@ -7,12 +7,13 @@
         DONE             the outcome; with it the runs are gone
 
 A plan is of one vhost and pins the manifest at one entry. Order and content follow from it alone: a
-queue's survivors sorted by (epoch, offset), each identity once; the n-th has publishing id n. So a plan
+queue's survivors sorted by (life, offset), each identity once; the n-th has publishing id n. So a plan
 that was interrupted goes on where the broker says it is, whichever process does.
 
 What a finished plan saw is covered: its messages are settled or were recovered, and no later plan takes
 them up again, wherever they turn up. That is told by identity, not by time. A plan of some queues only, or
-of the queues as they stood at some time, covers no more than what it recovered.
+of the queues as they stood at some time, covers no more than what it recovered. Identities are those of one
+upstream: when the manifest has forgotten the vhost, the plans that pin an earlier entry count for nothing.
 
 Plans of one directory (`plans`, or one of its own for each other broker that messages are recovered into)
 know nothing of those of another.
@@ -23,7 +24,9 @@ from __future__ import annotations
 import secrets
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from contextlib import suppress
+from itertools import takewhile
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -35,20 +38,24 @@ from leveret.pipeline.books import Book
 from leveret.pipeline.documents import read_document, write_document
 from leveret.pipeline.files import (
     Place,
+    delete,
     delete_tree,
     loaded,
     make_directory,
     matching,
     vhost_directory,
-    vhost_of_directory,
 )
 from leveret.pipeline.job import EVERYTHING, EXPORTS, PLANS, SCRATCH, Selection
+from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.settled import Int64s
 from leveret.pipeline.tables import read_table, write_table
+from leveret.wire.life import in_order
+from leveret.wire.record import RECOVERY_REFERENCE_PREFIX
 
 _PLAN: Final = "plan.json"
 _DONE: Final = "DONE"
 _RECOVERED: Final = "recovered.arrow"
+_Document = TypeVar("_Document", bound=msgspec.Struct)
 SURVIVORS: Final = pa.schema(
     [
         pa.field("queue_epoch", pa.int64()),
@@ -109,7 +116,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reference(self) -> str:
         """The publisher reference under which the broker keeps how far the plan is."""
-        return f"recovery.{self.plan_id}"
+        return RECOVERY_REFERENCE_PREFIX + self.plan_id
 
 
 class QueueOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,7 +192,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             "last_timestamp": max((queue.last_ms for queue in found), default=None),
             "message_count": sum(queue.messages for queue in found),
             "queues": {queue.queue: queue.messages for queue in found},
-            "in_doubt": sum(queue.in_doubt for queue in found),
+            "in_doubt": sum(queue.in_doubt for queue in self.queues),
             "reader_offsets": sum(queue.reader_offsets for queue in found),
             "publisher_ids": sum(queue.publisher_ids for queue in found),
             "unreadable_records": self.unreadable_records,
@@ -193,16 +200,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanDirectory:
-    """Where one plan is kept: below `plans`, a path within the data directory."""
+    """Where one plan is kept: at `path`, in the data directory."""
 
-    def __init__(self, data_dir: Place, vhost: str, plan_id: str, plans: str = PLANS) -> None:
+    def __init__(self, data_dir: Place, path: Place) -> None:
         self.data_dir = data_dir
-        self.path: Place = data_dir / plans / vhost_directory(vhost) / plan_id
+        self.path = path
 
     @classmethod
     def new(cls, data_dir: Place, vhost: str, plans: str = PLANS) -> PlanDirectory:
-        """A directory for a plan to be made."""
-        directory = cls(data_dir, vhost, secrets.token_hex(8), plans)
+        """A directory for a plan to be made, below `plans`, a path within the data directory."""
+        directory = cls(data_dir, data_dir / plans / vhost_directory(vhost) / secrets.token_hex(8))
         make_directory(directory.runs)
         return directory
 
@@ -226,6 +233,15 @@ class PlanDirectory:
         """Whether all of it is in the broker."""
         return (self.path / _DONE).exists()
 
+    @property
+    def number(self) -> int:
+        """The manifest entry that the plan pins, if it is frozen.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        return self.outcome().number if self.is_done else self.load().number
+
     def freeze(self, plan: Plan) -> None:
         """Make the plan the one to carry out."""
         write_document(self.path / _PLAN, plan)
@@ -236,10 +252,7 @@ class PlanDirectory:
         Raises:
             StorageError: it cannot be read.
         """
-        try:
-            return read_document(self.path / _PLAN, Plan)
-        except (OSError, msgspec.DecodeError) as error:
-            raise StorageError(f"{self.path / _PLAN}: {error}; restore it from a copy") from error
+        return self._read(_PLAN, Plan)
 
     def finish(self, outcome: Outcome) -> None:
         """Record that what the outcome says is in the broker, and let go of what is not needed any more."""
@@ -253,10 +266,14 @@ class PlanDirectory:
         Raises:
             StorageError: it cannot be read.
         """
+        return self._read(_DONE, Outcome)
+
+    def _read(self, name: str, type_: type[_Document]) -> _Document:
+        path = self.path / name
         try:
-            return read_document(self.path / _DONE, Outcome)
+            return read_document(path, type_)
         except (OSError, msgspec.DecodeError) as error:
-            raise StorageError(f"{self.path / _DONE}: {error}; restore it from a copy") from error
+            raise _unreadable(path, error) from error
 
     def recovered(self) -> pa.Table:
         """Which messages a finished plan recovered, after RECOVERED.
@@ -268,7 +285,7 @@ class PlanDirectory:
         try:
             return read_table(path)
         except (OSError, pa.ArrowInvalid) as error:
-            raise StorageError(f"{path}: {error}; restore it from a copy") from error
+            raise _unreadable(path, error) from error
 
     def _keep_identities(self, totals: dict[str, int]) -> None:
         tables = []
@@ -281,16 +298,19 @@ class PlanDirectory:
         write_table(self.path / _RECOVERED, table.unify_dictionaries(), compressed=False)
 
 
-def plan_directories(data_dir: Place, plans: str = PLANS) -> Iterator[tuple[str, PlanDirectory]]:
-    """Every plan with its vhost, in whatever state."""
+def _unreadable(path: Place, error: Exception) -> StorageError:
+    return StorageError(f"{path}: {error}; restore it from a copy")
+
+
+def plan_directories(data_dir: Place, plans: str = PLANS) -> Iterator[PlanDirectory]:
+    """Every plan, in whatever state."""
     for path in matching(data_dir / plans, "*/*"):
-        vhost = vhost_of_directory(path.parent.name)
-        yield vhost, PlanDirectory(data_dir, vhost, path.name, plans)
+        yield PlanDirectory(data_dir, path)
 
 
 def unfinished(data_dir: Place, plans: str = PLANS) -> list[PlanDirectory]:
     """Plans whose publishing may have begun."""
-    return [each for _, each in plan_directories(data_dir, plans) if each.is_frozen and not each.is_done]
+    return [each for each in plan_directories(data_dir, plans) if each.is_frozen and not each.is_done]
 
 
 def is_pinned(data_dir: Place) -> bool:
@@ -302,20 +322,81 @@ def is_pinned(data_dir: Place) -> bool:
     )
 
 
-def finished(data_dir: Place, vhost: str, plans: str = PLANS) -> list[PlanDirectory]:
-    """Plans of a vhost that were carried out."""
-    return [each for name, each in plan_directories(data_dir, plans) if name == vhost and each.is_done]
+def finished(manifest: Manifest, vhost: str, plans: str = PLANS) -> list[PlanDirectory]:
+    """Plans of a vhost that were carried out, since it was forgotten if it was.
+
+    Raises:
+        StorageError: it cannot be read when one was.
+    """
+    directory, forgotten = vhost_directory(vhost), manifest.forgotten_by_vhost.get(vhost, 0)
+    return [
+        each
+        for each in plan_directories(manifest.data_dir, plans)
+        if each.path.parent.name == directory and each.is_done and not _is_before(each, forgotten)
+    ]
 
 
-def covered_number(data_dir: Place, vhost: str, plans: str = PLANS) -> int:
-    """The last manifest entry of which a finished plan of this vhost saw all, 0 when there is none."""
-    outcomes = [each.outcome() for each in finished(data_dir, vhost, plans)]
+def covered_number(manifest: Manifest, vhost: str, plans: str = PLANS) -> int:
+    """The last manifest entry of which a finished plan of this vhost saw all, 0 when there is none.
+
+    Raises:
+        StorageError: it cannot be read how one ended.
+    """
+    outcomes = [each.outcome() for each in finished(manifest, vhost, plans)]
     return max((each.number for each in outcomes if each.saw_all), default=0)
+
+
+def cut_from_scratch(manifest: Manifest, vhost: str, plans: str = PLANS) -> list[PlanDirectory]:
+    """Plans from scratch that were cut short, and whose rest no other plan has taken.
+
+    Raises:
+        StorageError: it cannot be read how one ended.
+    """
+    ended = [(each.outcome(), each) for each in finished(manifest, vhost, plans)]
+    ended.sort(key=lambda pair: (pair[0].number, pair[0].finished_ms), reverse=True)
+    cut = takewhile(lambda pair: pair[0].is_cut_short and pair[0].selection.start_from_scratch, ended)
+    return [each for _, each in cut]
+
+
+def delete_plans(data_dir: Place, vhosts: Iterable[str]) -> None:
+    """Delete all plans of vhosts that the manifest has forgotten; one that stays counts for nothing."""
+    directories = {vhost_directory(vhost) for vhost in vhosts}
+    for plans in _all_plans(data_dir):
+        for directory in directories:
+            delete_tree(data_dir / plans / directory)
+
+
+def delete_forgotten(manifest: Manifest) -> None:
+    """Delete plans, of every target, that saw nothing of what the manifest has: their vhosts were forgotten since.
+
+    One that cannot be read stays: whoever needs it says so.
+
+    Raises:
+        StorageError: one cannot be deleted.
+    """
+    data_dir = manifest.data_dir
+    numbers = {vhost_directory(vhost): number for vhost, number in manifest.forgotten_by_vhost.items()}
+    for each in (found for plans in _all_plans(data_dir) for found in plan_directories(data_dir, plans)):
+        is_before = False
+        with suppress(StorageError):
+            is_before = each.is_frozen and _is_before(each, numbers.get(each.path.parent.name, 0))
+        if is_before:
+            delete(each.path)
+
+
+def _all_plans(data_dir: Place) -> list[str]:
+    """Where plans are that are to be carried out: of promotions, and of each other broker."""
+    return [PLANS, *(f"{EXPORTS}/{place.name}" for place in matching(data_dir / EXPORTS, "*"))]
+
+
+def _is_before(directory: PlanDirectory, forgotten: int) -> bool:
+    """Whether a plan is older than the manifest entry that forgot its vhost, 0 for none."""
+    return forgotten > 0 and directory.number < forgotten
 
 
 def delete_unfrozen(data_dir: Place, plans: str = PLANS) -> None:
     """Delete plans that were never complete: nothing of them was published."""
-    for _, each in plan_directories(data_dir, plans):
+    for each in plan_directories(data_dir, plans):
         if not each.is_frozen:
             delete_tree(each.path)
 
@@ -336,7 +417,9 @@ class QueueOrder:
         places = (
             survivors.column("file").to_numpy().astype(np.int64) << 32 | survivors.column("row").to_numpy()
         )
-        order = np.lexsort((places, offsets, epochs))
+        # Plans that are under way are numbered by this. It is not the order of the numbers themselves, which it was
+        # once, for queues alone that have several epochs and lost their policy in between.
+        order = np.lexsort((places, offsets, in_order(epochs)))
         epochs, offsets = epochs[order], offsets[order]
         fresh = np.ones(len(order), np.bool_)
         fresh[1:] = (epochs[1:] != epochs[:-1]) | (offsets[1:] != offsets[:-1])

@@ -18,6 +18,7 @@ import msgspec
 
 Event: TypeAlias = dict[str, Any]
 DATAGRAM_BYTES_MAX: Final = 65_536
+_directories: Final[set[Path]] = set()
 
 
 class Inbox:
@@ -26,6 +27,7 @@ class Inbox:
     def __init__(self) -> None:
         # Not in the data directory: a socket's path may have 107 octets.
         self._directory = Path(tempfile.mkdtemp(prefix="leveret-"))
+        _directories.add(self._directory)
         self.address = str(self._directory / "news")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(self.address)
@@ -44,6 +46,7 @@ class Inbox:
         """Remove the address."""
         self._socket.close()
         shutil.rmtree(self._directory, ignore_errors=True)
+        _directories.discard(self._directory)
 
     def __enter__(self) -> Inbox:
         return self
@@ -52,6 +55,12 @@ class Inbox:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def remove_addresses() -> None:
+    """Remove the addresses of this process's inboxes; for one that ends without closing them."""
+    for directory in list(_directories):
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def report(address: str, event: str, **details: object) -> None:

@@ -104,6 +104,15 @@ class PlanPublisher:
         self._tell(now=True)
         return [queue_outcome(queue, order) for queue, order in zip(queues, orders, strict=True)]
 
+    def pass_to(self, publisher: Publisher, queue: str) -> None:
+        """Pass what is left of a queue to a publisher that is there already.
+
+        Raises:
+            LeveretError: it wants no more, or a file cannot be read.
+        """
+        order = read_order(self._directory.runs, [part for part in self._plan.parts if part.queue == queue])
+        self._sweep([queue], [order], [publisher])
+
     def _declare(self, index: int, queue: str) -> Publisher:
         if index % PUBLISHERS_PER_CLIENT == 0:
             self._clients.append(self._connect())

@@ -19,8 +19,9 @@ import heapq
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
@@ -28,8 +29,9 @@ import msgspec
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from leveret.model.errors import PreconditionFailed
+from leveret.model.errors import PreconditionFailed, Refusal, StorageError
 from leveret.pipeline import amqp_publish
+from leveret.pipeline.amqp_streams import Declined
 from leveret.pipeline.books import Book, books_at
 from leveret.pipeline.compare import ComparingClient
 from leveret.pipeline.console import Console
@@ -45,6 +47,7 @@ from leveret.pipeline.plan import (
     QueueOutcome,
     RunPart,
     covered_number,
+    delete_forgotten,
     delete_unfrozen,
     read_order,
     unfinished,
@@ -62,6 +65,7 @@ from leveret.pipeline.survivors import (
     not_to_recover,
     write_run,
 )
+from leveret.pipeline.sweep import RECOVERY_LOCK
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 
 LOCK_TIMEOUT_S: Final = 60.0
@@ -93,7 +97,7 @@ def run_recovery(job: RecoverJob, console: Console, spark: SparkSession | None =
         LeveretError: what stands in the way; the next attempt goes on from there.
     """
     make_directory(job.root)
-    with locked(job.work / "recovery.lock", LOCK_TIMEOUT_S, "recovering"), Inbox() as inbox:
+    with locked(job.work / RECOVERY_LOCK, LOCK_TIMEOUT_S, "recovering"), Inbox() as inbox:
         Recovery(job, console, inbox, spark).run()
 
 
@@ -124,7 +128,9 @@ class Recovery:
             if left or any(self._has_news(vhost) for vhost in vhosts):
                 self._begin_spark()
             outcomes = self._resume(left)
-            from_scratch = {each.vhost for each in outcomes if each.selection.start_from_scratch}
+            from_scratch = {
+                each.vhost for each in outcomes if each.selection.start_from_scratch and not each.is_cut_short
+            }
             if job.start_from_scratch:
                 vhosts = [vhost for vhost in vhosts if vhost not in from_scratch]
             plans = self._plan(vhosts)
@@ -158,8 +164,16 @@ class Recovery:
     def _left(self) -> list[PlanDirectory]:
         """Plans to be finished first."""
         job = self._job
-        delete_unfrozen(job.root, job.plans)
-        left = [each for each in unfinished(job.root, job.plans) if self._wanted(each.load().vhost)]
+        left: list[PlanDirectory] = []
+        # Before `unfinished`: their files are gone, or are another upstream's of the same name.
+        delete_forgotten(self._manifest)
+        for plans in sorted({job.plans_of(vhost) for vhost in self._manifest.next_by_vhost}):
+            delete_unfrozen(job.root, plans)
+            for each in unfinished(job.root, plans):
+                # Of the vhosts whose plans are there some may go elsewhere with this job.
+                vhost = each.load().vhost
+                if self._wanted(vhost) and job.plans_of(vhost) == plans:
+                    left.append(each)
         if left and job.scratch:
             raise PreconditionFailed(
                 "a recovery was interrupted half-way, and the next one goes on there: what it would bring back "
@@ -170,10 +184,19 @@ class Recovery:
     def _resume(self, left: list[PlanDirectory]) -> list[Outcome]:
         resumed = [directory.load() for directory in left]
         self._check_target(plan.vhost for plan in resumed)
+        self._check_queues({plan.vhost: plan.queues for plan in resumed})
         plans = list(zip(left, resumed, strict=True))
+        outcomes = [self._cut_short(directory, plan) for directory, plan in plans if self._ends(plan)]
+        return outcomes + self._publish([each for each in plans if not self._ends(each[1])])
+
+    def _ends(self, plan: Plan) -> bool:
+        """Whether a plan that was interrupted goes no further: a new one takes of its rest what is asked for.
+
+        Settled messages are in no new plan, so one from scratch is carried out whole unless that cannot be.
+        """
         if self._job.all_available:
-            return [self._cut_short(directory, plan) for directory, plan in plans]
-        return self._publish(plans)
+            return True
+        return not plan.selection.start_from_scratch and not all(map(self._job.selection.wants, plan.queues))
 
     def _cut_short(self, directory: PlanDirectory, plan: Plan) -> Outcome:
         """End a plan where it is: what it was to publish next may be what cannot be read.
@@ -182,38 +205,44 @@ class Recovery:
         """
         published: list[QueueOutcome] = []
         client: Client | None = None
+        left = 0
         try:
             for index, queue in enumerate(plan.queues):
                 if index % PUBLISHERS_PER_CLIENT == 0:
                     if client is not None:
                         client.close()
-                    client = client_of(self._job, plan.vhost, directory)
+                    client = client_of(self._job, plan.vhost, directory, sends=False)
                 assert client is not None
-                last = client.declare_publisher(plan.reference, RECOVERY_STREAM_PREFIX + queue).last_sequence
-                parts = [part for part in plan.parts if part.queue == queue]
-                published.append(queue_outcome(queue, read_order(directory.runs, parts), last))
+                order = read_order(directory.runs, [part for part in plan.parts if part.queue == queue])
+                last = _last_there(client, directory, plan, queue)
+                left += len(order) - last
+                published.append(queue_outcome(queue, order, last))
         finally:
             if client is not None:
                 client.close()
-        return self._finish(
-            directory, plan, in_doubt_counted(self._job, directory, published), is_cut_short=True
-        )
+        published = in_doubt_counted(self._job, directory, published)
+        return self._finish(directory, plan, published, is_cut_short=left > 0)
 
     def _vhosts(self) -> list[str]:
         return sorted(vhost for vhost in self._manifest.next_by_vhost if self._wanted(vhost))
 
     def _wanted(self, vhost: str) -> bool:
-        return vhost not in self._job.exclude
+        return self._job.wants(vhost)
 
     def _has_news(self, vhost: str) -> bool:
         """Whether there probably is something to recover; a guess, so as to start Spark early."""
         if self._job.start_from_scratch or self._job.as_of_ms is not None:
             return True
-        covered = covered_number(self._job.root, vhost, self._job.plans)
+        covered = max(
+            covered_number(self._manifest, vhost, self._job.plans_of(vhost)),
+            self._manifest.forgotten_by_vhost.get(vhost, 0),
+        )
+        added = self._manifest.added_since(covered)
+        if added is None:
+            return True
         left: Counter[tuple[str, int]] = Counter()
-        for entry in self._manifest.entries[covered:]:
-            for part in (part for file in entry.added if file.vhost == vhost for part in file.queues):
-                left[part.queue, part.epoch] += part.messages - part.settled
+        for part in (part for file in added if file.vhost == vhost for part in file.queues):
+            left[part.queue, part.epoch] += part.messages - part.settled
         return any(count > 0 for count in left.values())
 
     def _begin_spark(self) -> None:
@@ -237,17 +266,18 @@ class Recovery:
         drafts: dict[str, tuple[PlanDirectory, list[StoredFile], Masks]] = {}
         selection = self._job.selection
         for vhost in vhosts:
-            masks = not_to_recover(self._manifest, vhost, selection, self._job.plans)
+            masks = not_to_recover(self._manifest, vhost, selection, self._job.plans_of(vhost))
             files = [
                 file
                 for file in self._manifest.files()
                 if file.vhost == vhost and may_have_survivors(file, masks, selection)
             ]
             if files:
-                directory = PlanDirectory.new(self._job.root, vhost, self._job.new_plans)
+                directory = PlanDirectory.new(self._job.root, vhost, self._job.new_plans_of(vhost))
                 drafts[vhost] = directory, files, masks
         self._check_target(drafts)
         found = self._scan(drafts)
+        self._check_queues({vhost: {part.queue for part in each.parts} for vhost, each in found.items()})
         plans = []
         for vhost, (directory, files, _) in drafts.items():
             parts = found[vhost].parts
@@ -353,8 +383,8 @@ class Recovery:
                 report(inbox, "compared", vhost=task.vhost, messages=count)
 
             assert job.compare is not None
-            vhost = job.vhosts.get(task.vhost, task.vhost)
-            client = partial(ComparingClient, job.compare, vhost, totals[task.plan_id], job.timeout_s)
+            place = job.place_of(task.vhost)
+            client = partial(ComparingClient, job.compare, place, totals[task.plan_id], job.timeout_s)
             queues = PlanPublisher(task.directory, client, news).publish(task.queues)
             return sum(queue.messages for queue in queues)
 
@@ -368,6 +398,24 @@ class Recovery:
                 amqp_publish.connect(job.to, vhost, job.timeout_s, waits=False).close()
             elif not job.dry_run:
                 _node_client(job, vhost).close()
+
+    def _check_queues(self, by_vhost: Mapping[str, Iterable[str]]) -> None:
+        """See that no queue of another broker gets the messages of two, which are not told apart there."""
+        to = self._job.to
+        if to is None:
+            return
+        vhosts: dict[tuple[str, str], list[str]] = {}
+        for vhost, queues in by_vhost.items():
+            for queue in queues:
+                vhosts.setdefault((to.place_of(vhost), queue), []).append(vhost)
+        for (place, queue), several in sorted(vhosts.items()):
+            if len(several) > 1:
+                names = ", ".join(f"'{vhost}'" for vhost in sorted(several))
+                raise PreconditionFailed(
+                    f"each of the vhosts {names} has a queue '{queue}', and their messages would all go to the one in "
+                    f"vhost '{place}' of {to.host}:{to.port}: recover one of them at a time, leaving the others out "
+                    "with --exclude-virtual-hosts, or name no vhost with --to, so that each goes to the one of its name"
+                )
 
     def _run(self, tasks: list[Any], work: Callable[[Any], Any], result: Any) -> Iterator[Any]:
         """Do `work` for each of `tasks` in a Spark task of its own; pass on news meanwhile.
@@ -397,18 +445,36 @@ class Recovery:
             self._console.pass_on(event)
 
 
-def client_of(job: RecoverJob, vhost: str, directory: PlanDirectory) -> Client:
-    """A connection to where a plan's messages go."""
+def client_of(job: RecoverJob, vhost: str, directory: PlanDirectory, *, sends: bool = True) -> Client:
+    """A connection to where a plan's messages go; to another broker, unless it `sends`, to see what is there."""
     if job.to is None:
         return _node_client(job, vhost)
-    return amqp_publish.AmqpClient(job.to, vhost, directory.progress, directory.load().queues, job.timeout_s)
+    totals = directory.load().queues
+    return amqp_publish.AmqpClient(job.to, vhost, directory.progress, totals, job.timeout_s, sends=sends)
+
+
+def _last_there(client: Client, directory: PlanDirectory, plan: Plan, queue: str) -> int:
+    """The last of a queue's messages that is where it goes."""
+    if not isinstance(client, amqp_publish.AmqpClient):
+        return client.declare_publisher(plan.reference, RECOVERY_STREAM_PREFIX + queue).last_sequence
+    path = amqp_publish.progress_path(directory.progress, queue)
+    if not path.exists():
+        return 0  # It may be one that the broker refuses.
+    try:
+        publisher = client.declare_publisher(plan.reference, RECOVERY_STREAM_PREFIX + queue)
+    except (Refusal, Declined):
+        return amqp_publish.give_up(path, plan.queues[queue])
+    if publisher.is_behind:
+        with suppress(amqp_publish.NotThere, StorageError, Declined):
+            PlanPublisher(directory, lambda: client, lambda count: None).pass_to(publisher, queue)
+    return publisher.give_up()
 
 
 def _node_client(job: RecoverJob, vhost: str) -> Client:
     """A connection to the node whose standby this is."""
     return connect(
         [job.endpoint],
-        vhost=job.vhosts.get(vhost, vhost),
+        vhost=job.place_of(vhost),
         username=job.credentials.username,
         password=job.credentials.password,
         timeout_s=job.timeout_s,
@@ -421,15 +487,12 @@ def in_doubt_counted(
     """With what may be there twice; in a node of our own that is nothing."""
     if job.to is None:
         return queues
-    return [
-        msgspec.structs.replace(
-            each,
-            in_doubt=amqp_publish.read_progress(
-                amqp_publish.progress_path(directory.progress, each.queue)
-            ).in_doubt,
-        )
-        for each in queues
-    ]
+    counted = []
+    for each in queues:
+        path = amqp_publish.progress_path(directory.progress, each.queue)
+        in_doubt = amqp_publish.read_progress(path).in_doubt if path.exists() else 0
+        counted.append(msgspec.structs.replace(each, in_doubt=in_doubt))
+    return counted
 
 
 def _grouped(files: list[tuple[int, StoredFile]], groups: int) -> Iterator[list[tuple[int, StoredFile]]]:

@@ -97,7 +97,8 @@ def start_session(name: str, settings: SparkSettings, scratch: Path, jvm_options
     conf = {"spark.app.name": app_name} | ({} if master is None else {"spark.master": master}) | conf
     try:
         # Whoever may list processes reads what Spark is launched with: secrets are told to the JVM that runs.
-        gateway = launch_gateway(_spark_conf({key: conf[key] for key in conf if not _SECRET.search(key)}))
+        shown = _spark_conf({key: conf[key] for key in conf if not _SECRET.search(key)})
+        gateway = launch_gateway(shown)  # type: ignore[no-untyped-call]
         spark = SparkSession(SparkContext(conf=_spark_conf(conf), gateway=gateway), options=conf)
     except (PySparkException, Py4JError) as error:
         raise SparkFailed(

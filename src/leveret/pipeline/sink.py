@@ -2,14 +2,16 @@
 
 A batch that is repeated after a crash finds the same files and is left out by the manifest. When the
 upstream goes away in the middle of a slice, what has come is stored and recorded all the same - in a
-disaster that is the last of it - and the query is started again.
+disaster that is the last of it - and the query is started again. Trouble of one vhost costs no other what came of it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -25,6 +27,7 @@ from leveret.pipeline.manifest import Manifest, StoredFile
 from leveret.pipeline.progress import report
 from leveret.pipeline.source import DESCRIPTOR, TransferOptions, read_options
 from leveret.pipeline.store import store_range
+from leveret.pipeline.stream_client import Unreachable
 from leveret.pipeline.stream_connection import ConnectionLost
 from leveret.pipeline.worker import spare_modules
 from leveret.wire.record import OUTGOING_STREAM
@@ -33,7 +36,7 @@ _manifests: dict[Place, Manifest] = {}
 
 
 class TransferCut(LeveretError):
-    """The upstream went away in the middle of a batch; what had come is recorded."""
+    """Not all of a batch came, or could be stored; what had come is recorded."""
 
 
 class StoreSink(DataSource):
@@ -54,12 +57,20 @@ class StoreSink(DataSource):
         return StoreWriter(read_options(self.options))
 
 
+class Cut(NamedTuple):
+    """From which offset on a vhost's records are not stored, and why."""
+
+    vhost: str
+    offset: int
+    reason: str
+
+
 @dataclass
 class Stored(WriterCommitMessage):
-    """What one task stored, and why it ended early if it did."""
+    """What one task stored, and which slices it did not store or not whole."""
 
     files: list[StoredFile]
-    cut: str = ""
+    cuts: list[Cut]
 
 
 class StoreWriter(DataSourceStreamArrowWriter):
@@ -70,17 +81,27 @@ class StoreWriter(DataSourceStreamArrowWriter):
         self._job = options.job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
-        """Fetch and store every slice; on disk when this returns."""
+        """Fetch and store every slice, but for those of a vhost behind one that was cut; on disk when this returns.
+
+        Where no endpoint answers any more, all others are cut too: each would wait for the same, and what came waits
+        to be recorded.
+        """
         spare_modules()
-        stored = Stored([])
-        for batch in iterator:
-            for row in batch.to_pylist():
-                file, cut = self._transfer(row["vhost"], row["first"], row["next"])
+        stored = Stored([], [])
+        errors: dict[str, Exception] = {}
+        for row in (row for batch in iterator for row in batch.to_pylist()):
+            vhost, first = row["vhost"], row["first"]
+            error = errors.get(vhost) or _of_all(errors)
+            if error is None:
+                if _is_doubtful(errors):
+                    link_of(self._job, vhost).close()
+                file, error = self._transfer(vhost, first, row["next"], row["log_id"])
                 if file is not None:
                     stored.files.append(file)
-                if cut:
-                    stored.cut = cut
-                    return stored
+                    first = file.next
+            if error is not None:
+                errors.setdefault(vhost, error)
+                stored.cuts.append(Cut(vhost, first, str(error)))
         return stored
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -91,34 +112,43 @@ class StoreWriter(DataSourceStreamArrowWriter):
         """
         spare_modules()
         parts = [message for message in messages if isinstance(message, Stored)]
-        for file in self._manifest().append([file for part in parts for file in part.files]):
+        cuts = [cut for part in parts for cut in part.cuts]
+        files = [file for part in parts for file in part.files]
+        for file in self._manifest().append(_before(cuts, files), begun=self._options.begun):
             self._tell(file)
-        cuts = [part.cut for part in parts if part.cut]
         if cuts:
-            raise TransferCut(cuts[0])
+            raise TransferCut(f"vhost '{cuts[0].vhost}': {cuts[0].reason}")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Leave what was stored: no manifest names it, the next start deletes it."""
 
-    def _transfer(self, vhost: str, first: int, end: int) -> tuple[StoredFile | None, str]:
+    def _transfer(
+        self, vhost: str, first: int, end: int, log_id: int
+    ) -> tuple[StoredFile | None, Exception | None]:
         """Store a slice, or as much of it as came, with the reason why not all."""
         link = link_of(self._job, vhost)
         lost: list[LeveretError] = []
-        chunks = self._fetch(link, first, end, lost)
-        file = store_range(self._job.root, vhost, chunks)
+        try:
+            with closing(self._fetch(link, first, end, log_id, lost)) as chunks:
+                file = store_range(self._job.root, vhost, chunks)
+        except (LeveretError, OSError, pa.ArrowException) as error:
+            return None, error
         if lost:
-            return file, str(lost[0])
+            return file, lost[0]
         link.worked()
-        return file, ""
+        return file, None
 
     def _fetch(
-        self, link: Link, first: int, end: int, lost: list[LeveretError]
-    ) -> Iterator[bytes | memoryview]:
-        """Chunks until the end or until there is trouble; a connection kept from before may be stale."""
+        self, link: Link, first: int, end: int, log_id: int, lost: list[LeveretError]
+    ) -> Generator[memoryview]:
+        """Chunks until the end or until there is trouble; a connection kept from before may be stale.
+
+        Where it leads to now may be another log than the batch was planned from: nothing of that is stored.
+        """
         has_some = False
         for attempt in range(2):
             try:
-                for raw in link.client(self._job).fetch(OUTGOING_STREAM, first, end):
+                for raw in link.client(self._job).fetch(OUTGOING_STREAM, first, end, log_id=log_id):
                     has_some = True
                     yield raw
                 return
@@ -148,3 +178,24 @@ class StoreWriter(DataSourceStreamArrowWriter):
             newest_ms=file.max_ms,
             at_ms=time.time_ns() // 1_000_000,
         )
+
+
+def _of_all(errors: Mapping[str, Exception]) -> Exception | None:
+    """The error that says that the upstream is away, if one does."""
+    return next((error for error in errors.values() if isinstance(error, Unreachable)), None)
+
+
+def _is_doubtful(errors: Mapping[str, Exception]) -> bool:
+    """Whether kept connections may lead nowhere: a new one tells that sooner than the silence of each."""
+    return any(isinstance(error, ConnectionLost) for error in errors.values())
+
+
+def _before(cuts: Iterable[Cut], files: Iterable[StoredFile]) -> list[StoredFile]:
+    """The files that are not behind a cut of their vhost.
+
+    The manifest would take one of a vhost that it has nothing of yet, and what was cut would be missing for good.
+    """
+    ends: dict[str, int] = {}
+    for cut in cuts:
+        ends[cut.vhost] = min(cut.offset, ends.get(cut.vhost, cut.offset))
+    return [file for file in files if file.first < ends.get(file.vhost, file.next)]

@@ -44,18 +44,27 @@ ACKNOWLEDGE_INTERVAL_S: Final = 10.0
 SLICE_BYTES_MIN: Final = 8_000_000
 RECORD_BYTES: Final = 1_000
 """Until the upstream has said how long its records are."""
-_DESCRIPTORS: Final = pa.schema([("vhost", pa.string()), ("first", pa.int64()), ("next", pa.int64())])
-DESCRIPTOR: Final = "vhost string, first bigint, next bigint"
+_DESCRIPTORS: Final = pa.schema(
+    [("vhost", pa.string()), ("first", pa.int64()), ("next", pa.int64()), ("log_id", pa.int64())]
+)
+DESCRIPTOR: Final = "vhost string, first bigint, next bigint, log_id bigint"
 
 Offsets = dict[str, int]
+Slice = tuple[str, int, int, int]
+"""Vhost, first offset and the one behind the last, and what the upstream calls the log they are of."""
 
 
 class TransferOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What source and sink are told through Spark: job, where to report to, how many cores there are."""
+    """What source and sink are told through Spark: job, where to report to, how many cores there are.
+
+    Attributes:
+        begun: number of the manifest's last entry as the query starts.
+    """
 
     job: TransferJob
     inbox: str
     cores: int
+    begun: int = 0
 
 
 class BeginAgain(Exception):
@@ -83,9 +92,9 @@ class UpstreamSource(DataSource):
 class Slices(InputPartition):
     """What one task transfers."""
 
-    slices: list[tuple[str, int, int]]
+    slices: list[Slice]
 
-    def __init__(self, slices: list[tuple[str, int, int]]) -> None:
+    def __init__(self, slices: list[Slice]) -> None:
         super().__init__(None)
         self.slices = slices
 
@@ -137,14 +146,17 @@ class UpstreamReader(DataSourceStreamReader):
         return is_much and since_s < FLOOD_WAIT_S and news < self._job.batch_bytes_max * FLOOD_SHARE
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """At most as many tasks as cores, none of them small unless all are."""
-        slices = [
-            piece
+        """At most as many tasks as cores, none of them small unless all are.
+
+        In each, vhosts with little come first: none waits for the backlog, or the trouble, of a larger one.
+        """
+        dealt = [
+            self._sliced(vhost, self._not_stored(vhost, first), end.get(vhost, first))
             for vhost, first in start.items()
-            for piece in self._sliced(vhost, first, end.get(vhost, first))
         ]
+        slices = [piece for pieces in sorted(dealt, key=self._size_of) for piece in pieces]
         wanted = self._options.cores if end.keys() - start.keys() else len(slices)
-        tasks: list[list[tuple[str, int, int]]] = [[] for _ in range(min(self._options.cores, wanted))]
+        tasks: list[list[Slice]] = [[] for _ in range(min(self._options.cores, wanted))]
         for index, piece in enumerate(slices):
             tasks[index % len(tasks)].append(piece)
         return [Slices(task) for task in tasks]
@@ -160,8 +172,9 @@ class UpstreamReader(DataSourceStreamReader):
         """Where a vhost's outgoing log ends, or, before it has a `start`, where to begin; reports trouble."""
         link = link_of(self._job, vhost)
         is_new = start < 0
-        if is_new:
-            start = self._stored(vhost)
+        begun = self._stored(vhost) if is_new else start
+        # A batch may end within a chunk, of which all is here then, and which the upstream may have let go of.
+        start = self._not_stored(vhost, start)
         try:
             client = link.client(self._job)
             if start < 0:
@@ -171,7 +184,10 @@ class UpstreamReader(DataSourceStreamReader):
             first, end = stats["first_chunk_id"], stats["committed_offset"]
             self._check(vhost, start, stats)
             if start < 0:
-                self._origins.note_missing_messages(vhost, stats.get("missing_messages", 0))
+                missing = stats.get("missing_messages", 0)
+                self._origins.note_missing_messages(vhost, missing)
+                is_whole = first == 0 and not missing
+                self._origins.note_begin(vhost, time.time_ns() // 1_000_000, is_whole=is_whole)
                 # From now on the upstream keeps what is to come for this downstream, too.
                 self._acknowledge_at(link, first)
             elif self._stored(vhost) >= end:
@@ -181,15 +197,14 @@ class UpstreamReader(DataSourceStreamReader):
         except LeveretError as error:
             if link.is_open:
                 link.failed(error)
-            missing = error.first_retained - error.first_missing if isinstance(error, GapError) else 0
             self._tell(
                 vhost,
                 state=state_of(error),
                 error=str(error),
-                missing=missing,
+                missing=self._origins.missing(vhost),
                 missing_messages=self._origins.missing_messages(vhost),
             )
-            return start
+            return begun
         link.worked()
         if end > first:
             self._record_bytes[vhost] = max(1, stats["bytes"] // (end - first))
@@ -235,13 +250,22 @@ class UpstreamReader(DataSourceStreamReader):
             limited[vhost] = min(ends[vhost], start[vhost] + max(1, records))
         return limited
 
-    def _sliced(self, vhost: str, first: int, end: int) -> list[tuple[str, int, int]]:
+    def _sliced(self, vhost: str, first: int, end: int) -> list[Slice]:
         if first >= end:
             return []
         pieces = min(self._options.cores, (end - first) * self._bytes_of(vhost) // SLICE_BYTES_MIN)
         step = -(-(end - first) // max(1, pieces))
         bounds = [*range(first, end, step), end]
-        return [(vhost, lower, upper) for lower, upper in pairwise(bounds)]
+        log_id = self._origins.log_id(vhost)
+        return [(vhost, lower, upper, log_id) for lower, upper in pairwise(bounds)]
+
+    def _size_of(self, slices: Sequence[Slice]) -> int:
+        """Octets in slices, as far as is known."""
+        return sum((end - first) * self._bytes_of(vhost) for vhost, first, end, _ in slices)
+
+    def _not_stored(self, vhost: str, offset: int) -> int:
+        """`offset`, or the one up to which a vhost is here, if that is more."""
+        return max(offset, self._stored(vhost))
 
     def _bytes_of(self, vhost: str) -> int:
         return self._record_bytes.get(vhost, RECORD_BYTES)

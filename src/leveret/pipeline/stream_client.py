@@ -21,10 +21,18 @@ from typing import Final, TypeAlias
 
 from isal.isal_zlib import crc32
 
-from leveret.model.errors import InvalidCommand, LeveretError, NotAllowed, NotFound, PeerError
+from leveret.model.errors import (
+    InvalidCommand,
+    LeveretError,
+    NotAllowed,
+    NotFound,
+    PeerError,
+    PreconditionFailed,
+)
 from leveret.pipeline.stream_connection import ConnectionLost, StreamConnection, is_deliver
 from leveret.pipeline.tls import reason_of
 from leveret.wire.chunk import HEADER, HEADER_BYTES, MAGIC, ChunkError, Header, decode_chunk
+from leveret.wire.record import RECOVERY_STREAM_PREFIX
 from leveret.wire.stream.codec import Code, Command
 from leveret.wire.stream.commands import (
     Credit,
@@ -140,6 +148,7 @@ class StreamClient:
             host, port, vhost=vhost, username=username, password=password, timeout_s=timeout_s, tls=tls
         )
         self.connection.on_command = self._on_command
+        self._vhost = vhost
         self._subscriptions = itertools.cycle(range(256))
         self._publishers: dict[int, RecoveryPublisher] = {}
 
@@ -160,24 +169,32 @@ class StreamClient:
         link = self.connection
         return link.request(Metadata(link.next_id(), streams), MetadataResponse).streams
 
-    def fetch(self, stream: str, start: int, end: int) -> Iterator[memoryview]:
+    def fetch(self, stream: str, start: int, end: int, *, log_id: int = 0) -> Iterator[memoryview]:
         """Yield in order the chunks with `start` <= chunk id < `end`: header, data, trailer, all checked.
 
         The caller may keep them; neighbours stand in one block of memory, some 16 MB of them. An `end` that
         the stream has not yet reached is waited for, up to the client's timeout from one chunk to the next.
-        No other request may be made before the iterator is exhausted or closed.
+        No other request may be made before the iterator is exhausted or closed. `log_id` is what the server calls
+        the log that is meant (`stats`), 0 for whichever is there.
 
         Raises:
             GapError: offsets from `start` on are retained no more.
+            PreconditionFailed: there is another log by now, in which these offsets mean something else.
             ChunkError: what came is damaged.
             NotFound: there is no such stream, or it was deleted meanwhile.
             ConnectionLost: nothing came for the length of the timeout.
         """
         if start >= end:
             return
-        if self._serves_stats and (first := self.stats(stream)["first_chunk_id"]) > start:
-            raise GapError(stream, start, first)
         link = self.connection
+        if self._serves_stats:
+            stats = self.stats(stream)
+            if log_id and stats.get("log_id", 0) != log_id:
+                raise PreconditionFailed(
+                    f"{link.peer}: {stream} is another log than the one that was begun with"
+                )
+            if (first := stats["first_chunk_id"]) > start:
+                raise GapError(stream, start, first)
         subscription = next(self._subscriptions)
         properties = {"chunk_selector": "all", "leveret.until": str(end)}
         offset = OffsetSpec(OffsetType.OFFSET, start)
@@ -212,12 +229,20 @@ class StreamClient:
 
         Raises:
             AccessRefused, NotFound: the user may not, or there is no such stream.
+            PreconditionFailed: it is a queue that would not keep what is recovered.
         """
         link = self.connection
         free = next((number for number in range(PUBLISHERS_MAX) if number not in self._publishers), None)
         if free is None:
             raise NotAllowed(f"{link.peer}: {PUBLISHERS_MAX} publishers are declared already, close one")
-        link.request(DeclarePublisher(link.next_id(), free, reference, stream), DeclarePublisherResponse)
+        try:
+            link.request(DeclarePublisher(link.next_id(), free, reference, stream), DeclarePublisherResponse)
+        except PreconditionFailed as error:
+            queue = stream.removeprefix(RECOVERY_STREAM_PREFIX)
+            raise PreconditionFailed(
+                f"{error}: queue '{queue}' in vhost '{self._vhost}' is not durable, or exclusive, there, and what is "
+                "recovered into it would not last; delete it, and recover again: it is made as it was"
+            ) from error
         query = QueryPublisherSequence(link.next_id(), reference, stream)
         sequence = link.request(query, QueryPublisherSequenceResponse).sequence
         publisher = RecoveryPublisher(link, free, sequence, lambda: self._publishers.pop(free))

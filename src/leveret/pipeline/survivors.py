@@ -22,7 +22,15 @@ from leveret.pipeline.decode import MESSAGE, RECORDS, SETTLEMENT
 from leveret.pipeline.files import Place, keep, opened, sync_directory, written_beside
 from leveret.pipeline.job import EVERYTHING, PLANS, Selection
 from leveret.pipeline.manifest import Manifest, StoredFile
-from leveret.pipeline.plan import SURVIVORS, RunPart, covered_number, finished, survivors_crc32
+from leveret.pipeline.origins import Origins
+from leveret.pipeline.plan import (
+    SURVIVORS,
+    RunPart,
+    covered_number,
+    cut_from_scratch,
+    finished,
+    survivors_crc32,
+)
 from leveret.pipeline.settled import NOTHING, Mask, QueueLife, Ranges, rows_by_life
 from leveret.pipeline.tables import RESTORE, messages_in, read_table
 from leveret.wire.record import decode_settlements
@@ -36,6 +44,8 @@ def not_to_recover(
 ) -> Masks:
     """What a recovery leaves out of a vhost: the settled, and what finished plans of `plans` covered.
 
+    From scratch it is nothing, but what one from scratch recovered that was cut short, and whose rest is taken now.
+
     As of some time that is: what was settled by then, and what those plans recovered; what they left out
     because it was settled later comes back.
 
@@ -44,26 +54,36 @@ def not_to_recover(
         StorageError: a file cannot be read; of what is settled only unless `all_available`.
     """
     ranges = Ranges()
-    since_ms = manifest.history_from_ms(vhost)
-    if selection.as_of_ms is not None and selection.as_of_ms < since_ms:
-        since = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        raise PreconditionFailed(
-            f"vhost '{vhost}': how its queues stood is known since {since} only, before that what was settled is "
-            "removed; see standby.replication.retention.time_limit.messages"
-        )
+    _check_known(manifest, vhost, selection)
     if selection.start_from_scratch:
-        return {}
+        for directory in cut_from_scratch(manifest, vhost, plans):
+            ranges.add_settlements(vhost, directory.recovered())
+        return ranges.masks()
     for file in manifest.files():
         if file.vhost == vhost and file.settlements:
             _add_settled(ranges, manifest.data_dir, file, selection)
-    for directory in finished(manifest.data_dir, vhost, plans):
+    for directory in finished(manifest, vhost, plans):
         ranges.add_settlements(vhost, directory.recovered())
     if selection.as_of_ms is None:
-        for file in manifest.ever_added(vhost, covered_number(manifest.data_dir, vhost, plans)):
+        for file in manifest.ever_added(vhost, covered_number(manifest, vhost, plans)):
             for part in file.queues:
                 firsts, counts = zip(*part.ranges, strict=True)
                 ranges.add(QueueLife(vhost, part.queue, part.epoch), firsts, counts)
     return ranges.masks()
+
+
+def _check_known(manifest: Manifest, vhost: str, selection: Selection) -> None:
+    """Refuse a moment of which nobody knows what was settled by then."""
+    if selection.as_of_ms is None:
+        return
+    since_ms = max(manifest.history_from_ms(vhost), Origins(manifest.data_dir).history_from_ms(vhost))
+    if selection.as_of_ms < since_ms:
+        since = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        raise PreconditionFailed(
+            f"vhost '{vhost}': how its queues stood is known since {since} only, before that what was settled is "
+            "removed, here or at the upstream, which had let go of it when the transfer began; name a later moment, "
+            "and see standby.replication.retention.time_limit.messages"
+        )
 
 
 def may_have_survivors(file: StoredFile, masks: Masks, selection: Selection = EVERYTHING) -> bool:
@@ -193,7 +213,8 @@ def _add_settled(ranges: Ranges, data_dir: Place, file: StoredFile, selection: S
         return
     path = data_dir / file.settlements
     try:
-        if as_of_ms is None or file.max_ms <= as_of_ms:
+        # What was compacted had all come by any moment that can be asked for, whatever some chunk's clock said.
+        if as_of_ms is None or file.history_from_ms or file.max_ms <= as_of_ms:
             ranges.add_settlements(file.vhost, read_table(path))
         else:
             # A sidecar has no times; the settlement records themselves do.

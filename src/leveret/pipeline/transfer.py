@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from leveret.model.errors import LeveretError
-from leveret.pipeline.compaction import Compaction, sweep
+from leveret.pipeline.compaction import Compaction
 from leveret.pipeline.console import Console
 from leveret.pipeline.files import locked, make_directory
 from leveret.pipeline.job import TransferJob
@@ -30,6 +30,7 @@ from leveret.pipeline.session import start_session
 from leveret.pipeline.sink import StoreSink
 from leveret.pipeline.source import TransferOptions, UpstreamSource, spark_options
 from leveret.pipeline.spark_error import cause_of
+from leveret.pipeline.sweep import sweep
 
 LOCK_TIMEOUT_S: Final = 30.0
 BACKOFF_MIN_S: Final = 0.25
@@ -114,7 +115,9 @@ class Transfer:
         self._stored = dict(manifest.next_by_vhost)
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         cores = self._spark.sparkContext.defaultParallelism
-        options = spark_options(TransferOptions(job=self._job, inbox=self._inbox.address, cores=cores))
+        options = spark_options(
+            TransferOptions(job=self._job, inbox=self._inbox.address, cores=cores, begun=manifest.number)
+        )
         return (
             self._spark.readStream.format(UpstreamSource.name())
             .options(**options)
@@ -129,7 +132,7 @@ class Transfer:
     def _compact(self) -> None:
         try:
             for row in self._compaction.turn(self._job):
-                self._console.say("compacted", **row)
+                self._console.say("compaction_failed" if "error" in row else "compacted", **row)
         except (LeveretError, StoreFailed) as error:
             self._console.say("compaction_failed", error=str(error))
 

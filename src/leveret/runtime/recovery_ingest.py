@@ -10,7 +10,7 @@ from leveret.core.head import Run, count_of
 from leveret.core.queue import Queue
 from leveret.core.stream import Batch, Stream, records_of
 from leveret.model import definitions as d
-from leveret.model.errors import StorageError
+from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.engine import Engine
 from leveret.runtime.stream_host import check_contiguous
@@ -22,6 +22,12 @@ from leveret.wire.stream.publish import MessageRun
 from leveret.wire.stream_entry import pack_entries, unmark_entry, unpack_entry
 
 _LENGTH_BYTES: Final = 4
+DeletedAt = Callable[[tuple[str, str], str], int]
+
+
+def never_deleted(key: tuple[str, str], reference: str) -> int:
+    """Up to which number of a reference a queue of that key had messages when it was deleted: 0, it was not."""
+    return 0
 
 
 class RecoveryIngest:
@@ -31,28 +37,58 @@ class RecoveryIngest:
     message, so after any crash the two agree: what is there is known to be there.
     """
 
-    def __init__(self, broker: Broker, key: tuple[str, str], engine: Engine, commit: GroupCommit) -> None:
-        """Hand in to the queue of this vhost and name; if it is not there, the first messages say what it was."""
+    def __init__(
+        self,
+        broker: Broker,
+        key: tuple[str, str],
+        engine: Engine,
+        commit: GroupCommit,
+        deleted_at: DeletedAt = never_deleted,
+    ) -> None:
+        """Hand in to the queue of this vhost and name; if it is not there, the first messages say what it was.
+
+        One that was deleted half-way goes on behind what it was given: that is consumed, or was to go.
+        """
         self._broker = broker
         self._key = key
+        self._deleted_at = deleted_at
         self._engine = engine
         self._commit = commit
         self._heads = Heads()
 
+    def check(self) -> None:
+        """See that what is handed in would stay.
+
+        Raises:
+            PreconditionFailed: the queue is one that goes, with all that is in it, when the node or a connection does.
+        """
+        queue = self._broker.queues.get(self._key)
+        if queue is not None and not (queue.definition.durable and queue.owner is None):
+            vhost, name = self._key
+            why = "not durable" if queue.owner is None else "exclusive"
+            raise PreconditionFailed(
+                f"queue '{name}' in vhost '{vhost}' is {why}: what is recovered into it would not last; delete it, and "
+                "recover again: it is made as it was"
+            )
+
     def last_sequence(self, reference: str) -> int:
         """See RecoveryQueue."""
         queue = self._broker.queues.get(self._key)
-        return queue.sequences.logged.get(reference.encode(), 0) if queue is not None else 0
+        there = queue.sequences.logged.get(reference.encode(), 0) if queue is not None else 0
+        return max(there, self._deleted_at(self._key, reference))
 
     def append(self, reference: str, runs: list[MessageRun], done: Callable[[], None]) -> None:
         """See RecoveryQueue."""
+        self.check()
         check_contiguous(self._key[1], self.last_sequence(reference), runs)
         queue = self._broker.queues.get(self._key) or self._made_for(runs)
         name = reference.encode()
         if isinstance(queue, Stream):
+            if queue.last_sequence(name) < (last := self.last_sequence(reference)):
+                queue.advance_sequence(name, last)
             self._publish(queue, name, runs)
         else:
-            self._gather(queue, name, runs)
+            self._gather(queue, reference, runs)
         self._commit.when_durable(done)
         self._commit.begin()
 
@@ -118,8 +154,9 @@ class RecoveryIngest:
             [found] = entries_of([(head, [body])])
         return found
 
-    def _gather(self, queue: Queue, name: bytes, runs: list[MessageRun]) -> None:
-        last = before = queue.sequences.logged.get(name, 0)
+    def _gather(self, queue: Queue, reference: str, runs: list[MessageRun]) -> None:
+        name = reference.encode()
+        last = before = self.last_sequence(reference)
         new: list[Run] = []
         for run in runs:
             # All are looked at before the first is taken: of what is refused nothing stays.

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -25,8 +24,11 @@ import msgspec
 
 from leveret.config.tls import TlsOptions
 from leveret.core.broker import STANDBY_TAG
+from leveret.core.queue import Queue
+from leveret.core.schema import REHEARSAL_VHOSTS
 from leveret.model.definitions import GlobalParameter, Vhost
-from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
+from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed, StorageError
+from leveret.runtime.clock import clock_ms
 from leveret.runtime.pipeline_process import Event, PipelineFailed, PipelineProcess, ask
 from leveret.runtime.schema_sync import refuse_downstream
 from leveret.runtime.standby_archive import StandbyArchive
@@ -40,6 +42,7 @@ from leveret.runtime.standby_recovery import (
 )
 from leveret.runtime.standby_transfer import TransferSupervisor, Upstream, parse_upstream
 from leveret.storage.state_file import StateFile
+from leveret.wire.record import RECOVERY_REFERENCE_PREFIX
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +59,8 @@ _LOSS: Final = (
     "last_timestamp",
 )
 """What is told of each vhost before a promotion."""
+_LACKS: Final = ("unreadable_records", "missing_records", "missing_messages")
+"""What a promotion's summary counts of a vhost that is not here although it lies before what was transferred."""
 Progress = Callable[[Event], None]
 
 
@@ -90,6 +95,7 @@ class Promotion(msgspec.Struct, kw_only=True):
         wanted: what it was asked to recover.
         summary: a row for each vhost once it is done.
         transferred: by vhost, the id of the former upstream's outgoing log, and up to which offset it is here.
+        deleted: by vhost, queue and reference, up to which number a queue had its messages when it was deleted.
         error: why it stopped short.
     """
 
@@ -98,7 +104,22 @@ class Promotion(msgspec.Struct, kw_only=True):
     wanted: Wanted = EVERYTHING
     summary: list[dict[str, Any]] = []
     transferred: dict[str, tuple[int, int]] = {}
+    deleted: dict[str, dict[str, dict[str, int]]] = {}
     error: str = ""
+
+    def log_id(self, vhost: str) -> int | None:
+        """The id of the vhost's outgoing log that it recovered from; None for none."""
+        return self.transferred[vhost][0] if vhost in self.transferred else None
+
+    def lacks(self, vhost: str) -> bool:
+        """Whether it did without something of the vhost that stood before what was transferred."""
+        rows = [row for row in self.summary if row["virtual_host"] == vhost]
+        return any(row.get(name) for row in rows for name in _LACKS)
+
+    def is_whole(self) -> bool:
+        """Whether it was asked for all that was transferred."""
+        wanted = self.wanted
+        return not wanted.queues and not wanted.exclude and wanted.as_of_ms is None
 
 
 class Decided(msgspec.Struct, kw_only=True):
@@ -167,11 +188,7 @@ class StandbyDownstream:
         """
         async with self._changing("connect"):
             self._check_downstream("connected to an upstream")
-            if self._decided.promoting is not None:
-                raise PreconditionFailed(
-                    "the promotion of this node has begun: it cannot follow any more; promote it again to "
-                    "finish, or delete the standby's data to give that up"
-                )
+            self._check_may_follow()
             self._decided.connected = True
             self._save()
             await self._transfer.start()
@@ -193,16 +210,17 @@ class StandbyDownstream:
 
         Raises:
             InvalidCommand: there is no such mode.
+            PreconditionFailed: its promotion has begun, so that it cannot be a downstream.
         """
         if mode not in MODES:
             raise InvalidCommand(f"operating mode '{mode}' is none of {', '.join(MODES)}")
         refuse_downstream(self._node.config, mode)
         async with self._changing("set the mode"):
+            if mode == "downstream":
+                self._check_may_follow()
+                self._decided.connected = True
             await self._transfer.stop()
             self._decided.operating_mode = mode
-            if mode == "downstream":
-                self._decided.connected = True
-                self._decided.promoting = None
             self._save()
             logger.info("standby_mode_decided mode=%s", mode)
             await self.start()
@@ -226,25 +244,15 @@ class StandbyDownstream:
                 self._check_downstream("promoted")
             endpoint = own_endpoint(self._node, "stream")
             await self.recoveries.check_names(wanted)
-            promotion = Promotion(begun_ms=_now_ms(), wanted=wanted)
+            before = self._decided.promoting
+            promotion = Promotion(
+                begun_ms=clock_ms(), wanted=wanted, deleted=before.deleted if before else {}
+            )
             self._decided.promoting = promotion
             self._save()
             logger.info("standby_promotion_begun data_dir=%s", self.archive.place["data_dir"])
-            await self.recoveries.give_way()
-            process = await self._transfer.drain(self._drain_timeout_s)
-            try:
-                # For good, and before anything is recovered: an upstream that came back would delete what was
-                # declared here since.
-                if self._node.schema_sync.mode == "downstream":
-                    await self._node.schema_sync.set_mode("upstream")
-                await self._recover(promotion, endpoint, process, on_progress or _ignore)
-            except PipelineFailed as error:
-                promotion.error = str(error)
-                self._save()
-                raise
-            finally:
-                if process is not None:
-                    await process.stop()
+            async with self.recoveries.held_back("a promotion"):
+                await self._carry_out(promotion, endpoint, on_progress or _ignore)
             self._finish(promotion)
             return told_rows(promotion.summary)
 
@@ -253,9 +261,10 @@ class StandbyDownstream:
         async with self._changing("delete the data"):
             follows = self._transfer.runs
             await self._transfer.stop()
-            self._decided.promoting = None
-            self._save()
-            await self.archive.delete_all()
+            self._transfer.forget()
+            async with self.recoveries.held_back("the deletion of all data"):
+                await self.archive.delete_all()
+            self._give_up_promotion()
             if follows:
                 await self.start()
 
@@ -263,7 +272,10 @@ class StandbyDownstream:
         """Put what was transferred at an earlier time out of the way, for another upstream's to come."""
         async with self._changing("keep the former data"):
             await self._transfer.stop()
-            await self.archive.keep_former(_now_ms())
+            self._transfer.forget()
+            async with self.recoveries.held_back("the return as a downstream"):
+                await self.archive.keep_former(clock_ms())
+            self._give_up_promotion()
 
     async def delete_orphaned_data(self) -> list[dict[str, Any]]:
         """Erase what was transferred of vhosts that are not this node's to recover: gone, untagged, or made anew.
@@ -273,6 +285,7 @@ class StandbyDownstream:
 
         Raises:
             PreconditionFailed: a promotion has begun.
+            NotAllowed: a recovery reads what is here.
         """
         async with self._changing("delete orphaned data"):
             if self._decided.promoting is not None:
@@ -282,8 +295,10 @@ class StandbyDownstream:
             orphans = await self.archive.orphans(self._vhosts())
             if not orphans:
                 return []
+            self.recoveries.check_idle()
             follows = self._transfer.runs
             await self._transfer.stop()
+            self._transfer.forget(orphans)
             try:
                 rows = await self.archive.forget(orphans)
             finally:
@@ -319,12 +334,18 @@ class StandbyDownstream:
         }
 
     def transferred(self, vhost: str, log_id: int) -> int | None:
-        """Up to which offset the outgoing log of a former upstream is here; None: none of it, or not promoted."""
-        last = self._decided.promotions[-1] if self._decided.promotions else None
-        if last is None or self.mode != "upstream":
+        """Up to which offset all of a former upstream's outgoing log is in the queues here; None: it is no former one.
+
+        0 says that nobody can tell, and what is before that is lost if it is not kept there: where a promotion, be it
+        the last one or not, did without something of the log, or none was asked for all of it.
+        """
+        promotions = self._decided.promotions
+        if not promotions or self.mode != "upstream" or promotions[-1].log_id(vhost) != log_id:
             return None
-        known, offset = last.transferred.get(vhost, (0, 0))
-        return offset if known == log_id else None
+        own = [each for each in promotions if each.log_id(vhost) == log_id]
+        if any(each.lacks(vhost) for each in own):
+            return 0
+        return max((each.transferred[vhost][1] for each in own if each.is_whole()), default=0)
 
     def promotion_summary(self) -> list[dict[str, Any]]:
         """What promotions recovered, oldest first; rows as `promote` returns them."""
@@ -332,7 +353,49 @@ class StandbyDownstream:
         recovered = [row for row in found if row["message_count"]]
         return recovered or found[-1:]
 
+    def note_deleted(self, queues: list[Queue]) -> None:
+        """While messages are recovered into queues, keep how far those are that are deleted: it would go with them.
+
+        What a client consumed and deleted must not come back. Of a queue that another node of a cluster leads it does.
+        """
+        if (promotion := self._decided.promoting) is None:
+            return
+        found = {queue.key: numbers for queue in queues if (numbers := _recovered_numbers(queue))}
+        for (vhost, name), numbers in found.items():
+            promotion.deleted.setdefault(vhost, {}).setdefault(name, {}).update(numbers)
+            messages = max(numbers.values())
+            logger.warning(
+                "standby_promotion_queue_deleted vhost=%s queue=%s messages=%d", vhost, name, messages
+            )
+        try:
+            if found:
+                self._save()
+        except StorageError as error:
+            logger.error("standby_promotion_queue_deleted_not_kept error=%s", error)
+
+    def deleted_at(self, key: tuple[str, str], reference: str) -> int:
+        """See RecoveryIngest."""
+        promotion = self._decided.promoting
+        return promotion.deleted.get(key[0], {}).get(key[1], {}).get(reference, 0) if promotion else 0
+
     # -- inside -------------------------------------------------------------------------------
+
+    async def _carry_out(self, promotion: Promotion, endpoint: str, tell: Progress) -> None:
+        """End both links and recover."""
+        process = await self._transfer.drain(self._drain_timeout_s)
+        try:
+            # For good, and before anything is recovered: an upstream that came back would delete what was
+            # declared here since.
+            if self._node.schema_sync.mode == "downstream":
+                await self._node.schema_sync.set_mode("upstream")
+            await self._recover(promotion, endpoint, process, tell)
+        except PipelineFailed as error:
+            promotion.error = str(error)
+            self._save()
+            raise
+        finally:
+            if process is not None:
+                await process.stop()
 
     async def _recover(
         self, promotion: Promotion, endpoint: str, process: PipelineProcess | None, tell: Progress
@@ -353,7 +416,7 @@ class StandbyDownstream:
         promotion.summary = [{**row, **missing.get(row["virtual_host"], nothing)} for row in done["summary"]]
 
     def _finish(self, promotion: Promotion) -> None:
-        promotion.done_ms = _now_ms()
+        promotion.done_ms = clock_ms()
         self._decided.promotions.append(promotion)
         self._decided.promoting = None
         self._decided.operating_mode = "upstream"
@@ -440,6 +503,18 @@ class StandbyDownstream:
         rows = [row | missing.get(row["virtual_host"], {}) for row in self._transfer.rows(self._vhosts())]
         return [{name: row[name] for name in _LOSS} for row in rows]
 
+    def _check_may_follow(self) -> None:
+        if self._decided.promoting is not None:
+            raise PreconditionFailed(
+                "the promotion of this node has begun: it cannot follow any more; promote it again to "
+                "finish, or give that up with delete_all_data_on_standby_replication_cluster"
+            )
+
+    def _give_up_promotion(self) -> None:
+        """Forget one that has begun, once its plans are gone: the next one would carry them out first."""
+        self._decided.promoting = None
+        self._save()
+
     def _check_downstream(self, what: str) -> None:
         if self.mode != "downstream":
             raise PreconditionFailed(
@@ -485,9 +560,13 @@ def _tls_of(options: TlsOptions) -> dict[str, Any] | None:
     }
 
 
+def _recovered_numbers(queue: Queue) -> dict[str, int]:
+    """By reference, up to which number a queue has messages of recoveries; a rehearsal's go with its vhosts."""
+    prefix = RECOVERY_REFERENCE_PREFIX.encode()
+    if queue.key[0].startswith(REHEARSAL_VHOSTS):
+        return {}
+    return {name.decode(): last for name, last in queue.sequences.logged.items() if name.startswith(prefix)}
+
+
 def _ignore(event: Event) -> None:
     """Nobody asked for news."""
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

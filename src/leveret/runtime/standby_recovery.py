@@ -124,6 +124,7 @@ class Recoveries:
         self._archive = archive
         self._losses = losses
         self._task: asyncio.Task[Any] | None = None
+        self._held_back_by = ""
 
     # -- what an operator asks for ----------------------------------------------------------------
 
@@ -206,8 +207,27 @@ class Recoveries:
                     f"there is no queue '{name}' to recover; see inspect_standby_downstream_metrics"
                 )
 
+    @asynccontextmanager
+    async def held_back(self, by: str) -> AsyncIterator[None]:
+        """End what goes on, and refuse what would begin, while `by` ("a promotion") is under way."""
+        self._held_back_by = by
+        try:
+            await self.give_way()
+            yield
+        finally:
+            self._held_back_by = ""
+
+    def check_idle(self) -> None:
+        """See that nothing goes on.
+
+        Raises:
+            NotAllowed: something does.
+        """
+        if self._task is not None:
+            raise NotAllowed("a dry run, a rehearsal or a recovery into another broker is under way already")
+
     async def give_way(self) -> None:
-        """End what goes on, for a promotion."""
+        """End what goes on."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError, Exception):
@@ -287,10 +307,13 @@ class Recoveries:
         if target is None:
             return None
         queues: dict[str, dict[str, dict[str, Any]]] = {}
+        auto_delete: dict[str, list[str]] = {}
         for queue in self._node.broker.definitions.by_kind["queues"].values():
             if isinstance(queue, Queue) and queue.durable:
                 queues.setdefault(queue.vhost, {})[queue.name] = dict(queue.arguments)
-        return target.job(queues)
+                if queue.auto_delete:
+                    auto_delete.setdefault(queue.vhost, []).append(queue.name)
+        return target.job(queues) | {"auto_delete": auto_delete}
 
     async def _told(self, done: Event) -> dict[str, Any]:
         return {
@@ -299,16 +322,24 @@ class Recoveries:
             "recovered_s": done["recovered_s"],
         }
 
+    def _check_may_begin(self) -> None:
+        self.check_idle()
+        if self._held_back_by:
+            raise NotAllowed(f"{self._held_back_by} is under way, which goes first: try again after it")
+
     async def _aside(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._task is not None:
+        try:
+            self._check_may_begin()
+        except NotAllowed:
             work.close()
-            raise NotAllowed("a dry run, a rehearsal or a recovery into another broker is under way already")
+            raise
         task: asyncio.Task[T] = asyncio.create_task(work, name="standby recovery")
         self._task = task
         try:
             await asyncio.wait([task])
             if task.cancelled():
-                raise PipelineFailed("a promotion has begun, which goes first")
+                by = self._held_back_by or "the end of the node"
+                raise PipelineFailed(f"{by} has begun, which goes first")
             return task.result()
         finally:
             self._task = None

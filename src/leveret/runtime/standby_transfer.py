@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -111,6 +111,11 @@ class TransferSupervisor:
                 await warming
         self._links.clear()
         self.error = ""
+
+    def forget(self, vhosts: Iterable[str] | None = None) -> None:
+        """What was transferred of these vhosts, or of all, is not here any more; only while nothing is transferred."""
+        for vhost in list(self._stored) if vhosts is None else vhosts:
+            self._stored.pop(vhost, None)
 
     async def drain(self, timeout_s: float) -> PipelineProcess | None:
         """Let the process store what the upstream still gives, no longer than `timeout_s`; follow no more.
@@ -236,6 +241,8 @@ class TransferSupervisor:
 
     def _take(self, event: Event) -> None:
         match event["event"]:
+            case "link" if self._job is not None and event["vhost"] not in self._job["vhosts"]:
+                pass  # It was under way when the vhost left the job: nothing would ever take its place.
             case "link":
                 before = self._links.get(event["vhost"], {})
                 self._links[event["vhost"]] = event

@@ -49,7 +49,15 @@ def pack_entries(data: bytes) -> tuple[bytes, int]:
 def unpack_entry(stored: bytes) -> bytes | None:
     """The stream's entry in a stored message, None if it is not a packed one."""
     before = _before(len(stored) - _HEAD_BYTES)[_LENGTH.size :] if len(stored) >= _HEAD_BYTES else b""
-    return stored[_HEAD_BYTES:] if before and stored.startswith(before) else None
+    if not before or not stored.startswith(before):
+        return None
+    entry = stored[_HEAD_BYTES:]
+    return entry if is_entry(entry) else None
+
+
+def is_entry(octets: bytes) -> bool:
+    """Whether they are one entry as it stands in a stream's chunk."""
+    return len(octets) > 0 and _end_of_entry(octets, 0) == len(octets)
 
 
 def entries_of(data: bytes) -> Iterator[bytes]:
@@ -60,17 +68,21 @@ def entries_of(data: bytes) -> Iterator[bytes]:
     """
     position, end = 0, len(data)
     while position < end:
-        try:
-            if data[position] & 0x80:
-                size = _SUB_BATCH.size + _SUB_BATCH.unpack_from(data, position)[3]
-            else:
-                size = _LENGTH.size + _LENGTH.unpack_from(data, position)[0]
-        except struct.error:
-            size = end + 1
-        if position + size > end:
+        next_position = _end_of_entry(data, position)
+        if next_position > end:
             raise ChunkError(f"entry at byte {position} of a stream's chunk is cut short")
-        yield data[position : position + size]
-        position += size
+        yield data[position:next_position]
+        position = next_position
+
+
+def _end_of_entry(data: bytes, position: int) -> int:
+    """Where the entry at `position` ends, by what it says of itself; beyond `data` if it is cut short."""
+    try:
+        if data[position] & 0x80:
+            return position + _SUB_BATCH.size + int(_SUB_BATCH.unpack_from(data, position)[3])
+        return position + _LENGTH.size + int(_LENGTH.unpack_from(data, position)[0])
+    except struct.error:
+        return len(data) + 1
 
 
 def messages_of(entry: bytes) -> list[bytes]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.pipeline import compact as module
-from leveret.pipeline.compact import compact, due
+from leveret.pipeline.compact import compact, due, known_since_ms
 from leveret.pipeline.files import Place
 from leveret.pipeline.job import Selection
 from leveret.pipeline.look import look
@@ -155,6 +155,61 @@ def test_what_is_beyond_a_limit_is_due_when_it_is_worth_it(
     assert due(manifest, "other", 10, **both) == []
 
 
+AHEAD_MS = 4_070_908_800_000
+
+
+@pytest.mark.parametrize(
+    ("number", "max_ms", "count", "since_ms"),
+    [(3, AHEAD_MS, 5, 4), (4, AHEAD_MS, 4, 3), (9, AHEAD_MS, 5, 4), (7, 0, 5, 4), (2, 0, 5, 4)],
+)
+def test_a_clock_that_was_wrong_for_a_moment_neither_keeps_all_history_nor_gives_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, max_ms: int, count: int, since_ms: int
+) -> None:
+    monkeypatch.setattr(module, "FILES_MIN", 3)
+    manifest = Manifest(tmp_path)
+    files = files_of(*(10,) * 10)
+    files[number].max_ms = max_ms
+    monkeypatch.setattr(manifest, "files", lambda: files)
+    found = due(manifest, VHOST, 10, bytes_max=None, retain_ms=5)
+    assert found == files[:count]
+    assert known_since_ms(manifest, found, 10) == since_ms
+
+
+def test_moments_since_it_are_known_though_the_clock_was_ahead_once(data_dir: Place) -> None:
+    upstream = StandbyUpstream()
+    standby = Standby(data_dir, 1)
+    moments = []
+    for number in range(6):
+        now_ms = upstream.now_ms
+        upstream.now_ms = AHEAD_MS if number == 2 else now_ms
+        upstream.publish(VHOST, "a", [stored_message(b"%d" % number)] * 2)
+        upstream.settle(VHOST, "a", [(3 * number, 1)])
+        upstream.now_ms = now_ms + 2
+        moments.append(now_ms + 1)
+    standby.transfer(upstream)
+    # Two files a turn: those of the one with the wrong clock are the last.
+    files = standby.manifest.files()[:6]
+    since_ms = known_since_ms(standby.manifest, files, moments[-1])
+    assert since_ms == moments[3] - 1
+    file = compact(standby.data_dir, files, since_ms)
+    standby.manifest.append([file], removed=[each.path for each in files])
+    for each in files:
+        for name in each.names:
+            (standby.data_dir / name).unlink()
+    assert standby.manifest.history_from_ms(VHOST) == since_ms
+    with pytest.raises(PreconditionFailed, match="before that"):
+        standby.promote(as_of_ms=since_ms - 1)
+    # An upstream that starts again may collect a chunk once more, and not what settled it.
+    [life] = upstream.lives[VHOST, "a"]
+    offset, bodies, kind, _ = life.copies[0]
+    upstream.logs[VHOST].append_copy("a", life.epoch, offset, bodies, kind, upstream.now_ms)
+    standby.transfer(upstream)
+    assert standby.promote(as_of_ms=upstream.now_ms) == 5, (
+        "what was settled stays so; what is of 2099 comes later"
+    )
+    assert standby.promote() == 1
+
+
 def test_what_a_plan_needs_is_pinned_until_it_is_done(data_dir: Place) -> None:
     upstream = StandbyUpstream()
     play(upstream, [("publish", "a", 3)])
@@ -174,6 +229,6 @@ def test_a_damaged_file_is_left_alone(tmp_path: Path) -> None:
     standby = Standby(tmp_path, 1)
     standby.transfer(upstream)
     (tmp_path / standby.manifest.files()[0].path).write_bytes(b"")
-    with pytest.raises(StorageError, match="is not compacted"):
+    with pytest.raises(StorageError, match=r"is not compacted: .*parquet: .* restore the file from a copy"):
         compact(tmp_path, standby.manifest.files())
     assert not list(tmp_path.rglob("*.tmp"))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from leveret.model.errors import StorageError
 from leveret.pipeline import manifest_log as module
-from leveret.pipeline.files import Place, make_directory
-from leveret.pipeline.manifest import Manifest, QueuePart, StoredFile, TransferGap
-from leveret.pipeline.manifest_log import ManifestDamaged
+from leveret.pipeline.files import Place, make_directory, sync_directory
+from leveret.pipeline.manifest import ForgottenSince, Manifest, QueuePart, StoredFile, TransferGap
+from leveret.pipeline.manifest_log import ManifestDamaged, delete_manifest
 
 
 def stored(data_dir: Place, first: int, after: int, vhost: str = "/", settled: bool = False) -> StoredFile:
@@ -49,7 +49,6 @@ def test_what_is_appended_is_there_for_every_reader(data_dir: Place) -> None:
     assert reader.files() == Manifest(data_dir).files() == [first, second]
     assert reader.next_by_vhost == {"/": 20}
     assert reader.number == 2
-    assert reader.files(up_to=1) == [first]
 
 
 def test_the_first_file_may_begin_anywhere(data_dir: Place) -> None:
@@ -77,6 +76,20 @@ def test_a_gap_is_an_error_with_its_bounds_and_keeps_what_came_before(
         manifest.append([stored(data_dir, 5, 10), stored(data_dir, first, after, settled=True)])
     assert (caught.value.have, caught.value.offered) == (10, first)
     assert Manifest(data_dir).next_by_vhost == {"/": 10}
+
+
+def test_a_gap_of_one_vhost_does_not_cost_another_what_came(data_dir: Place) -> None:
+    manifest = Manifest(data_dir)
+    cut, behind, whole = (
+        stored(data_dir, 0, 10, "a"),
+        stored(data_dir, 20, 40, "a"),
+        stored(data_dir, 0, 40, "b"),
+    )
+    after = stored(data_dir, 40, 50, "a")
+    with pytest.raises(TransferGap, match="vhost 'a': transferred up to offset 10"):
+        manifest.append([whole, after, behind, cut])
+    assert Manifest(data_dir).files() == [cut, whole]
+    assert manifest.next_by_vhost == {"a": 10, "b": 40}
 
 
 def test_two_writers_record_a_range_once(data_dir: Place) -> None:
@@ -137,14 +150,92 @@ def test_a_damaged_line_is_named_unless_it_is_the_torn_last_one(
         Manifest(tmp_path)
 
 
-def test_logs_are_rotated_and_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOG_BYTES_MAX", 300)
-    manifest, reader = Manifest(tmp_path), Manifest(tmp_path)
-    for number in range(8):
+def known(manifest: Manifest) -> tuple[object, ...]:
+    """What a manifest says."""
+    return manifest.number, manifest.files(), manifest.next_by_vhost, manifest.forgotten_by_vhost
+
+
+def logs_of(data_dir: Path) -> list[Path]:
+    return sorted((data_dir / "manifest").glob("*.log"))
+
+
+def compact(manifest: Manifest, data_dir: Path) -> None:
+    """Put one file in the place of all but the newest."""
+    *old, _ = manifest.files()
+    if old:
+        manifest.append([stored(data_dir, old[0].first, old[-1].next)], removed=[file.path for file in old])
+
+
+def test_a_long_log_gives_way_to_what_it_came_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOG_BYTES_MAX", 3000)
+    manifest, reader, behind = Manifest(tmp_path), Manifest(tmp_path), Manifest(tmp_path)
+    manifest.append([stored(tmp_path, 0, 5, "gone")])
+    manifest.forget(["gone"])
+    sizes = []
+    for number in range(200):
         manifest.append([stored(tmp_path, number, number + 1)])
+        if number % 10 == 9:
+            compact(manifest, tmp_path)
         reader.refresh()
-    assert len(list((tmp_path / "manifest").glob("*.log"))) > 2
-    assert Manifest(tmp_path).entries == reader.entries == manifest.entries
+        assert known(reader) == known(manifest)
+        sizes.append(sum(log.stat().st_size for log in logs_of(tmp_path)))
+    behind.refresh()
+    assert known(behind) == known(Manifest(tmp_path)) == known(manifest)
+    assert manifest.number > 200
+    assert len(logs_of(tmp_path)) == 1
+    assert max(sizes) < 15_000
+    assert len(manifest.entries) < 50
+    assert manifest.added_since(1) is None
+    assert manifest.added_since(manifest.number) == []
+    assert manifest.added_since(manifest.number - 1) == manifest.entries[-1].added
+    assert list(manifest.ever_added("/", 2)) == [], "what was seen by then is not known apart any more"
+    ranges = [part.ranges for file in manifest.ever_added("/", manifest.number) for part in file.queues]
+    assert {n for some in ranges for first, count in some for n in range(first, first + count)} == set(
+        range(200)
+    )
+
+
+@given(st.data())
+def test_a_log_that_gives_way_loses_nothing_wherever_it_is_cut_short(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    class Killed(BaseException):
+        """The process ends."""
+
+    left = 100
+
+    def sync(directory: Path) -> None:
+        nonlocal left
+        if not left:
+            raise Killed
+        left -= 1
+        sync_directory(directory)
+
+    data_dir = tmp_path_factory.mktemp("manifest")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "LOG_BYTES_MAX", 2000)
+        behind, manifest = Manifest(data_dir), Manifest(data_dir)
+        count = 0
+        while count == 0 or logs_of(data_dir)[0].stat().st_size <= 2500:
+            manifest.append([stored(data_dir, count, count + 1)])
+            count += 1
+        patch.setattr(module, "sync_directory", sync)
+        left = data.draw(st.integers(0, 2), "directories synced before it is killed")
+        with suppress(Killed):
+            manifest.append([stored(data_dir, count, count + 1)])
+        left = 100
+        if len(logs_of(data_dir)) > 1:
+            newest = logs_of(data_dir)[-1]
+            octets = newest.read_bytes()
+            newest.write_bytes(octets[: data.draw(st.integers(0, len(octets)), "octets that were written")])
+        again = Manifest(data_dir)
+        end = again.next_by_vhost["/"]
+        assert end in (count, count + 1)
+        again.append([stored(data_dir, end, end + 7)])
+        behind.refresh()
+        assert known(behind) == known(Manifest(data_dir)) == known(again)
+        assert again.next_by_vhost == {"/": end + 7}
+        assert [file.first for file in again.files()] == list(range(end + 1))
 
 
 def test_removing_and_adding_replaces(data_dir: Place) -> None:
@@ -154,7 +245,6 @@ def test_removing_and_adding_replaces(data_dir: Place) -> None:
     large = stored(data_dir, 0, 20)
     manifest.append([large], removed=[file.path for file in small])
     assert Manifest(data_dir).files() == [large]
-    assert Manifest(data_dir).files(up_to=1) == small
     assert list(Manifest(data_dir).ever_added("/", 1)) == small
     assert manifest.next_by_vhost == {"/": 20}
 
@@ -177,10 +267,35 @@ def test_a_vhost_that_was_forgotten_never_was_there(data_dir: Place) -> None:
         assert reader.files() == [kept]
         assert reader.next_by_vhost == {"kept": 5}
         assert list(reader.ever_added("gone", reader.number)) == []
+    assert manifest.forgotten_by_vhost == Manifest(data_dir).forgotten_by_vhost == {"gone": 2}
     anew = stored(data_dir, 3, 4, "gone")
     assert manifest.append([anew]) == [anew], "it begins where the other log does"
     assert list(manifest.ever_added("gone", manifest.number)) == [anew]
-    assert Manifest(data_dir).files(up_to=1) == [gone, kept], "as it was before"
+
+
+def test_a_writer_that_began_before_a_vhost_was_forgotten_records_nothing_of_it(data_dir: Place) -> None:
+    first, late = stored(data_dir, 0, 5), stored(data_dir, 5, 9)
+    stale = Manifest(data_dir)
+    stale.append([first])
+    assert Manifest(data_dir).forget(["/"]) == [first]
+    with pytest.raises(ForgottenSince, match=r"vhost '/': its data was deleted by entry 2 .* at entry 0"):
+        stale.append([late])
+    with pytest.raises(ForgottenSince):
+        stale.append([late], removed=[first.path])
+    with pytest.raises(ForgottenSince, match="begun at entry 1"):
+        Manifest(data_dir).append([late], begun=1)
+    assert Manifest(data_dir).next_by_vhost == {}
+    other = stored(data_dir, 0, 1, "other")
+    assert stale.append([other]) == [other]
+    assert stale.append([late], begun=2) == [late], "who began since"
+
+
+def test_a_writer_that_began_before_all_was_deleted_records_nothing(data_dir: Place) -> None:
+    Manifest(data_dir).append([stored(data_dir, 0, 5)])
+    delete_manifest(data_dir / "manifest")
+    with pytest.raises(StorageError, match="was deleted after its entry 1"):
+        Manifest(data_dir).append([stored(data_dir, 5, 9)], begun=1)
+    assert Manifest(data_dir).number == 0
 
 
 @contextmanager
@@ -216,7 +331,7 @@ def test_a_line_that_was_not_synced_is_read_by_nobody(
     manifest = Manifest(tmp_path)
     manifest.append([stored(tmp_path, 0, 10)])
     with monkeypatch.context() as patch:
-        patch.setattr(module.os, "fdatasync", refused)
+        patch.setattr(os, "fdatasync", refused)
         with pytest.raises(OSError, match="Input/output"):
             manifest.append([stored(tmp_path, 10, 20)])
     assert Manifest(tmp_path).next_by_vhost == {"/": 10}
@@ -231,7 +346,7 @@ def test_what_a_killed_writer_left_is_synced_before_the_upstream_is_told_of_it(
     def sync(descriptor: int) -> None:
         synced.append(os.fstat(descriptor).st_ino)
 
-    monkeypatch.setattr(module.os, "fdatasync", sync)
+    monkeypatch.setattr(os, "fdatasync", sync)
     Manifest(tmp_path).check()
     [log] = (tmp_path / "manifest").glob("*.log")
     assert synced == [log.stat().st_ino]

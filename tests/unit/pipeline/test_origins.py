@@ -42,6 +42,13 @@ def test_what_is_missing_is_remembered_until_it_is_not(data_dir: Place) -> None:
     assert (Origins(data_dir).missing_messages("v"), Origins(data_dir).missing_messages("w")) == (0, 0)
 
 
+def test_since_when_history_is_whole_is_remembered_until_the_transfer_begins_anew(data_dir: Place) -> None:
+    Origins(data_dir).note_begin("v", 5, is_whole=False)
+    assert Origins(data_dir).history_from_ms("v") == 5
+    Origins(data_dir).note_begin("v", 9, is_whole=True)
+    assert (Origins(data_dir).history_from_ms("v"), Origins(data_dir).history_from_ms("w")) == (0, 0)
+
+
 def test_a_damaged_file_says_what_to_do(data_dir: Place) -> None:
     (data_dir / ORIGINS).write_bytes(b"{")
     with pytest.raises(StorageError, match="remove it"):

@@ -8,7 +8,7 @@ import pytest
 
 from leveret.pipeline import files
 from leveret.pipeline import store as module
-from leveret.pipeline.files import Place, matching, name_in, opened
+from leveret.pipeline.files import Place, matching, name_in, opened, vhost_directory
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.objects import ObjectPath
 from leveret.pipeline.store import delete_orphans, store_range
@@ -39,6 +39,27 @@ def test_a_range_becomes_a_table_and_a_sidecar(data_dir: Place, upstream: Standb
     ranges = {(row["queue"], row["first"], row["count"]) for row in settled}
     assert ranges == {("q0", 0, 6), ("q1", 1, 6)}
     assert file.bytes == sum(len((data_dir / name).read_bytes()) for name in (file.path, file.settlements))
+
+
+def test_vhosts_have_directories_that_differ_and_that_any_file_system_takes() -> None:
+    # The third is called as the digest of the second is.
+    long = "ж" * 42
+    names = ["", ".", long, vhost_directory(long).removeprefix("vhost-"), long + "ж", "a" * 249, "a" * 250]
+    made = [vhost_directory(name) for name in names]
+    assert len(set(made)) == len(names)
+    assert max(map(len, made)) <= 255
+    assert made[5] == "vhost-" + names[5], "what was stored before is found"
+
+
+def test_a_vhost_is_stored_however_long_its_name_is(data_dir: Place) -> None:
+    vhost = "ж" * 42
+    upstream = StandbyUpstream([vhost])
+    upstream.publish(vhost, "q", [stored_message(b"x")])
+    file = store_range(data_dir, vhost, upstream.logs[vhost].read(0, 1 << 30))
+    assert file is not None
+    manifest = Manifest(data_dir)
+    assert manifest.append([file]) == manifest.files() == [file]
+    assert delete_orphans(manifest) == 0
 
 
 def test_many_runs_make_one_file(

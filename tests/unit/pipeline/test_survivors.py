@@ -10,21 +10,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leveret.model.errors import StorageError
+from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.pipeline import publish
 from leveret.pipeline.decode import RECORDS
 from leveret.pipeline.files import Place, opened
 from leveret.pipeline.job import EVERYTHING, Selection
 from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.origins import Origins
 from leveret.pipeline.plan import (
     Outcome,
     PlanDirectory,
+    QueueOutcome,
     covered_number,
     delete_unfrozen,
+    finished,
     read_order,
     unfinished,
 )
 from leveret.pipeline.publish import PlanPublisher
+from leveret.pipeline.store import store_range
 from leveret.pipeline.survivors import may_have_survivors, not_to_recover
 from leveret.pipeline.tables import messages_in
 from leveret.testing.standby_archive import freeze_plan, transfer
@@ -216,6 +220,35 @@ def test_as_of_any_moment_a_queue_is_as_it_stood_and_the_rest_comes_with_a_later
         assert standby.broker.queues.get(queue, []) == had + [each for each in left if each not in had]
 
 
+def test_a_moment_before_a_transfer_that_found_only_a_part_began_is_refused(data_dir: Place) -> None:
+    upstream = StandbyUpstream()
+    upstream.publish(VHOST, "a", [stored_message(b"%d" % number) for number in range(10)])
+    upstream.settle(VHOST, "a", [(0, 8)])
+    upstream.publish(VHOST, "a", [stored_message(b"later")])
+    whole, part = Standby(data_dir / "whole"), Standby(data_dir / "part")
+    whole.transfer(upstream)
+    chunks = upstream.logs[VHOST].read(0, 1 << 40)
+    file = store_range(data_dir / "part", VHOST, chunks[1:])
+    assert file is not None
+    part.manifest.append([file])
+    begun_ms = upstream.now_ms + 5
+    Origins(data_dir / "whole").note_begin(VHOST, begun_ms, is_whole=True)
+    Origins(data_dir / "part").note_begin(VHOST, begun_ms, is_whole=False)
+    for moment_ms in (0, upstream.now_ms - 3, upstream.now_ms, begun_ms - 1):
+        whole.plan(Selection(as_of_ms=moment_ms))
+        with pytest.raises(
+            PreconditionFailed, match=r"known since 20.* when the transfer began; name a later moment"
+        ):
+            part.plan(Selection(as_of_ms=moment_ms))
+    assert part.promote(as_of_ms=begun_ms) == 1
+    part.manifest.forget([VHOST])
+    Origins(data_dir / "part").forget([VHOST])
+    again = store_range(data_dir / "part", VHOST, chunks)
+    assert again is not None
+    part.manifest.append([again])
+    part.plan(Selection(as_of_ms=0))
+
+
 def test_as_of_a_moment_after_a_promotion_what_was_settled_by_then_comes_back_and_nothing_twice(
     tmp_path: Path,
 ) -> None:
@@ -290,6 +323,28 @@ def test_a_file_all_of_whose_messages_are_settled_is_not_opened(data_dir: Place)
     standby.transfer(upstream)
     masks = not_to_recover(standby.manifest, VHOST)
     assert [may_have_survivors(file, masks) for file in standby.manifest.files()] == [False, False]
+
+
+def test_a_vhost_is_recovered_once_however_long_its_name_is(data_dir: Place) -> None:
+    vhost = "ж" * 42
+    upstream = StandbyUpstream([vhost])
+    upstream.publish(vhost, "a", [stored_message(b"x")])
+    manifest = transfer(upstream, data_dir)
+    directory = freeze_plan(manifest, vhost)
+    assert directory is not None
+    [pending] = unfinished(data_dir)
+    assert (pending.path, pending.load().vhost) == (directory.path, vhost)
+    outcome = Outcome(
+        plan_id=directory.path.name,
+        vhost=vhost,
+        number=manifest.number,
+        finished_ms=1,
+        queues=[QueueOutcome(queue="a", messages=1, first_ms=1, last_ms=1)],
+    )
+    directory.finish(outcome)
+    assert unfinished(data_dir) == []
+    assert [each.path for each in finished(manifest, vhost)] == [directory.path]
+    assert freeze_plan(manifest, vhost) is None
 
 
 def test_unknown_settlements_stop_a_promotion_unless_all_available_is_asked_for(data_dir: Place) -> None:
@@ -393,7 +448,7 @@ def test_a_plan_that_was_never_frozen_counts_for_nothing(data_dir: Place) -> Non
     assert unfinished(data_dir) == []
     delete_unfrozen(data_dir)
     assert not directory.path.exists()
-    assert covered_number(data_dir, VHOST) == 0
+    assert covered_number(Manifest(data_dir), VHOST) == 0
 
 
 def test_order_is_epoch_then_offset_wherever_the_rows_lie(data_dir: Place) -> None:

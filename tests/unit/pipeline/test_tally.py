@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -10,8 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.pipeline import inspect as module
+from leveret.pipeline.compact import compact
 from leveret.pipeline.decode import MESSAGE, SETTLEMENT
-from leveret.pipeline.inspect import Tally
+from leveret.pipeline.inspect import Tally, has_replaced
+from leveret.pipeline.manifest import Manifest
+from leveret.testing.standby_archive import transfer
+from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
 names = st.sampled_from([b"", b"a", b"b", b"\xff"])
 rows = st.lists(st.tuples(names, names, st.sampled_from([MESSAGE, SETTLEMENT])), max_size=30)
@@ -40,3 +45,20 @@ def test_messages_are_counted_once_by_vhost_exchange_and_key(
     counted = tally.rows()
     assert {row[:3]: row[3] for row in counted} == expected
     assert len(counted) == len(expected)
+
+
+def test_files_that_the_transfer_replaced_while_they_were_read_are_told_from_damaged_ones(
+    tmp_path: Path,
+) -> None:
+    upstream = StandbyUpstream()
+    for _ in range(3):
+        upstream.publish("/", "q", [stored_message(b"x")])
+    seen = transfer(upstream, tmp_path, chunks_per_file=1)
+    files = seen.files()
+    upstream.publish("/", "q", [stored_message(b"x")])
+    transferring = transfer(upstream, tmp_path)
+    assert not has_replaced(seen, files), "there is only more"
+    transferring.append([compact(tmp_path, files)], removed=[file.path for file in files])
+    assert has_replaced(seen, files)
+    assert seen.files() == Manifest(tmp_path).files()
+    assert not has_replaced(seen, seen.files())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from leveret.core.queue import Queue
 from leveret.model.definitions import Queue as Definition
-from leveret.model.errors import Corrupt, StorageError
+from leveret.model.errors import Corrupt, PreconditionFailed, StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime import queue_store as store_module
 from leveret.runtime.commit import GroupCommit
@@ -530,6 +530,36 @@ def test_a_recovered_message_that_is_none_is_refused_with_all_that_came_with_it(
         asyncio.run(scenario(directory))
 
 
+@pytest.mark.parametrize(
+    ("durable", "owner", "text"), [(False, None, "not durable"), (True, object(), "exclusive")]
+)
+def test_a_queue_that_would_not_keep_recovered_messages_gets_none(
+    durable: bool, owner: object, text: str
+) -> None:
+    async def scenario(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        site.node.authority.internal["job"] = "secret"
+        broker, door = site.node.broker, site.node.stream_door
+        early = door.recovery_queue("job", "/", "q")
+        broker.declare_queue(Definition(name="q", vhost="/", durable=durable), owner)
+        refusal = f"queue 'q' in vhost '/' is {text}: .*delete it"
+        with pytest.raises(PreconditionFailed, match=refusal):
+            door.recovery_queue("job", "/", "q")
+        with pytest.raises(PreconditionFailed, match=refusal):
+            early.append("plan", [MessageRun.of(1, [recovered(1)])], lambda: None)
+        assert site.node.broker.queues["/", "q"].message_count == 0
+        broker.delete_queue(broker.queues["/", "q"])
+        early.append("plan", [MessageRun.of(1, [recovered(1)])], lambda: None)
+        await site.settle()
+        await site.restart()
+        assert site.node.broker.queues["/", "q"].message_count == 1
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
 def test_other_peoples_messages_never_share_a_chunk_with_recovered_ones() -> None:
     async def scenario(directory: Path) -> None:
         site = Site(directory)
@@ -578,10 +608,9 @@ def test_a_queue_whose_definition_is_refused_at_start_keeps_its_log() -> None:
 def refuse_later(patch: pytest.MonkeyPatch) -> None:
     """As a version would that is stricter about arguments."""
     from leveret.core import broker as broker_module
-    from leveret.model.errors import PreconditionFailed
 
     def check(queue: Definition, *, exclusive: bool) -> None:
         if queue.name == "later":
             raise PreconditionFailed("not any more")
 
-    patch.setattr(broker_module, "check_queue_arguments", check)
+    patch.setattr(broker_module, "check_queue", check)

@@ -18,12 +18,16 @@ from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.plan import PlanDirectory
 from leveret.pipeline.publish import PlanPublisher, Publisher
 from leveret.pipeline.store import store_range
+from leveret.pipeline.tables import read_table
 from leveret.runtime.recovery_ingest import RecoveryIngest
+from leveret.runtime.standby import Promotion
 from leveret.testing.standby_archive import freeze_plan
+from leveret.testing.standby_archive import transfer as archive
+from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 from leveret.wire.chunk import ChunkType
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 from leveret.wire.stream.publish import MessageRun
-from leveret.wire.stream_entry import entries_of
+from leveret.wire.stream_entry import PROPERTIES, entries_of
 from tests.unit.runtime.site import POLICY, TAGGED, Site, scratch
 
 LIMITED = {"x-queue-type": "stream", "x-max-length-bytes": 2500, "x-stream-max-segment-size-bytes": 400}
@@ -98,7 +102,8 @@ class Ingesting:
         node = self._site.node
         key = ("v", stream.removeprefix(RECOVERY_STREAM_PREFIX))
         self._reference = reference
-        self._ingest = RecoveryIngest(node.broker, key, node.engine, node.commits)
+        door = node.stream_door
+        self._ingest = RecoveryIngest(node.broker, key, node.engine, node.commits, door.deleted_at)
         self.last_sequence = self._ingest.last_sequence(reference)
         return self
 
@@ -233,8 +238,13 @@ def test_books_are_those_of_what_arrived_of_a_moment_and_the_same_after_a_compac
         assert books_at(manifest, "v", as_of_ms=1) == {}
         files = manifest.files()
         half = files[: len(files) // 2]
-        compacted = compact(manifest.data_dir, half)
+        # As if the clock had been ahead in all chunks but the first.
+        since_ms = half[0].min_ms
+        compacted = compact(manifest.data_dir, half, since_ms)
         manifest.append([compacted], removed=[each.path for each in half])
+        [held] = books_at(Manifest(manifest.data_dir), "v", as_of_ms=since_ms).values()
+        said = read_table(manifest.data_dir / compacted.books)
+        assert len(held.offsets) + len(held.sequences) >= said.num_rows > 0
         [again] = books_at(Manifest(manifest.data_dir), "v").values()
         assert (sorted(again.offsets), sorted(again.sequences)) == (
             sorted(book.offsets),
@@ -247,6 +257,83 @@ def test_books_are_those_of_what_arrived_of_a_moment_and_the_same_after_a_compac
         assert plan is not None
         assert len(plan.load().books) == 1
         await up.kill()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("anew", [None, KEPT, {}], ids=["not-there", "stream", "classic"])
+def test_of_a_queue_that_is_deleted_half_way_only_the_rest_comes(anew: dict[str, Any] | None) -> None:
+    async def scenario(directory: Path) -> None:
+        up, down = Site(directory / "up"), Site(directory / "down")
+        await used(up, KEPT)
+        plan = freeze_plan(transfer(up, directory / "standby"), "v")
+        await down.start()
+        down.node.standby._decided.promoting = Promotion(begun_ms=1)
+        await down.apply(d.Put(TAGGED), queue({}))
+        with pytest.raises(InterruptedError):
+            recover(down, plan, runs=5)
+        await down.settle()
+        before = down.contents("qs")
+        assert before
+        await down.apply(d.Delete("queues", ("v", "qs")))
+        await down.restart()
+        if anew is not None:
+            await down.apply(queue(anew))
+        if anew == {}:
+            with pytest.raises(InterruptedError):
+                recover(down, plan, runs=1)
+            await down.settle()
+            before += down.contents("qs")
+            await down.apply(d.Delete("queues", ("v", "qs")))
+            await down.apply(queue(anew))
+        recover(down, plan)
+        await down.settle()
+        await down.restart()
+        recover(down, plan)
+        await down.settle()
+        rest = down.contents("qs") if anew == {} else list(by_offset(down).values())
+        assert before + rest == list(by_offset(up).values())
+        assert down.node.standby.status()["state"] == "promoting"
+        await up.kill()
+        await down.kill()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("arguments", [KEPT, LIMITED], ids=["one-segment", "all-are-told-with-each-segment"])
+def test_of_too_many_publishers_those_that_published_last_are_known(arguments: dict[str, Any]) -> None:
+    async def scenario(directory: Path) -> None:
+        up, down = Site(directory / "up"), Site(directory / "down")
+        await up.start()
+        await up.apply(d.Put(TAGGED), d.Put(POLICY), queue(arguments))
+        await publish(up, range(1), reference=b"steady")
+        for number in range(1, 301):
+            await publish(up, range(number, number + 1), reference=b"once-%03d" % number)
+            if number == 150:
+                await publish(up, range(1, 2), reference=b"steady")
+        manifest = transfer(up, directory / "standby", chunks_per_file=300)
+        files = manifest.files()
+        manifest.append([compact(manifest.data_dir, files)], removed=[each.path for each in files])
+        await publish(up, range(310, 311), reference=b"steady")
+        manifest = transfer(up, directory / "standby")
+        [book] = books_at(manifest, "v").values()
+        last = [b"once-%03d" % number for number in range(300 - 252, 301)]
+        assert book.sequences == [*((name, int(name[5:])) for name in last), (b"steady", 310)]
+        await down.start()
+        await down.apply(d.Put(TAGGED), queue(KEPT))
+        recover(down, freeze_plan(manifest, "v"))
+        await down.settle()
+        await down.restart()
+        stream, end = stream_of(down), stream_of(down).next_offset
+        assert [stream.last_sequence(name) for name, _ in book.sequences] == [
+            last for _, last in book.sequences
+        ]
+        await publish(down, range(310, 311), reference=b"steady")
+        assert stream.next_offset == end, "what is published twice is stored once"
+        await up.restart()
+        assert list(stream_of(up).sequences.logged)[-254:] == [name for name, _ in book.sequences]
+        await up.kill()
+        await down.kill()
 
     run(scenario)
 
@@ -268,6 +355,72 @@ def test_a_stream_that_is_made_anew_or_collected_again_has_only_what_was_stored_
         [book] = books_at(transfer(up, directory / "standby"), "v").values()
         assert (book.sequences, book.offsets) == ([(b"new", 1)], [(b"reader", 1)])
         await up.kill()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("body", [b"hello", entry(7)], ids=["no-entry", "entry"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_message_that_an_application_calls_an_entry_is_recovered_as_it_is(
+    body: bytes, is_there: bool
+) -> None:
+    async def scenario(directory: Path) -> None:
+        up, down = StandbyUpstream(["v"]), Site(directory / "down")
+        up.publish(
+            "v", "qs", [stored_message(body, b"orders", b"eu", PROPERTIES), stored_message(b"m1", b"e")]
+        )
+        plan = freeze_plan(archive(up, directory / "standby"), "v")
+        await down.start()
+        await down.apply(d.Put(d.Vhost(name="v")), *[queue({})] * is_there)
+        recover(down, plan)
+        await down.settle()
+        assert not isinstance(down.queue("qs"), Stream)
+        assert down.contents("qs") == [body, b"m1"]
+        routes = [
+            (run.head.exchange, run.head.routing_key)
+            for run in down.node.stores.queues.read(down.queue("qs"), 0)
+        ]
+        assert routes == [(b"orders", b"eu"), (b"e", b"")]
+        await down.kill()
+
+    run(scenario)
+
+
+def test_a_stream_that_is_made_anew_after_it_was_collected_again_has_its_own_books_and_comes_last() -> None:
+    """Lives are not numbered in their order: how often the policy was taken away stands above the epoch."""
+
+    async def scenario(directory: Path) -> None:
+        up, down = Site(directory / "up"), Site(directory / "down")
+        await up.start()
+        await up.apply(d.Put(TAGGED), d.Put(POLICY), queue(KEPT))
+        await publish(up, range(5), reference=b"old")
+        await up.apply(d.Delete("policies", ("v", "p")))
+        await up.apply(d.Put(POLICY))
+        await publish(up, range(5, 10), reference=b"old")
+        await up.apply(d.Delete("queues", ("v", "qs")))
+        await up.apply(queue(KEPT))
+        await publish(up, range(20), reference=b"new")
+        await store(up, b"reader", 14)
+        await publish(up, range(20, 25), reference=b"new")
+        manifest = transfer(up, directory / "standby")
+        [book] = books_at(manifest, "v").values()
+        assert (book.sequences, book.offsets) == ([(b"new", 24)], [(b"reader", 14)])
+        plan = freeze_plan(manifest, "v", Selection(start_from_scratch=True))
+        files = manifest.files()
+        manifest.append([compact(manifest.data_dir, files)], removed=[each.path for each in files])
+        assert books_at(manifest, "v") == {("qs", book.epoch): book}
+        await down.start()
+        await down.apply(d.Put(TAGGED), queue(KEPT))
+        recover(down, plan)
+        await down.settle()
+        numbers = [*range(5), *range(10), *range(25)]
+        assert list(by_offset(down).values()) == [entry(number) for number in numbers]
+        assert stream_of(down).last_sequence(b"new") == 24
+        reader = stream_of(down).offset_of(b"reader")
+        assert reader is not None
+        assert by_offset(down)[reader] == by_offset(up)[14]
+        await up.kill()
+        await down.kill()
 
     run(scenario)
 

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from leveret.runtime.pipeline_process import Event
 from leveret.runtime.standby_transfer import LAG_LOG_INTERVAL_S, TransferSupervisor
 
 LINK = {"event": "link", "vhost": "v", "state": "connected", "endpoint": "a:5552"}
@@ -25,6 +26,30 @@ def test_a_transfer_that_lags_is_logged_now_and_then(caplog: pytest.LogCaptureFi
     for now_s in (1.0, LAG_LOG_INTERVAL_S, LAG_LOG_INTERVAL_S + 1.0):
         transfer._log_lags(now_s)
     assert caplog.text.count("standby_lags vhost=v lag_records=7 lag_ms=10000") == 2
+
+
+def stored(vhost: str) -> Event:
+    return {"event": "stored", "vhost": vhost, "next": 50, "newest_ms": 1, "oldest_ms": 0, "at_ms": 1}
+
+
+def test_what_was_deleted_is_not_told_as_transferred() -> None:
+    transfer = TransferSupervisor(lambda: (None, ""))
+    for vhost in ("v", "w"):
+        transfer._take(stored(vhost))
+    transfer.forget(["v", "never"])
+    transfer._take({**LINK, "committed": 50, "committed_ms": 1, "transferred": 0})
+    told = [(row["transferred"], row["lag_records"]) for row in transfer.rows(["v", "w"])]
+    assert told == [(0, 50), (50, 0)]
+    transfer.forget()
+    assert transfer.rows(["w"])[0]["transferred"] == 0
+
+
+def test_news_of_a_vhost_that_left_the_job_count_for_nothing() -> None:
+    transfer = TransferSupervisor(lambda: (None, ""))
+    transfer._job = {"vhosts": ["v"]}
+    transfer._take({**LINK, "committed": 0, "committed_ms": 0})
+    transfer._take({"event": "link", "vhost": "gone", "state": "recover", "error": "no such vhost"})
+    assert transfer.state == "connected"
 
 
 def test_a_transfer_that_begins_without_what_queues_hold_says_so_once(

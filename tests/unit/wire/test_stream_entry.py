@@ -53,6 +53,20 @@ def test_other_messages_are_told_from_them(body: bytes) -> None:
         assert unmark_entry(each) is None
 
 
+@pytest.mark.parametrize(
+    "body", [b"", b"hello", b"\0\0\0\2h", b"\0\0\0\2hi!", b"\x80", b"\x80\0\1\0\0\0\1\0\0\0\2a"]
+)
+def test_a_message_that_only_says_that_it_is_an_entry_is_none(body: bytes) -> None:
+    named_so = message_head(b"", b"", content_header(PROPERTIES, len(body))) + body
+    assert unpack_entry(named_so) is None
+    entry = b"\0\0\0\2hi"
+    routed = message_head(b"e", b"k", content_header(PROPERTIES, len(entry))) + entry
+    assert unpack_entry(routed) is None
+    marked = mark_entry(entry, b"")
+    header = marked[marked.index(b"\0\x3c") :]
+    assert unmark_entry(message_head(b"e", b"k", b"") + header) is None
+
+
 @given(SIMPLE | BATCH, st.binary(max_size=300))
 def test_a_marked_entry_comes_back_with_its_mark_and_is_told_from_a_packed_one(
     entry: bytes, attributes: bytes

@@ -1,0 +1,224 @@
+"""A recovery that stopped, done again in another way: without what stopped it, by another name of the same place."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pika
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from leveret.model.errors import PreconditionFailed
+from leveret.pipeline.amqp_publish import progress_path, read_progress
+from leveret.pipeline.job import AmqpTarget, Credentials, RecoverJob, Selection
+from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.publish import PlanPublisher
+from leveret.pipeline.recovery import client_of, run_recovery
+from leveret.testing.applications import parameters
+from leveret.testing.broker import LeveretProcess
+from leveret.testing.ports import LOOPBACK
+from leveret.testing.standby_archive import freeze_plan, transfer
+from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.wire.stream_entry import pack_entries
+from tests.conformance.killing import killed_after
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+GUEST = Credentials(username="guest", password="guest")
+MESSAGES = 1500
+
+
+class Recorder:
+    """Stands for the console: keeps what is said."""
+
+    def __init__(self) -> None:
+        self.done: dict[str, Any] = {}
+
+    def say(self, event: str, **details: Any) -> None:
+        if event == "done":
+            self.done = details
+
+    def pass_on(self, event: dict[str, Any]) -> None:
+        """Nobody asks how far it is."""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
+    """Another broker, with vhosts `a`, `b` and `shop`."""
+    with LeveretProcess(parent_dir=tmp_path_factory.mktemp("node")) as node:
+        for vhost in ("a", "b", "shop"):
+            node.ctl("add_vhost", vhost)
+            node.ctl("set_permissions", "-p", vhost, "guest", ".*", ".*", ".*")
+        yield node
+
+
+@pytest.fixture
+def recover(spark: SparkSession) -> Callable[[RecoverJob], list[dict[str, Any]]]:
+    """Do a job on the tests' own session; returns the rows of the vhosts."""
+
+    def run(job: RecoverJob) -> list[dict[str, Any]]:
+        recorder = Recorder()
+        run_recovery(job, recorder, spark)  # type: ignore[arg-type]  # a stand-in
+        rows: list[dict[str, Any]] = recorder.done["summary"]
+        return rows
+
+    return run
+
+
+Recover = Callable[[RecoverJob], list[dict[str, Any]]]
+
+
+def into(node: LeveretProcess, folder: Path, **changes: Any) -> RecoverJob:
+    """A recovery into that node, which takes queues `q` that it does not have."""
+    target = AmqpTarget(
+        host=LOOPBACK,
+        port=node.amqp_port,
+        credentials=GUEST,
+        vhost=changes.pop("vhost", None),
+        queues={vhost: {"q": {}} for vhost in ("a", "b", "shop")},
+    )
+    return RecoverJob(
+        data_dir=str(folder), endpoint="", credentials=GUEST, to=target, timeout_s=10, **changes
+    )
+
+
+def filled(folder: Path, *vhosts: str, chunks_per_file: int = 40) -> Manifest:
+    """An archive with messages in the queue `q` of each of these vhosts."""
+    upstream = StandbyUpstream(list(vhosts))
+    for vhost in vhosts:
+        for first in range(0, MESSAGES, 100):
+            bodies = [b"%d" % number for number in range(first, first + 100)]
+            upstream.publish(vhost, "q", [stored_message(body) for body in bodies])
+    return transfer(upstream, folder, chunks_per_file=chunks_per_file)
+
+
+def taken(node: LeveretProcess, vhost: str, queue: str = "q") -> list[int]:
+    """The numbers in a queue's messages; it is deleted."""
+    found = []
+    with closing(pika.BlockingConnection(parameters(node.amqp_port, vhost))) as connection:
+        channel = connection.channel()
+        while (message := channel.basic_get(queue, auto_ack=True))[0] is not None:
+            found.append(int(message[2]))
+        channel.queue_delete(queue)
+    return found
+
+
+def stopped(job: RecoverJob, manifest: Manifest, vhost: str, sent: int, patch: pytest.MonkeyPatch) -> int:
+    """Leave a plan whose job died after it had sent so many messages; returns how many are known to be confirmed."""
+    plan = freeze_plan(manifest, vhost, plans=job.plans_of(vhost))
+    assert plan is not None
+    publisher = PlanPublisher(plan, lambda: client_of(job, vhost, plan), lambda count: None)
+    killed_after(sent, patch, lambda: publisher.publish(["q"]))
+    return read_progress(progress_path(plan.progress, "q")).confirmed
+
+
+def test_what_arrived_before_a_job_died_is_not_sent_again_by_one_that_takes_all_available(
+    node: LeveretProcess, recover: Recover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = into(node, tmp_path, all_available=True)
+    assert stopped(job, filled(tmp_path, "a"), "a", 1200, monkeypatch) < 1200
+    [row] = recover(job)
+    assert (row["message_count"], row["in_doubt"]) == (MESSAGES, 0)
+    assert taken(node, "a") == list(range(MESSAGES))
+
+
+def test_what_arrived_and_cannot_be_read_any_more_is_in_doubt(
+    node: LeveretProcess, recover: Recover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing to compare it with; it is not sent again either, unless the file is restored."""
+    job = into(node, tmp_path, all_available=True)
+    manifest = filled(tmp_path, "a", chunks_per_file=10)
+    assert stopped(job, manifest, "a", 900, monkeypatch) == 0
+    path = tmp_path / manifest.files()[0].path
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    [row] = recover(job)
+    assert (row["message_count"], row["unreadable_records"]) == (MESSAGES - 1000, 1000)
+    assert row["in_doubt"] == 900
+    path.write_bytes(whole)
+    [row] = recover(msgspec.structs.replace(job, all_available=False))
+    found = taken(node, "a")
+    assert sorted(set(found)) == list(range(MESSAGES))
+    assert len(found) - MESSAGES == 900
+
+
+def test_a_queue_that_is_refused_is_left_out_by_naming_the_others(
+    node: LeveretProcess, recover: Recover, tmp_path: Path
+) -> None:
+    upstream = StandbyUpstream(["shop"])
+    snappy = struct.pack(">BHII", 0x80 | 2 << 4, 3, 30, 5) + b"12345"
+    upstream.publish("shop", "events", [pack_entries(snappy)[0][4:]])
+    upstream.publish("shop", "q", [stored_message(b"%d" % number) for number in range(10)])
+    transfer(upstream, tmp_path)
+    job = into(node, tmp_path)
+    with closing(pika.BlockingConnection(parameters(node.amqp_port, "shop"))) as connection:
+        arguments = {"x-queue-type": "stream"}
+        connection.channel().queue_declare("events", durable=True, arguments=arguments)
+        with pytest.raises(PySparkException, match="compressed: snappy"):
+            recover(job)
+        rest = msgspec.structs.replace(job, queues=["q"])
+        recover(rest)
+        assert sum(row["message_count"] for row in recover(rest)) == 0, "nothing again"
+        with pytest.raises(PySparkException, match="compressed: snappy"):
+            recover(job)
+        connection.channel().queue_delete("events")
+    assert taken(node, "shop") == list(range(10))
+
+
+def test_from_scratch_what_damage_stopped_goes_on_with_all_that_can_be_read(
+    recover: Recover, tmp_path: Path
+) -> None:
+    here = StandbyUpstream(["/"])
+    upstream = StandbyUpstream(["/"])
+    for first in range(0, 1000, 100):
+        upstream.publish("/", "q", [stored_message(b"%d" % number) for number in range(first, first + 100)])
+    upstream.settle("/", "q", [(0, 1000)])
+    manifest = transfer(upstream, tmp_path, chunks_per_file=1)
+    path = tmp_path / manifest.files()[3].path
+    plan = freeze_plan(manifest, "/", Selection(start_from_scratch=True))
+    assert plan is not None
+    path.write_bytes(path.read_bytes()[:-20])
+    with here.serving() as port:
+        job = RecoverJob(
+            data_dir=str(tmp_path), endpoint=f"{LOOPBACK}:{port}", credentials=GUEST, start_from_scratch=True
+        )
+        with pytest.raises(PySparkException, match="add --all-available"):
+            recover(job)
+        assert 0 < len(here.recovered("/", "q")) < 900
+        [row] = recover(msgspec.structs.replace(job, all_available=True))
+        assert (row["message_count"], row["unreadable_records"]) == (900, 100)
+        assert len(set(here.recovered("/", "q"))) == len(here.recovered("/", "q")) == 900
+
+
+def test_queues_of_one_name_in_several_vhosts_go_to_one_vhost_one_after_the_other_only(
+    node: LeveretProcess, recover: Recover, tmp_path: Path
+) -> None:
+    filled(tmp_path, "a", "b")
+    job = into(node, tmp_path, vhost="shop")
+    with pytest.raises(
+        PreconditionFailed, match=r"'a', 'b' has a queue 'q'.*vhost 'shop'.*--exclude-virtual"
+    ):
+        recover(job)
+    for other in ("b", "a"):
+        [row] = recover(msgspec.structs.replace(job, exclude=[other]))
+        assert row["message_count"] == MESSAGES
+    assert taken(node, "shop") == [*range(MESSAGES), *range(MESSAGES)]
+
+
+def test_a_place_is_the_same_with_its_vhost_named_or_not(
+    node: LeveretProcess, recover: Recover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = filled(tmp_path, "shop")
+    stopped(into(node, tmp_path, vhost="shop"), manifest, "shop", 700, monkeypatch)
+    counts = [
+        recover(into(node, tmp_path, vhost=vhost))[0]["message_count"] for vhost in (None, "shop", None)
+    ]
+    assert counts == [MESSAGES, 0, 0]
+    assert taken(node, "shop") == list(range(MESSAGES))
+    assert recover(into(node, tmp_path, vhost="a"))[0]["message_count"] == MESSAGES, "another place"
+    assert taken(node, "a") == list(range(MESSAGES))

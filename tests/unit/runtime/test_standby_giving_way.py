@@ -1,0 +1,141 @@
+"""What is asked of a standby at the same time: a promotion goes first, and what is read is not deleted meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from leveret.config import Config, load
+from leveret.config.kinds import Address
+from leveret.core.broker import Broker
+from leveret.model.definitions import Definitions
+from leveret.model.errors import NotAllowed
+from leveret.pipeline.files import locked
+from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.sweep import RECOVERY_LOCK
+from leveret.runtime.pipeline_process import PipelineFailed, PipelineProcess
+from leveret.runtime.standby import StandbyDownstream
+from leveret.runtime.standby_recovery import EVERYTHING, Target
+from leveret.storage.state_file import StateFile
+from leveret.testing.standby_archive import transfer
+from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class FakeSchemaSync:
+    mode = "upstream"
+
+
+@dataclass
+class FakeNode:
+    """A node as far as its standby knows it; with nothing to recover, nobody connects to it."""
+
+    data_dir: Path
+    config: Config = field(
+        default_factory=lambda: load(None, {"standby.replication.operating_mode": "downstream"})
+    )
+    definitions: Definitions = field(default_factory=Definitions)
+    streams: Any = field(
+        default_factory=lambda: SimpleNamespace(addresses=[Address("127.0.0.1", 1)], tls_addresses=[])
+    )
+    amqp: Any = field(default_factory=lambda: SimpleNamespace(addresses=[], tls_addresses=[]))
+    schema_sync: Any = field(default_factory=FakeSchemaSync)
+
+    @property
+    def broker(self) -> Broker:
+        return cast(Broker, SimpleNamespace(definitions=self.definitions))
+
+    async def commit(self) -> None:
+        """Nothing is kept."""
+
+    @contextmanager
+    def internal_user(self, purpose: str) -> Iterator[tuple[str, str]]:
+        yield "internal", "one-time"
+
+
+@pytest.fixture
+def standby(tmp_path: Path) -> StandbyDownstream:
+    return StandbyDownstream(FakeNode(tmp_path), StateFile(tmp_path / "standby.json"))
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    return tmp_path / "standby"
+
+
+async def dry_run(standby: StandbyDownstream) -> dict[str, Any]:
+    return await standby.recoveries.dry_run(EVERYTHING, None, lambda event: None)
+
+
+async def begun(standby: StandbyDownstream) -> asyncio.Task[dict[str, Any]]:
+    """A dry run that is under way; it waits for a lock that the test holds."""
+    task = asyncio.create_task(dry_run(standby))
+    await asyncio.sleep(0.1)
+    assert standby.recoveries._task is not None
+    return task
+
+
+def test_a_promotion_ends_what_goes_on_and_nothing_begins_while_it_drains(
+    standby: StandbyDownstream, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drains, is_drained = asyncio.Event(), asyncio.Event()
+
+    async def drain(timeout_s: float) -> PipelineProcess | None:
+        drains.set()
+        await is_drained.wait()
+        return None
+
+    async def scenario() -> None:
+        monkeypatch.setattr(standby._transfer, "drain", drain)
+        with locked(work / RECOVERY_LOCK, 1, "recovering"):
+            before = await begun(standby)
+            promotion = asyncio.create_task(standby.promote())
+            await drains.wait()
+            with pytest.raises(PipelineFailed, match="a promotion has begun, which goes first"):
+                await before
+        target = Target(host="localhost", port=1, username="", password="")
+        for refused in (
+            dry_run(standby),
+            standby.recoveries.rehearse(EVERYTHING, lambda event: None),
+            standby.recoveries.into(EVERYTHING, target, lambda event: None),
+        ):
+            with pytest.raises(NotAllowed, match="a promotion is under way, which goes first"):
+                await refused
+        assert standby.status()["state"] == "promoting"
+        is_drained.set()
+        assert await promotion == []
+        assert standby.mode == "upstream"
+        assert (await dry_run(standby))["queues"] == [], "afterwards it may be asked for"
+
+    asyncio.run(scenario())
+
+
+def test_data_is_not_deleted_under_the_hands_of_a_dry_run_and_all_of_it_only_when_that_has_ended(
+    standby: StandbyDownstream, work: Path
+) -> None:
+    upstream = StandbyUpstream(["orphan"])
+    upstream.publish("orphan", "q", [stored_message(b"x")])
+    upstream_end = transfer(upstream, work).next_by_vhost
+
+    async def scenario() -> None:
+        with locked(work / RECOVERY_LOCK, 1, "recovering"):
+            reading = await begun(standby)
+            with pytest.raises(NotAllowed, match="recovery into another broker is under way already"):
+                await standby.delete_orphaned_data()
+            assert Manifest(work).next_by_vhost == upstream_end
+            deletion = asyncio.create_task(standby.delete_all_data())
+            with pytest.raises(PipelineFailed, match="the deletion of all data has begun"):
+                await reading
+            assert Manifest(work).next_by_vhost == upstream_end
+        await deletion
+        assert Manifest(work).next_by_vhost == {}
+
+    asyncio.run(scenario())
