@@ -118,10 +118,11 @@ def heading(record: Record) -> str:
     machine, versions = record["machine"], record["versions"]
     against = ", ".join(f"{name} {version}" for name, version in versions.items())
     settings = record["settings"]
+    rounds = f"{settings['rounds']} {'round' if settings['rounds'] == 1 else 'rounds'}"
     return (
         f"{against}; {record['date']}; {machine['processor']}, {machine['cores']} cores, "
         f"{machine['memory_gb']} GB, {machine['file_system']}, Linux {machine['kernel']}, "
-        f"Python {machine['python']}; median (smallest-largest) of {settings['rounds']} rounds of "
+        f"Python {machine['python']}; median (smallest-largest) of {rounds} of "
         f"{settings['seconds']:g} s, backlog {settings['backlog']:,} messages"
     )
 

@@ -18,7 +18,7 @@ from leveret.config import SchemaSync as Settings
 from leveret.core.access import check_password, permission_of
 from leveret.core.broker import Broker
 from leveret.core.queue import Reader
-from leveret.core.schema import canonical, exported
+from leveret.core.schema import canonical
 from leveret.model.definitions import (
     KINDS,
     AnyEntity,
@@ -40,6 +40,7 @@ from leveret.runtime.schema_sync import SchemaSync
 from leveret.session.amqp10 import Amqp10Session
 from leveret.storage.state_file import StateFile
 from leveret.testing.waiting import until
+from tests.unit.core.travelling import exported
 
 TIMING = Timing(connect_timeout_s=0.4, reply_timeout_s=10.0, backoff_min_s=0.05, backoff_max_s=0.2)
 PARAMETERS = ParamSpec("PARAMETERS")

@@ -190,7 +190,7 @@ def test_a_log_directory_that_cannot_be_used_stops_the_start(tmp_path: Path) -> 
 def test_a_disk_that_takes_nothing_ends_the_start_with_one_line_that_says_where(tmp_path: Path) -> None:
     ended = refused(tmp_path, file_bytes_max=0)
     assert ended.returncode == 74
-    assert ended.stderr == f"leveret: data directory {tmp_path / 'data'} can not be written: File too large\n"
+    assert ended.stderr == f"leveret: data directory {tmp_path / 'data'} cannot be written: File too large\n"
 
 
 def test_a_first_start_whose_definitions_cannot_be_written_is_no_start(tmp_path: Path) -> None:

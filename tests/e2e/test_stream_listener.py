@@ -12,7 +12,7 @@ from contextlib import closing
 import pytest
 import uvloop
 
-from leveret.model.errors import AccessRefused, NotAllowed, NotFound, StorageError
+from leveret.model.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed, StorageError
 from leveret.pipeline.stream_client import (
     UNCONFIRMED_MAX,
     GapError,
@@ -81,6 +81,15 @@ def test_chunks_are_served_octet_for_octet_from_start_to_before_end(
     assert [bytes(raw) for raw in client.fetch(OUTGOING_STREAM, 0, 1500)] == written
     assert [bytes(raw) for raw in client.fetch(OUTGOING_STREAM, 300, 900)] == written[100:300]
     assert list(client.fetch(OUTGOING_STREAM, 900, 900)) == []
+
+
+def test_nothing_is_fetched_of_another_log_than_is_meant(served: Served, client: StreamClient) -> None:
+    served.fill(5, records=1)
+    log_id = client.stats(OUTGOING_STREAM)["log_id"]
+    assert len(list(client.fetch(OUTGOING_STREAM, 0, 5, log_id=log_id))) == 5
+    with pytest.raises(PreconditionFailed, match="another log than the one that was begun with"):
+        list(client.fetch(OUTGOING_STREAM, 0, 5, log_id=log_id + 1))
+    assert len(list(client.fetch(OUTGOING_STREAM, 0, 5))) == 5
 
 
 def test_a_range_that_begins_in_a_chunk_begins_with_the_next(served: Served, client: StreamClient) -> None:

@@ -32,7 +32,7 @@ _EXITS: Final[dict[int, int]] = {
 
 
 class CtlError(Exception):
-    """A command can not be done: its text is the one line the operator sees, `status` the exit status."""
+    """A command cannot be done: its text is the one line the operator sees, `status` the exit status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)

@@ -73,11 +73,11 @@ def _options(
     ] = None,
     node: Annotated[
         str | None,
-        typer.Option("--node", "-n", help="The node's name; no other node is spoken to."),
+        typer.Option("--node", "-n", help="The node's expected name; any other node is refused."),
     ] = None,
     longnames: Annotated[
         bool,
-        typer.Option("--longnames", "-l", help="Taken as rabbitmqctl takes it; names are what they are."),
+        typer.Option("--longnames", "-l", help="Accepted for rabbitmqctl's sake; has no effect."),
     ] = False,
     timeout: Annotated[
         int | None, typer.Option("--timeout", "-t", min=0, help="Seconds to wait for an answer.")

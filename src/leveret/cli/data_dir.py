@@ -16,7 +16,7 @@ _OTHERS: Final = 0o077
 
 
 class DataDirError(LeveretError):
-    """The data directory can not be used."""
+    """The data directory cannot be used."""
 
 
 class DataDirBusy(DataDirError):
@@ -70,7 +70,7 @@ def _lock(descriptor: int, path: Path) -> None:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     except OSError as error:
-        raise DataDirError(f"data directory {path} can not be written: {error.strerror}") from error
+        raise DataDirError(f"data directory {path} cannot be written: {error.strerror}") from error
 
 
 def holder(path: Path) -> int | None:

@@ -84,7 +84,7 @@ class LogFile(logging.Handler):
         """Open the file, which is made with mode 0600 if need be.
 
         Raises:
-            ConfigError: it can not be opened.
+            ConfigError: it cannot be opened.
         """
         super().__init__()
         self.path = path
@@ -168,7 +168,7 @@ class Logs:
         """Open what the settings name and send all events there.
 
         Raises:
-            ConfigError: the log file can not be opened.
+            ConfigError: the log file cannot be opened.
         """
         self._file: LogFile | None = None
         outputs: list[tuple[logging.Handler, str, str]] = []

@@ -74,7 +74,7 @@ def pid_file(path: Path | None) -> Iterator[None]:
     """A file with this process's id while the context lasts; None for no file.
 
     Raises:
-        ConfigError: it can not be written.
+        ConfigError: it cannot be written.
     """
     if path is None:
         yield

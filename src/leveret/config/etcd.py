@@ -25,7 +25,7 @@ class EtcdOptions:
         "none",
         "The etcd that holds the state of the cluster, see `cluster_formation.peer_discovery_backend`; without a "
         "cluster, the one that says which of several nodes leads and which follow it, for fail-over without an "
-        "operator. none for none.",
+        "operator. `none`: no etcd is used.",
     )
     prefix: str = setting(
         "cluster.etcd.prefix",

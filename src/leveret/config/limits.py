@@ -32,7 +32,7 @@ class Amqp:
         "channel_max_per_node", Limit(1), "infinity", "Most channels of all connections together."
     )
     connection_max: int | None = setting(
-        "connection_max", Limit(), "infinity", "Most AMQP 0-9-1 connections of the node."
+        "connection_max", Limit(), "infinity", "Most connections of the node, over any protocol."
     )
     consumer_max_per_channel: int | None = setting(
         "consumer_max_per_channel", Limit(1), "infinity", "Most consumers of a channel."

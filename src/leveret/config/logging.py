@@ -74,7 +74,7 @@ class FileLog:
         "log.file.rotation.count",
         Integer(0, 1000),
         "0",
-        "So many files that were put aside are kept, as `NAME.0` (the newest), `NAME.1` and so on.",
+        "How many rotated files are kept, as `NAME.0` (the newest), `NAME.1` and so on.",
     )
 
 

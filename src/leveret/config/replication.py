@@ -65,7 +65,7 @@ class Standby:
         OptionalDuration(Duration(1)),
         "none",
         "An upstream keeps a message for downstreams at most this long. A downstream removes what was settled "
-        "longer ago; so long its queues can be recovered as they stood.",
+        "longer ago; for as long, its queues can be recovered as they stood at any moment.",
     )
     truncates_transferred: bool = setting(
         "standby.replication.retention.truncate_transferred.messages",

@@ -26,7 +26,7 @@ def load(path: Path | None, overrides: Mapping[str, str] | None = None) -> Confi
     """Read the file, if any, and put `overrides` (key -> text) on top.
 
     Raises:
-        ConfigError: the file can not be read, a key is unknown or a value not allowed.
+        ConfigError: the file cannot be read, a key is unknown or a value not allowed.
     """
     return build(gather(*((path,) if path else ()), overrides=overrides))
 
@@ -46,7 +46,7 @@ def gather(
         flags: those that have an option of their own there, each with its name; they win over all.
 
     Raises:
-        ConfigError: a file can not be read, a line is no setting, a key is unknown, or a secret is among `overrides`.
+        ConfigError: a file cannot be read, a line is no setting, a key is unknown, or a secret is among `overrides`.
     """
     given: dict[str, Given] = {}
     for path in paths:
@@ -131,7 +131,7 @@ def _logs(environ: Mapping[str, str]) -> dict[str, Given]:
 
 
 def _key_of(variable: str) -> str | None:
-    """The key a variable stands for. Spark's own keys have capitals and dots, so they can not be given so."""
+    """The key a variable stands for. Spark's own keys have capitals and dots, so they cannot be given so."""
     for one in SETTINGS:
         if variable == _variable_of(one.prefix):
             return one.prefix

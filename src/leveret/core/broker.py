@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from leveret.core import queue_types
 from leveret.core.access import check_patterns
 from leveret.core.attempts import Logins
 from leveret.core.churn import Churn
@@ -24,17 +25,15 @@ from leveret.core.policies import Applied
 from leveret.core.policy_effects import configure_queue, policies_of, refresh_replicated, refresh_vhost
 from leveret.core.policy_validation import check_policy
 from leveret.core.queue import Queue, Reader
-from leveret.core.queue_arguments import ARGUMENTS, check_queue_arguments, with_default_type
-from leveret.core.queue_types import make_queue
-from leveret.core.routing import ROUTERS, Headers
-from leveret.core.topology import PREDECLARED, ExchangeState, Topology
+from leveret.core.queue_arguments import ARGUMENTS, check_queue, with_default_type
+from leveret.core.routing import Headers
+from leveret.core.topology import PREDECLARED, ExchangeState, Topology, check_exchange
 from leveret.core.validation import (
     ALTERNATE_EXCHANGE,
     CLASSIC,
     QUORUM,
     STREAM,
     check_binding,
-    check_exchange_arguments,
     check_name,
     equivalent,
     queue_type,
@@ -101,7 +100,7 @@ class Broker:
         self.version = 0
         self.epochs = Epochs()
         self.pen = Pen()
-        self.make_queue: Callable[[d.Queue, Reader, bool], Queue] = _serve
+        self.make_queue: Callable[[d.Queue, Reader, bool], Queue] = _led_here
         self.shared: list[d.Change] | None = None
         self._read = read
 
@@ -271,10 +270,7 @@ class Broker:
                 (ALTERNATE_EXCHANGE,),
             )
             return
-        check_name("exchange", wanted.name)
-        if wanted.type not in ROUTERS:
-            raise InvalidCommand(f"unknown exchange type '{wanted.type}'")
-        check_exchange_arguments(wanted)
+        check_exchange(wanted)
         state = topology.exchanges[wanted.name] = ExchangeState(wanted)
         state.apply_policies(topology.policies.for_exchange(wanted.name))
         self._record(d.Put(wanted), durable=wanted.durable)
@@ -330,8 +326,7 @@ class Broker:
             kind = queue_type(held.definition.arguments)
             equivalent(wanted, held.definition, ("durable", "auto_delete"), ARGUMENTS[kind])
             return held
-        check_name("queue", wanted.name)
-        check_queue_arguments(wanted, exclusive=owner is not None)
+        check_queue(wanted, exclusive=owner is not None)
         queue = self.make_queue(self.epochs.stamp(wanted), self._read, owner is not None)
         if owner is not None:
             queue.owner = owner
@@ -349,6 +344,10 @@ class Broker:
     def owned_by(self, owner: object) -> list[Queue]:
         """The exclusive queues of a connection, in the order of their declaration."""
         return list(self._owned.get(owner, ()))
+
+    def exclusive_queues(self) -> list[Queue]:
+        """Those of all connections."""
+        return [queue for owned in self._owned.values() for queue in owned]
 
     def declare_queue(self, wanted: d.Queue, owner: object | None = None) -> Queue:
         """Declare a queue, exclusively for `owner` if given, or check that the one there is equivalent.
@@ -530,9 +529,9 @@ class Broker:
         return STANDBY_TAG in getattr(self.definitions.by_kind["vhosts"].get((vhost,)), "tags", ())
 
 
-def _serve(definition: d.Queue, read: Reader, exclusive: bool) -> Queue:
-    """A node alone serves each queue itself."""
-    return make_queue(definition, read)
+def _led_here(definition: d.Queue, read: Reader, exclusive: bool) -> Queue:
+    """What a node alone makes: it leads each queue itself."""
+    return queue_types.make_queue(definition, read)
 
 
 def _check_health(queue: Queue) -> None:

@@ -34,7 +34,6 @@ class Consumers:
     Attributes:
         single_active: whether only one is served at a time (`x-single-active-consumer`).
         active: the one that is served then; the next in line when it goes.
-        ever: whether there was one at all.
         on_active: told who is served from now on, where only one is.
     """
 
@@ -42,7 +41,6 @@ class Consumers:
         """Nobody yet."""
         self.single_active = single_active
         self.active: Consumer | None = None
-        self.ever = False
         self.on_active: Callable[[Consumer], None] = _told_to_nobody
         self._all: list[Consumer] = []
         self._turn = 0
@@ -61,7 +59,6 @@ class Consumers:
         while place and self._all[place - 1].priority < consumer.priority:
             place -= 1
         self._all.insert(place, consumer)
-        self.ever = True
         if self.active is None:
             self._activate(consumer)
 

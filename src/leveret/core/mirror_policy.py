@@ -82,6 +82,8 @@ class MirrorPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NOT_MIRRORED: Final = MirrorPolicy()
+NOT_MIRRORED_REASON: Final = "not_mirrored"
+"""RabbitMQ's word where a queue that no policy mirrors is to be synchronised."""
 
 
 def mirror_policy(

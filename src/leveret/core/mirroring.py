@@ -151,7 +151,7 @@ def successor(
 
 
 def confirms_needed(policy: MirrorPolicy, synchronised: int) -> int:
-    """How many of so many synchronised mirrors must have a message, beside the leader, for it to be confirmed.
+    """Of `synchronised` mirrors, how many besides the leader must have a message before it is confirmed.
 
     With a majority the leader counts as one of those that have it.
     """
@@ -159,7 +159,7 @@ def confirms_needed(policy: MirrorPolicy, synchronised: int) -> int:
 
 
 def asked_for_all(policy: MirrorPolicy, synchronised: int) -> int:
-    """Any so many of the synchronised mirrors have between them every message that was confirmed."""
+    """The smallest k such that any k of the synchronised mirrors together hold every confirmed message."""
     return synchronised - confirms_needed(policy, synchronised) + 1
 
 

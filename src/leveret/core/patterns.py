@@ -1,7 +1,7 @@
 """Regular expressions that users write: in permissions, policies, filters and listings.
 
 They are Python's. One that could take for ever on some name is matched with a time limit instead: what it
-does not find by then it does not cover. So a user who may set a policy can not stop the node with one.
+does not find by then it does not cover. So a user who may set a policy cannot stop the node with one.
 """
 
 from __future__ import annotations

@@ -216,11 +216,12 @@ def taken_over(placement: Placement, promoted: Promotion, around: Surroundings) 
 
 
 def stood_aside(placement: Placement, node: str) -> Placement:
-    """Of a queue whose leader is gone, by a mirror that cannot read its copy: so that others lead, if they have all.
+    """The record that a mirror writes when it cannot read its copy and the leader is gone.
 
-    Of a record that says *all*, each of the others has everything. Of one that says *majority*, everything is with so
-    many of those recorded that this one may be left out: it stays in, for it counts, but is the last that would lead.
-    Where too few are left for that, nobody is known to have everything but the leader.
+    So others may lead if they have everything. Of a record that says *all*, each of the others has everything. Of one
+    that says *majority*, everything is with so many of those recorded that this one may be left out: it stays in, for
+    it counts, but is the last that would lead. Where too few are left for that, nobody is known to have everything but
+    the leader.
     """
     recorded = [each for each in placement.synchronised if each != node]
     others = [each for each in placement.mirrors if each != node]

@@ -28,6 +28,7 @@ from leveret.core.dying import NOT_STORED, DeadLetters, Dying
 from leveret.core.head import Head, Run, bytes_of, count_of
 from leveret.core.offsets import OffsetSet
 from leveret.core.queue_settings import DROP_HEAD, QueueSettings
+from leveret.core.schema import REHEARSAL_VHOSTS
 from leveret.core.sequences import Numbered, Sequences
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.reasons import Reason
@@ -60,6 +61,7 @@ class Queue:
         self.name_octets = definition.name.encode()
         self.epoch = definition.epoch
         self.owner: object | None = None
+        self._is_rehearsed = definition.vhost.startswith(REHEARSAL_VHOSTS)
         self.replicated = False
         self.policy: str | None = None
         self.settings = QueueSettings()
@@ -80,7 +82,6 @@ class Queue:
         self._gathered_again = 0
         self.damage: str | None = None
         self.published_total = 0
-        self.settled_total = 0
         self._now_ms = 0
         self._offered = 0
         self._unsized: list[tuple[int, int]] = []
@@ -117,6 +118,11 @@ class Queue:
     def ready_count(self) -> int:
         """Messages that a consumer could get now."""
         return self.message_count - self.unacked_count
+
+    @property
+    def may_hold_messages(self) -> bool:
+        """Whether any could go with the queue: those that are not appended yet, or that cannot be read, too."""
+        return self.damage is not None or self.gathered_count > 0 or self.message_count > 0
 
     @property
     def message_bytes(self) -> int:
@@ -255,7 +261,6 @@ class Queue:
 
     def _settle(self, first: int, end: int, reason: int) -> None:
         self.settled.add(first, end)
-        self.settled_total += end - first
         settling = self.settling
         if settling and settling[-1][2] == first and settling[-1][0] == reason:
             settling[-1][2] = end
@@ -405,8 +410,12 @@ class Queue:
         return head[0].first < before and deadline_ms is not None and deadline_ms <= self._now_ms
 
     def _deadline_of(self, run: Run) -> int | None:
-        """When these messages expire: the shorter of the queue's and their own time to live."""
-        own, queue = run.head.expiration_ms, self.settings.message_ttl_ms
+        """When these messages expire: the shorter of the queue's and their own time to live.
+
+        In a rehearsal none does by its own: it is to be compared with what was recovered.
+        """
+        own = None if self._is_rehearsed else run.head.expiration_ms
+        queue = self.settings.message_ttl_ms
         if own is None and queue is None:
             return None
         return run.arrived_ms + min(ttl for ttl in (own, queue) if ttl is not None)

@@ -13,7 +13,16 @@ from leveret.core.offsets import OffsetSet
 from leveret.core.queue import UNBOUNDED, Queue
 from leveret.core.queue_settings import QueueSettings
 from leveret.model.definitions import Queue as QueueDefinition
-from leveret.model.errors import Unsupported
+from leveret.model.errors import NotFound, Unsupported
+
+
+def leader_is_down(queue: Queue, leader: str) -> NotFound:
+    """What is raised, in RabbitMQ's words, where nobody leads a queue: `leader` is gone."""
+    durable = "durable " if queue.definition.durable else ""
+    vhost, name = queue.key
+    return NotFound(
+        f"home node '{leader}' of {durable}queue '{name}' in vhost '{vhost}' is down or inaccessible"
+    )
 
 
 class RemoteQueue(Queue):
@@ -64,6 +73,11 @@ class RemoteQueue(Queue):
     @ready_count.setter
     def ready_count(self, count: int) -> None:
         self._ready = count
+
+    @property
+    def may_hold_messages(self) -> bool:
+        """What was told last may be less than there is."""
+        return True
 
     @property
     def message_bytes(self) -> int:

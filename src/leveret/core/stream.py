@@ -176,6 +176,12 @@ class Stream(Queue):
         return self.log.committed_offset - self.log.first_offset
 
     @property
+    def may_hold_messages(self) -> bool:
+        """See Queue; what was published and is not durable yet does not count as a message."""
+        is_uncommitted = bool(self.incoming) or self.next_offset > self.log.committed_offset
+        return is_uncommitted or super().may_hold_messages
+
+    @property
     def message_bytes(self) -> int:
         """Octets of the log."""
         return self.log.bytes

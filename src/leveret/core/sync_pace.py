@@ -1,4 +1,4 @@
-"""How fast a mirror is synchronised: how much is sent at once, and how long to wait before more. RabbitMQ's arithmetic.
+"""How fast a mirror is synchronised: how long to wait before more is sent. RabbitMQ's arithmetic.
 
 Only what a mirror lacks is paced so; what is published meanwhile is sent as it comes.
 """
@@ -9,19 +9,6 @@ from typing import Final
 
 MEASURED_MS: Final = 50
 """The pace is looked at when more than this has passed: of less the measure is chance. But see SyncPace.sent."""
-
-
-def is_batch_due(messages: int, octets: int, *, is_last: bool, batch_messages: int, bytes_s_max: int) -> bool:
-    """Whether what was gathered for a mirror is sent now, before more is added.
-
-    Args:
-        messages: how many were gathered.
-        octets: their size.
-        is_last: whether the last of them is the last that the mirror lacks.
-        batch_messages: as many are sent at once (`ha-sync-batch-size`).
-        bytes_s_max: `mirroring_sync_max_throughput`, 0 for no limit: what may be sent in a second is sent at once.
-    """
-    return is_last or messages >= batch_messages or 0 < bytes_s_max < octets
 
 
 def pause_ms(octets: int, elapsed_ms: int, bytes_s_max: int) -> int:

@@ -51,14 +51,14 @@ class Part(NamedTuple):
     document: Any
 
 
-async def pass_on(call: Call, node: str, *, path: str | None = None) -> Response:
+async def pass_on(call: Call, node: str) -> Response:
     """Have another node answer the request.
 
     Raises:
         Declined: it does not.
     """
     reads = call.request.method in ("GET", "HEAD")
-    about = _about(call, call.request.method, path, str(call.request.url.query), is_part=False)
+    about = _about(call, call.request.method, None, str(call.request.url.query), is_part=False)
     if not reads:
         about["body"] = await call.octets()
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, auto
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
@@ -40,13 +40,13 @@ class Passed(NamedTuple):
     is_part: bool
 
 
-class Need(IntEnum):
-    """What a resource asks of a caller; each includes those before."""
+class Need(Enum):
+    """What a resource asks of a caller; `_GRANTS` says which tag has which."""
 
-    MANAGEMENT = 1
-    POLICYMAKER = 2
-    MONITORING = 3
-    ADMINISTRATOR = 4
+    MANAGEMENT = auto()
+    POLICYMAKER = auto()
+    MONITORING = auto()
+    ADMINISTRATOR = auto()
 
 
 _GRANTS: Final[dict[str, frozenset[Need]]] = {

@@ -1,6 +1,6 @@
 """One request: who asks, for which path, with what body; and how a resource becomes a route.
 
-A resource file starts with its `ROUTES`; a handler takes a `Call`, reads, calls one verb of the node
+A resource file ends with its `ROUTES`; a handler takes a `Call`, reads, calls one verb of the node
 and answers. Identification, 405, refusals and bodies that make no sense are dealt with here, once.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from typing import Final, NamedTuple, TypeAlias, TypeVar
@@ -94,6 +94,17 @@ class Call:
         self.caller.enter(vhost)
         return vhost
 
+    def vhost_and_user(self) -> tuple[str, str]:
+        """The path's vhost and user, who is given permissions there.
+
+        Raises:
+            InvalidCommand: one of the two does not exist.
+        """
+        vhost, user = self.path("vhost"), self.path("user")
+        if (vhost,) not in self.definitions["vhosts"] or (user,) not in self.definitions["users"]:
+            raise InvalidCommand("vhost_or_user_not_found")
+        return vhost, user
+
     def new_name(self, part: str = "name") -> str:
         """The name of what is to be made.
 
@@ -132,6 +143,11 @@ class Call:
     async def list(self, listing: Listing[T], *, in_pages: bool = False) -> Response:
         """A list as the query asks; see `listing`."""
         return await list_reply(listing, self.query, in_pages=in_pages, is_part=self.is_part)
+
+    async def list_entities(self, held: Iterable[AnyEntity]) -> Response:
+        """A list of definitions as they are, in the order of their keys."""
+        items = [*held]
+        return await self.list(Listing(items, msgspec.to_builtins, order=lambda each: each.key))
 
     async def plain_list(self, rows: Sequence[Row], *names: str) -> Response:
         """A list without pages, in the order of the columns `names`."""

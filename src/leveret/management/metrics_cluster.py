@@ -32,10 +32,10 @@ _QUEUE: Final = (
     Metric("queue_sync_messages", "gauge", "Messages that mirrors being synchronised have got so far, about"),
 )
 _MIRROR: Final = (
-    Metric("mirror_lag_bytes", "gauge", "Octets that a mirror of a queue has not acknowledged yet"),
+    Metric("mirror_lag_bytes", "gauge", "Bytes that a mirror of a queue has not acknowledged yet"),
     Metric("mirror_lag_records", "gauge", "Messages and settlements that it has not acknowledged yet"),
-    Metric("mirror_sync_done_bytes", "gauge", "Octets that a mirror has got since it is being synchronised"),
-    Metric("mirror_sync_total_bytes", "gauge", "Octets that it gets until it is"),
+    Metric("mirror_sync_done_bytes", "gauge", "Bytes that a mirror has got since it is being synchronised"),
+    Metric("mirror_sync_total_bytes", "gauge", "Bytes that it gets until it is"),
 )
 
 

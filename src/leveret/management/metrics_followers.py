@@ -18,7 +18,7 @@ from leveret.management.node import ManagedNode
 _ROLE: Final = (Metric("replication_role", "gauge", "1 for what this node is: leader, follower or fenced"),)
 _EPOCH: Final = (Metric("replication_epoch", "gauge", "Raised by each promotion"),)
 _FOLLOWER: Final = {
-    "lag_bytes": Metric("follower_lag_bytes", "gauge", "Octets that a follower has not acknowledged yet"),
+    "lag_bytes": Metric("follower_lag_bytes", "gauge", "Bytes that a follower has not acknowledged yet"),
     "lag_records": Metric(
         "follower_lag_records", "gauge", "Records that a follower has not acknowledged yet"
     ),
@@ -26,14 +26,14 @@ _FOLLOWER: Final = {
         "follower_lag_seconds", "gauge", "Age of the oldest record that a follower has not acknowledged yet"
     ),
     "in_sync": Metric("follower_in_sync", "gauge", "1 for a follower that confirms wait for"),
-    "sent_bytes": Metric("follower_sent_bytes_total", "counter", "Octets sent to a follower"),
-    "acked_bytes": Metric("follower_acked_bytes_total", "counter", "Octets that a follower acknowledged"),
+    "sent_bytes": Metric("follower_sent_bytes_total", "counter", "Bytes sent to a follower"),
+    "acked_bytes": Metric("follower_acked_bytes_total", "counter", "Bytes that a follower acknowledged"),
     "compression_ratio": Metric(
         "follower_compression_ratio", "gauge", "How many times smaller what is sent to a follower is made"
     ),
 }
 _LEADER: Final = {
-    "received_bytes": Metric("replication_received_bytes_total", "counter", "Octets received of the leader"),
+    "received_bytes": Metric("replication_received_bytes_total", "counter", "Bytes received of the leader"),
     "lag_s": Metric("replication_lag_seconds", "gauge", "How far this follower is behind its leader in time"),
     "lag_bytes": Metric("replication_lag_bytes", "gauge", "How far this follower is behind its leader"),
 }

@@ -18,7 +18,7 @@ from leveret.core.validation import queue_type
 from leveret.management import node_stats
 from leveret.management.metrics_text import Family, Metric, Number, Row
 from leveret.management.node import ManagedNode
-from leveret.management.peers import channels, other_connections
+from leveret.management.peers import amqp_connections, channels, other_connections
 from leveret.management.rates import CHURN
 from leveret.management.resources.overview import RABBITMQ_VERSION, cluster_name
 from leveret.runtime.alarms import free_disk_bytes, used_memory_bytes
@@ -38,7 +38,7 @@ _USE_METRICS: Final = (
     Metric("process_open_fds", "gauge", "Open file descriptors"),
     Metric("process_open_tcp_sockets", "gauge", "Clients connected"),
     Metric("process_resident_memory_bytes", "gauge", "Memory of the process that is in RAM"),
-    Metric("disk_space_available_bytes", "gauge", "Octets free where the data directory is"),
+    Metric("disk_space_available_bytes", "gauge", "Bytes free where the data directory is"),
 )
 _LIMIT_METRICS: Final = (
     Metric("process_max_fds", "gauge", "Most open file descriptors"),
@@ -49,9 +49,9 @@ _LIMIT_METRICS: Final = (
 )
 _IO_METRICS: Final = (
     Metric("io_read_ops_total", "counter", "Reads of the process"),
-    Metric("io_read_bytes_total", "counter", "Octets the process had read from the disk"),
+    Metric("io_read_bytes_total", "counter", "Bytes the process had read from the disk"),
     Metric("io_write_ops_total", "counter", "Writes of the process"),
-    Metric("io_write_bytes_total", "counter", "Octets the process had written to the disk"),
+    Metric("io_write_bytes_total", "counter", "Bytes the process had written to the disk"),
     Metric("io_sync_ops_total", "counter", "How often the disk was waited for"),
     Metric("io_sync_time_seconds_total", "counter", "How long the disk was waited for"),
 )
@@ -199,7 +199,7 @@ class NodeMetrics:
         return [Row((), (0, int(alarms.disk_free_alarm), int(alarms.mem_alarm)))]
 
     def _totals(self, vhosts: object) -> Iterable[Row]:
-        connections = [*self._broker.connections, *other_connections(self._node)]
+        connections = [*amqp_connections(self._node), *other_connections(self._node)]
         return [
             Row((), (len(connections), len(channels(self._node)), self._consumers(), len(self._led_here())))
         ]

@@ -37,12 +37,12 @@ _QUEUE_METRICS: Final = (
     Metric("queue_consumer_capacity", "gauge", "Share of time in which no message waited for a consumer"),
     Metric("queue_consumer_utilisation", "gauge", "The same as the consumer capacity"),
     Metric("queue_process_memory_bytes", "gauge", "Memory of a queue and of the messages it keeps at hand"),
-    Metric("queue_messages_ram_bytes", "gauge", "Octets of the bodies that are in memory"),
+    Metric("queue_messages_ram_bytes", "gauge", "Bytes of the bodies that are in memory"),
     Metric("queue_messages_persistent", "gauge", "Messages that stand in a log"),
-    Metric("queue_messages_persistent_bytes", "gauge", "Octets of the bodies of those"),
-    Metric("queue_messages_bytes", "gauge", "Octets of the bodies of all messages"),
-    Metric("queue_messages_ready_bytes", "gauge", "Octets of the bodies of ready messages"),
-    Metric("queue_messages_unacked_bytes", "gauge", "Octets of the bodies of unacknowledged messages"),
+    Metric("queue_messages_persistent_bytes", "gauge", "Bytes of the bodies of those"),
+    Metric("queue_messages_bytes", "gauge", "Bytes of the bodies of all messages"),
+    Metric("queue_messages_ready_bytes", "gauge", "Bytes of the bodies of ready messages"),
+    Metric("queue_messages_unacked_bytes", "gauge", "Bytes of the bodies of unacknowledged messages"),
 )
 _SIZES: Final = (
     "memory",
@@ -79,8 +79,8 @@ _CHANNEL_DELIVERED: Final = (
     Metric("channel_get_empty_total", "counter", "basic.get on an empty queue"),
 )
 _CONNECTION_OCTETS: Final = (
-    Metric("connection_incoming_bytes_total", "counter", "Octets received"),
-    Metric("connection_outgoing_bytes_total", "counter", "Octets sent"),
+    Metric("connection_incoming_bytes_total", "counter", "Bytes received"),
+    Metric("connection_outgoing_bytes_total", "counter", "Bytes sent"),
 )
 _CONNECTION_METRICS: Final = (Metric("connection_channels", "gauge", "Channels of a connection"),)
 _VHOST_STATUS: Final = (Metric("vhost_status", "gauge", "Whether a virtual host is served"),)

@@ -87,10 +87,10 @@ class StandbyOperations(Protocol):
     """Message replication on the downstream's side, as an operator works it."""
 
     async def connect(self) -> None:
-        """Start to transfer."""
+        """Start or resume transferring messages from the upstream."""
 
     async def disconnect(self) -> None:
-        """Stop to transfer."""
+        """Stop transferring messages from the upstream."""
 
     async def set_mode(self, mode: str) -> None:
         """`upstream` or `downstream`."""
@@ -323,7 +323,7 @@ class ClusterOperations(Protocol):
         """
 
     async def forget_node(self, name: str) -> list[dict[str, Any]]:
-        """Take a member that does not run out of the cluster; what became of the queues it led, a row each.
+        """Remove a stopped member from the cluster; what became of the queues it led, a row each.
 
             vhost, name, leader (who leads it now, or once it starts; None if it was deleted)
 

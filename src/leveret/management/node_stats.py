@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from leveret.management.node import ManagedNode
-from leveret.management.peers import other_connections
+from leveret.management.peers import amqp_connections, other_connections
 from leveret.runtime.alarms import free_disk_bytes, used_memory_bytes
 
 NAMES: Final = (
@@ -86,7 +86,7 @@ def open_files() -> int:
 
 def open_sockets(node: ManagedNode) -> int:
     """Clients connected."""
-    return len(node.broker.connections) + len(other_connections(node))
+    return len(amqp_connections(node)) + len(other_connections(node))
 
 
 def transferred() -> dict[str, int]:

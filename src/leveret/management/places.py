@@ -6,10 +6,10 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 from leveret.core.queue import Queue
+from leveret.core.remote_queue import leader_is_down
 from leveret.management.asking import parts
 from leveret.management.call import Call, Place
 from leveret.management.replies import Declined
-from leveret.model.errors import NotFound
 
 
 async def at_leader(call: Call) -> str | None:
@@ -36,12 +36,9 @@ def need_led_here(call: Call, queue: Queue) -> None:
         return
     cluster = call.cluster
     placed = cluster.placement(queue.key)
-    vhost, name = queue.key
     if placed.leader not in cluster.alive() or placed.state == "down":
-        durable = "durable " if queue.definition.durable else ""
-        raise NotFound(
-            f"home node '{placed.leader}' of {durable}queue '{name}' in vhost '{vhost}' is down or inaccessible"
-        )
+        raise leader_is_down(queue, placed.leader)
+    vhost, name = queue.key
     reason = f"queue '{name}' in vhost '{vhost}' is led by {placed.leader} now: ask again"
     raise Declined("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
 

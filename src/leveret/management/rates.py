@@ -25,6 +25,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from leveret.core.broker import Broker
+from leveret.core.limits import OtherConnection
 from leveret.core.queue import Queue
 from leveret.core.topology import ExchangeState
 from leveret.management.rates_history import DAY, NO_RANGES, Block, History, Ranges, Together, Values, show
@@ -113,7 +114,7 @@ class Rates:
         self._queues = Kind(self._led_here, _queue_values)
         self._channels = Kind(self._live_channels, _channel_values)
         self._exchanges = Kind(self._live_exchanges, _exchange_values)
-        self._connections = Kind[Any](lambda: [*broker.connections, *other_connections()], _octets)
+        self._connections = Kind[Any](lambda: [*self._amqp_connections(), *other_connections()], _octets)
         self._vhosts: dict[str, Sums] = {}
         self._churn = History(_churn(broker.churn), now_ms)
         self._node_block = (Block(node_names, 0, "", "node_stats", always=True),)
@@ -179,6 +180,9 @@ class Rates:
             for connection in self._broker.connections
             for channel in getattr(connection, "channels", {}).values()
         ]
+
+    def _amqp_connections(self) -> list[Any]:
+        return [each for each in self._broker.connections if not isinstance(each, OtherConnection)]
 
     def _live_exchanges(self) -> list[ExchangeState]:
         return [

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from leveret.management import node_stats
 from leveret.management.node import ManagedNode
 from leveret.management.peers import other_connections
 from leveret.management.rates import Rates
 from leveret.management.turns import in_turns
+from leveret.runtime.clock import clock_ms
 
 
 def rates_of(node: ManagedNode) -> Rates:
@@ -20,17 +20,13 @@ def rates_of(node: ManagedNode) -> Rates:
         node_stats.NAMES,
         lambda: node_stats.sample(node),
         interval_ms=node.config.metrics.interval_ms,
-        now_ms=_clock_ms(),
+        now_ms=clock_ms(),
     )
 
 
 async def keep_sampling(rates: Rates) -> None:
     """Sample for ever."""
     while True:
-        await asyncio.sleep((rates.interval_ms - _clock_ms() % rates.interval_ms) / 1000)
-        async for _ in in_turns(rates.tick(_clock_ms())):
+        await asyncio.sleep((rates.interval_ms - clock_ms() % rates.interval_ms) / 1000)
+        async for _ in in_turns(rates.tick(clock_ms())):
             pass
-
-
-def _clock_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from leveret.core.mirror_policy import NOT_MIRRORED_REASON
 from leveret.core.placing import QueuePlacement
 from leveret.management.node import Answer, ClusterOperations, ManagedNode
 from leveret.model.errors import InvalidCommand, NotFound, PreconditionFailed
@@ -14,8 +15,6 @@ ALONE: Final = (
     "this node belongs to no cluster: set cluster_formation.peer_discovery_backend = etcd and "
     "cluster.etcd.endpoints, as docs/cluster.md says, and start it again"
 )
-NOT_MIRRORED: Final = "not_mirrored"
-"""RabbitMQ's word for a queue that no policy mirrors."""
 
 
 class SingleNode:
@@ -26,7 +25,6 @@ class SingleNode:
     def __init__(self, node: ManagedNode) -> None:
         """Of this node."""
         self.name = node.config.node_name
-        self._node = node
 
     def members(self) -> tuple[str, ...]:
         """This node."""
@@ -72,11 +70,11 @@ class SingleNode:
 
     async def sync_queue(self, vhost: str, name: str) -> None:
         """A queue here has no mirrors."""
-        raise PreconditionFailed(NOT_MIRRORED)
+        raise PreconditionFailed(NOT_MIRRORED_REASON)
 
     async def cancel_sync_queue(self, vhost: str, name: str) -> None:
         """A queue here has no mirrors."""
-        raise PreconditionFailed(NOT_MIRRORED)
+        raise PreconditionFailed(NOT_MIRRORED_REASON)
 
     async def forget_node(self, name: str) -> list[dict[str, Any]]:
         """There is no other."""

@@ -20,7 +20,7 @@ def short_path(data_dir: Path) -> Iterator[str]:
     """A short path of the control socket, valid while the context lasts.
 
     Raises:
-        OSError: the data directory can not be opened.
+        OSError: the data directory cannot be opened.
     """
     descriptor = os.open(data_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -64,7 +64,7 @@ class Corrupt(StorageError):
 
     Attributes:
         log: directory of the log.
-        offset: first offset that can not be read.
+        offset: first offset that cannot be read.
         byte: position in the segment file.
     """
 

@@ -23,7 +23,7 @@ ALGORITHMS: Final = (
 
 
 class WantedUser(msgspec.Struct):
-    """What RabbitMQ takes: a password or its hash, not both; neither for a user who can not log in."""
+    """What RabbitMQ takes: a password or its hash, not both; neither for a user who cannot log in."""
 
     tags: str | list[str]
     name: str = ""

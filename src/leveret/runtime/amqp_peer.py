@@ -23,7 +23,7 @@ from leveret.runtime.held_output import HeldOutput
 from leveret.runtime.tls import tls_peer
 from leveret.session.amqp091.connection import ClientConnection, State
 from leveret.session.amqp091.stalls import Stall
-from leveret.wire.amqp091 import AMQP10_HEADERS
+from leveret.wire.amqp10 import PROTOCOL_HEADERS as AMQP10_HEADERS
 from leveret.wire.proxy_protocol import Proxied
 
 if TYPE_CHECKING:
@@ -181,6 +181,7 @@ class AmqpPeer(asyncio.Protocol):
         self.amqp10 = Amqp10Connection(
             self._listener.amqp10_host,
             self._write10,
+            self._listener.host.broker.connections,
             name=self.name,
             from_loopback=self._from_loopback,
             tls=self._tls,

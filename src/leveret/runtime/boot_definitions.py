@@ -1,6 +1,6 @@
 """The definitions files that are imported when a node starts, before anybody is let in.
 
-All or nothing: entities that can not be put stop the start, all of them named, and nothing of the import is
+All or nothing: entities that cannot be put stop the start, all of them named, and nothing of the import is
 logged.
 """
 
@@ -63,7 +63,7 @@ class BootDefinitions:
         """Put everything on top of what is there.
 
         Raises:
-            ConfigError: a file can not be read, or an entity not be put; names both.
+            ConfigError: a file cannot be read, or an entity not be put; names both.
         """
         documents = [document for path in self._paths for document in _documents_at(path)]
         digest = hashlib.sha256()
@@ -84,7 +84,7 @@ class BootDefinitions:
         """The import is durable: the same files need not be imported again.
 
         Raises:
-            StorageError: the digest can not be written.
+            StorageError: the digest cannot be written.
         """
         if self._digest:
             self._state.save({_HASH: self._digest})

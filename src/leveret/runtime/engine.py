@@ -121,6 +121,7 @@ class Engine:
         outbox: sessions that have octets to send.
         peers: the socket of each session.
         beyond: other nodes; None for a node alone.
+        on_deleted: told of queues before it is durable that they are deleted, maybe again.
         clock_ms: the time.
     """
 
@@ -139,6 +140,7 @@ class Engine:
         self._deadlines = Deadlines(clock_ms, self._due)
         self._on_bug = on_bug
         self.beyond: Beyond | None = None
+        self.on_deleted: Callable[[list[Queue]], None] = lambda queues: None
         self._sharing: _Sharing | None = None
         self._told: list[tuple[Channel, Batch, bool]] = []
         self.outbox: list[Sender] = []
@@ -340,6 +342,8 @@ class Engine:
         broker = self._broker
         for queue in broker.deleted:
             self._deadlines.set(queue, None)
+        if broker.deleted:
+            self.on_deleted(broker.deleted)
         if not broker.changes and not broker.deleted and not broker.shared:
             return
         changes, broker.changes = broker.changes, []

@@ -1,8 +1,8 @@
-"""Which epochs may have been given to queues: who knows of a queue for longer than it is there, knows it by its epoch.
+"""The highest epoch that may have been given out.
 
-The definitions log tells of durable queues that clients share. Exclusive and transient ones leave no trace there,
-and yet a standby may hold messages of them, or the log of one outlive it: so no epoch is ever given twice. They are
-reserved in blocks, before the first of a block is given; what was not given when the node ended is left out.
+Mirrors, standbys and logs outlive a queue and know it by its epoch, so none is given twice. The definitions log tells
+of durable queues that clients share, but exclusive and transient ones leave no trace there. Epochs are reserved in
+blocks, before the first of a block is given; what was not given when the node ended is left out.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class Etcd:
         """All keys that begin with `prefix`, as a majority of etcd has them, read `page` at a time.
 
         Raises:
-            EtcdError: it can not be had.
+            EtcdError: it cannot be had.
         """
         for _ in range(READS_MAX):
             with suppress(EtcdCompacted):

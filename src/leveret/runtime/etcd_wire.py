@@ -20,7 +20,7 @@ from leveret.model.errors import LeveretError
 
 CLOSE_TIMEOUT_S: Final = 1.0
 _AGAIN_ELSEWHERE: Final = frozenset({1, 4, 14})
-"""gRPC's codes of a member that can not answer now: canceled, deadline exceeded, unavailable."""
+"""gRPC's codes of a member that cannot answer now: canceled, deadline exceeded, unavailable."""
 _UNKNOWN: Final = 2
 _ALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -256,7 +256,7 @@ async def post(transport: httpx.AsyncHTTPTransport, request: httpx.Request, kind
 
     Raises:
         EtcdRefused: as etcd says.
-        Failed: this endpoint can not answer now, or is no etcd.
+        Failed: this endpoint cannot answer now, or is no etcd.
     """
     response = await sent(transport, request)
     async with aclosing(response):

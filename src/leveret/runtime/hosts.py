@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from leveret.core.access import check_password, is_allowed, permission_of
 from leveret.core.alarms import Alarms
 from leveret.core.broker import Broker
+from leveret.core.limits import check_connection_limits
 from leveret.core.queue import Queue
 from leveret.model.definitions import User
 from leveret.model.errors import AccessRefused, AuthenticationFailed
@@ -169,13 +170,24 @@ class SchemaHost:
         container_id: str,
         serve: Callable[[str, bytes], bytes],
         state: Callable[[], bytes],
+        connection_max: int | None = None,
     ) -> None:
         """`serve` answers (user, request) with a reply; `state` stands for what it would say."""
         self.container_id = container_id
         self.authenticate = authority.over("amqp10").authenticate
-        self.open_vhost = authority.open_vhost
         self.schema_request = serve
         self.schema_state = state
+        self._authority = authority
+        self._connection_max = connection_max
+
+    def open_vhost(self, user: str, vhost: str) -> None:
+        """Let the user into the vhost.
+
+        Raises:
+            NotAllowed: there are too many connections. NotFound, AccessRefused: see Authority.
+        """
+        check_connection_limits(self._authority.broker, user, vhost, self._connection_max)
+        self._authority.open_vhost(user, vhost)
 
 
 def unique_id() -> str:

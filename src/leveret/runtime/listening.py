@@ -69,13 +69,14 @@ class Listening:
     async def start(self, address: str, port: int, tls: ssl.SSLContext | None = None) -> Address:
         """Listen on one more address, with TLS if there is a context for it; port 0 takes a free one.
 
+        While it is suspended, from the next `resume` on.
+
         Raises:
             LeveretError: the address cannot be had.
         """
-        server = await self._open(_Place(Address(address, port), tls))
-        found = Address(address, server.sockets[0].getsockname()[1])
-        self._places.append(_Place(found, tls))
-        return found
+        place = _Place(Address(address, port), tls)
+        self._places.append(place if self.is_suspended else await self._open(place))
+        return self._places[-1].address
 
     def suspend(self) -> None:
         """Let nobody in, and no sockets open for it, until `resume`; who is in stays."""
@@ -91,8 +92,7 @@ class Listening:
         if not self.is_suspended:
             return
         try:
-            for place in self._places:
-                await self._open(place)
+            self._places = [await self._open(place) for place in self._places]
         except LeveretError:
             self.close()
             raise
@@ -104,7 +104,8 @@ class Listening:
             server.close()
         self._servers.clear()
 
-    async def _open(self, place: _Place) -> _Server:
+    async def _open(self, place: _Place) -> _Place:
+        """Where it listens now: of port 0 nobody knew."""
         (ip, port), tls = place
         try:
             server = await self._listen(ip, port, tls)
@@ -112,7 +113,7 @@ class Listening:
             where = f"cannot listen on {ip}:{port} for {self._purpose}"
             raise LeveretError(f"{where}: {error.strerror or error}") from error
         self._servers.append(server)
-        return server
+        return _Place(Address(ip, server.sockets[0].getsockname()[1]), tls)
 
     async def _listen(self, ip: str, port: int, tls: ssl.SSLContext | None) -> _Server:
         if tls is None and not self._proxied:

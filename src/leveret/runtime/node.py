@@ -14,7 +14,6 @@ import os
 import resource
 import ssl
 import sys
-import time
 from collections.abc import Coroutine
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -31,6 +30,7 @@ from leveret.runtime.alarms import AlarmWatch
 from leveret.runtime.allocator import keep_freed_memory
 from leveret.runtime.amqp_listener import AmqpListener
 from leveret.runtime.boot_definitions import BootDefinitions
+from leveret.runtime.clock import clock_ms
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.definitions_store import DefinitionsStore
 from leveret.runtime.engine import Engine
@@ -179,7 +179,11 @@ class Node:
             self.tree.file(self.data_dir / "schema_history.json"),
         )
         schema_host = SchemaHost(
-            self.authority, config.node_name, self.schema_sync.serve_request, self.schema_sync.state
+            self.authority,
+            config.node_name,
+            self.schema_sync.serve_request,
+            self.schema_sync.state,
+            config.amqp.connection_max,
         )
         self.amqp = AmqpListener(host, schema_host, self.engine, clock_ms, config.listeners)
         self.alarms.on_change.append(self.amqp.go_on)
@@ -194,6 +198,7 @@ class Node:
             mechanisms=config.amqp.auth_mechanisms,
             alarms=self.alarms,
             certificate_login=config.certificate_login,
+            connection_max=config.amqp.connection_max,
         )
         self.stores.streams.on_commit = self.stream_door.wake
         self.streams = StreamListener(
@@ -205,6 +210,8 @@ class Node:
         self.maintenance = Maintenance(self.amqp, self.streams)
         self.standby = StandbyDownstream(self, self.tree.file(self.data_dir / "standby.json"))
         self.stream_door.transferred = self.standby.transferred
+        self.stream_door.deleted_at = self.standby.deleted_at
+        self.engine.on_deleted = self.standby.note_deleted
         self.rejoin = Rejoin(self, self.tree.file(self.data_dir / REJOIN_FILE))
 
     # -- life ---------------------------------------------------------------------------------
@@ -233,7 +240,7 @@ class Node:
         await self._unless_failed(self.commit())
         if self.broker.changes:
             raise StorageError(
-                f"{self.data_dir / 'definitions'}: the first definitions can not be written; see the log for why"
+                f"{self.data_dir / 'definitions'}: the first definitions cannot be written; see the log for why"
             )
         self._boot_definitions.remember()
         self.alarms.probe()
@@ -244,6 +251,8 @@ class Node:
         Raises:
             LeveretError: an address cannot be had.
         """
+        # Before anybody is let in: it deletes queues.
+        await self.rejoin.resume()
         for address in self.config.listeners.amqp:
             await self.amqp.start(address.ip, address.port)
         for address in self.config.listeners.amqp_tls:
@@ -260,7 +269,6 @@ class Node:
             loop.create_task(self._retain()),
             loop.create_task(self.alarms.run()),
         ]
-        await self.rejoin.resume()
         await self.schema_sync.start()
         await self.standby.start()
         # What was built so far stays for good; the collector need not look at it again and again.
@@ -372,7 +380,9 @@ class Node:
 
     async def _close_doors(self, timeout_s: float) -> None:
         await self.amqp.stop(timeout_s)
-        await self.schema_sync.stop()
+        await self.rejoin.stop()
+        # A disk that failed would let it wait for ever; what was applied is settled with all else.
+        await self.schema_sync.stop(at_once=True)
         await self.standby.stop()
         await self.streams.stop()
         for task in self._tasks:
@@ -463,11 +473,6 @@ class Node:
             (queue for queue in self.broker.queues.values() if log_name(queue) == name), None
         )
         return None if queue is None else (queue.key[0], queue.key[1])
-
-
-def clock_ms() -> int:
-    """Wall clock in milliseconds; the only clock the rooms below ever see."""
-    return time.time_ns() // 1_000_000
 
 
 def _raise_file_limit() -> None:

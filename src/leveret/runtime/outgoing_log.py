@@ -22,10 +22,8 @@ from leveret.model.errors import StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime.committed_log import CommittedLog
 from leveret.runtime.outgoing_named import (
-    LIFE_BITS,
     Named,
     QueueLogs,
-    epoch_of,
     is_naming,
     may_be_named,
     named_bytes,
@@ -48,6 +46,7 @@ from leveret.wire.chunk import (
     encode_entry,
     encode_trailer,
 )
+from leveret.wire.life import LIFE_BITS, epoch_of
 from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
 from leveret.wire.stream_entry import pack_entries
 
@@ -326,10 +325,10 @@ class OutgoingLog(CommittedLog):
             self._forget_dropped()
 
     def needs_of(self, epoch: int, log: Log, bytes_max: int) -> int | None:
-        """From where on the log of a queue that is collected no more is needed; None if it is not.
+        """From where on the log of a collected queue is still needed; None if it is not.
 
-        Until every known downstream has what is named of it, and not much more than that, nor than is retained: the
-        outgoing log may stand still, and its retention with it, while the queue goes on, and is to take no room for it.
+        It is kept until every known downstream has what is named of it, unless it holds much besides from there on, or
+        more than is retained: an outgoing log that stands still, and drops nothing, must not fill the disk with it.
         """
         named = self.named
         first = named.first_of(epoch)

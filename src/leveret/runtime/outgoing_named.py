@@ -43,14 +43,13 @@ from leveret.wire.chunk import (
     encode_trailer,
     verify,
 )
+from leveret.wire.life import epoch_of
 from leveret.wire.record import Settlement, encode_settlements
 
 logger = logging.getLogger(__name__)
 
 NAMED_BYTES_MIN: Final = 16 * 1024
 """Data that is shorter is copied: to look for it in another file costs a reader more than that costs the disk."""
-LIFE_BITS: Final = 40
-"""Above so many bits of a queue's epoch is its life; see runtime.outgoing."""
 _CRC_SHIFT: Final = 32
 
 
@@ -113,11 +112,6 @@ class Named:
     def end_of(self, epoch: int) -> int:
         """The outgoing log's offset after the last chunk that it names of a queue; 0 if there is none."""
         return self._ends.get(epoch, 0)
-
-
-def epoch_of(life: int) -> int:
-    """The epoch of the queue that has this life."""
-    return life & (1 << LIFE_BITS) - 1
 
 
 def may_be_named(queue: Queue, header: Header) -> bool:

@@ -1,4 +1,4 @@
-"""From which of its offsets on an outgoing log still holds a queue: retention takes the log's begin.
+"""The first of each queue's offsets that an outgoing log still holds; retention drops the log's oldest segments.
 
 What a queue still holds of before is with the downstreams that had it in time. One that begins now does not get
 it, and is told how much that is.

@@ -44,8 +44,7 @@ TRY_AGAIN_MS: Final = 60_000
 CHUNK_BYTES_MAX: Final = 16 * 1024 * 1024
 
 OnAppend = Callable[[Queue, Header, bytes, bytes], None]
-"""Of a chunk: its header, data and trailer."""
-"""(queue, header, data) of a chunk that was just appended to a queue's log."""
+"""(queue, header, data, trailer) of a chunk that was just appended to the queue's log."""
 
 
 class Replay:

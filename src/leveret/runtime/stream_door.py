@@ -11,6 +11,7 @@ from leveret.config.streams import Streams
 from leveret.core.access import is_allowed, permission_of
 from leveret.core.alarms import Alarms
 from leveret.core.broker import Broker
+from leveret.core.limits import Connections, check_connection_limits
 from leveret.core.queue import Queue
 from leveret.core.remote_queue import RemoteQueue
 from leveret.core.stream import Batch, Stream
@@ -30,7 +31,7 @@ from leveret.runtime.engine import Engine
 from leveret.runtime.hosts import Authority
 from leveret.runtime.outgoing import Collector
 from leveret.runtime.outgoing_log import OutgoingLog
-from leveret.runtime.recovery_ingest import RecoveryIngest
+from leveret.runtime.recovery_ingest import DeletedAt, RecoveryIngest, never_deleted
 from leveret.runtime.stream_store import StreamStore
 from leveret.session.certificate import LoginRule, TlsPeer
 from leveret.session.stream_types import Operation
@@ -71,10 +72,12 @@ class StreamDoor:
         mechanisms: tuple[str, ...],
         alarms: Alarms,
         certificate_login: LoginRule,
+        connection_max: int | None = None,
     ) -> None:
         """What is not configured of the advertised addresses is the listeners'; see `listening`."""
         self.node_name = node_name
         self.transferred: Callable[[str, int], int | None] = _nothing_transferred
+        self.deleted_at: DeletedAt = never_deleted
         self.mechanisms = mechanisms
         self.advertised_host, self.advertised_port = "127.0.0.1", 0
         self.advertised_tls_host, self.advertised_tls_port = "127.0.0.1", 0
@@ -83,6 +86,7 @@ class StreamDoor:
         self._config = config
         self._alarms = alarms
         self._certificate_login = certificate_login
+        self._connection_max = connection_max
         self.groups = ConsumerGroups()
         self._authority = authority
         self._collector = collector
@@ -91,7 +95,17 @@ class StreamDoor:
         self._commit = commit
         self._login = authority.over("stream")
         self.authenticate = self._login.authenticate
-        self.open_vhost = authority.open_vhost
+
+    def open_vhost(self, user: str, vhost: str) -> None:
+        """See StreamAuthority."""
+        if user not in self._authority.internal:
+            check_connection_limits(self._broker, user, vhost, self._connection_max)
+        self._authority.open_vhost(user, vhost)
+
+    @property
+    def connections(self) -> Connections:
+        """See StreamHost."""
+        return self._broker.connections
 
     @property
     def refuses_publishes(self) -> bool:
@@ -292,7 +306,9 @@ class StreamDoor:
             )
         if key in broker.queues and broker.queues[key].is_remote:
             raise LedElsewhere(f"queue '{queue}' in vhost '{vhost}' is led by another node: recover it there")
-        return RecoveryIngest(broker, key, self._engine, self._commit)
+        ingest = RecoveryIngest(broker, key, self._engine, self._commit, self.deleted_at)
+        ingest.check()
+        return ingest
 
     def store_offset(self, vhost: str, reference: str, offset: int) -> None:
         """See StreamHost."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from leveret.core.limits import Connections
 from leveret.core.stream import Batch, LogBounds
 from leveret.core.stream_groups import ConsumerGroups
 from leveret.model.errors import PreconditionFailed
@@ -101,6 +102,10 @@ class StreamHost(StreamAuthority, Protocol):
 
     def stream(self, vhost: str, name: str) -> StreamHandle:
         """See StreamAuthority."""
+
+    @property
+    def connections(self) -> Connections:
+        """Who is connected to the node, over any protocol."""
 
     @property
     def groups(self) -> ConsumerGroups:

@@ -16,15 +16,16 @@ import asyncio
 import contextlib
 import logging
 import socket
-import time
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, cast
 
+from leveret.core.limits import OtherConnection
 from leveret.model.errors import LeveretError, NotFound, PreconditionFailed, Refusal
 from leveret.runtime import connection_log
 from leveret.runtime.addresses import is_loopback
+from leveret.runtime.clock import clock_ms
 from leveret.runtime.stream_host import RecoveryQueue, ServedLog, StreamHandle, StreamHost
 from leveret.runtime.tls import tls_peer
 from leveret.session.certificate import TlsPeer
@@ -93,7 +94,7 @@ class StreamPeer(asyncio.Protocol):
         self, host: StreamHost, frame_max_bytes: int, heartbeat_s: int, register: set[StreamPeer]
     ) -> None:
         self.name = ""
-        self.since_ms = int(time.time() * 1000)
+        self.since_ms = clock_ms()
         self.octets_received = 0
         self.octets_sent = 0
         self._host = host
@@ -111,6 +112,7 @@ class StreamPeer(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._pump_waits = False
         self._writable = True
+        self._member: OtherConnection | None = None
 
     # --- What others ask --------------------------------------------------------------------------
 
@@ -171,6 +173,7 @@ class StreamPeer(asyncio.Protocol):
 
     def cut(self, reason: str) -> None:
         """End the connection without telling the client why; it may connect again."""
+        self._leave_node()
         self._session.cut(reason)
         self._settle()
 
@@ -225,6 +228,7 @@ class StreamPeer(asyncio.Protocol):
         for number in list(self._members):
             self._leave(number)
         self._register.discard(self)
+        self._leave_node()
         reason = self._session.close_reason or (
             str(error) if error else "the peer hung up" if self.user else ""
         )
@@ -251,11 +255,17 @@ class StreamPeer(asyncio.Protocol):
         before = self._session.state
         effects = self._session.receive(data, self._now_ms())
         if before is not State.OPEN and self._session.state is State.OPEN:
+            self._member = OtherConnection(self.user, self.vhost, self.cut)
+            self._host.connections.add(self._member)
             connection_log.authenticated(self.name, self.user, self.vhost)
         self._flush()
         for effect in effects:
             self._perform(effect)
         self._settle()
+
+    def _leave_node(self) -> None:
+        if self._member is not None:
+            self._host.connections.discard(self._member)
 
     def _perform(self, effect: Effect) -> None:
         match effect:

@@ -259,7 +259,9 @@ class StreamStore:
         filters: set[bytes] | None,
     ) -> bytes:
         if log.starts_segment:
-            sequences = stream.sequences.logged | sequences
+            # Who published last is last, as a start reads it back.
+            logged = stream.sequences.logged
+            sequences = {name: logged[name] for name in logged if name not in sequences} | sequences
             offsets = stream.live_offsets() | offsets
         if not sequences and not offsets and filters is None:
             return b""

@@ -270,7 +270,7 @@ class LeaderHandshake:
         hello = _decode(message, HELLO, _Hello)
         if hello.kind not in self._kinds:
             raise HandshakeDeclined(
-                f"a node comes to {hello.kind}, and this is where others come to {', '.join(sorted(self._kinds))}: see "
+                f"this port serves links of kind {', '.join(sorted(self._kinds))}, not '{hello.kind}': see "
                 "replication.port and cluster.port"
             )
         _check_is_other(hello, self._node_id, self._nonce, hello.kind)

@@ -126,7 +126,7 @@ class LogReader:
         """First offset of the first chunk that is not older; the end of the log if all are.
 
         Raises:
-            Corrupt: a chunk on the way can not be read back.
+            Corrupt: a chunk on the way cannot be read back.
         """
         for segment in self._segments:
             if segment.last_timestamp_ms >= timestamp_ms:
@@ -141,7 +141,7 @@ class LogReader:
         Stops after the chunk that reaches `bytes_max`. An offset before `first_offset` starts there.
 
         Raises:
-            Corrupt: a chunk can not be read back.
+            Corrupt: a chunk cannot be read back.
         """
         for found in self._walk(offset, bytes_max):
             chunk = found.chunk
@@ -176,7 +176,7 @@ class LogReader:
         """As `read_raw`, verified, each chunk with the first offset of its segment: what `append_raw` takes.
 
         Raises:
-            StorageError: a chunk can not be read back.
+            StorageError: a chunk cannot be read back.
         """
         for found in self._walk(offset, bytes_max):
             self._verify(found.chunk, found)
@@ -224,7 +224,7 @@ class LogReader:
         asks thousands of logs.
 
         Raises:
-            Corrupt: a chunk on the way can not be read back.
+            Corrupt: a chunk on the way cannot be read back.
         """
         is_idle = not self.has_descriptors
         try:

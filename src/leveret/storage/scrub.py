@@ -29,20 +29,24 @@ class Scrub:
         directory: Path,
         until_offset: int | None,
         *,
-        from_offset: int = 0,
         on_read: OnRead | None = None,
     ) -> None:
         """`until_offset` is what the log has on disk for sure: its `synced_offset`; None for one that is not open."""
         self.chunks = 0
         self.octets = 0
         self._directory = directory
-        self._range = from_offset, until_offset
+        self._until_offset = until_offset
         self._on_read = on_read
 
     def __iter__(self) -> Iterator[Damage]:
         """Read on. Raises StorageError if files cannot be opened."""
         for found in walk(
-            self._directory, *self._range, on_read=self._on_read, window_bytes=STEP_BYTES, from_disk=True
+            self._directory,
+            0,
+            self._until_offset,
+            on_read=self._on_read,
+            window_bytes=STEP_BYTES,
+            from_disk=True,
         ):
             if isinstance(found, Damage):
                 yield found

@@ -92,7 +92,6 @@ class Spool:
         self.directory = data_dir / DIRECTORY
         self.note = Note()
         self.log: Log
-        self._data_dir = data_dir
         self._segment_bytes_max = segment_bytes_max
         self._file = StateFile(self.directory / "applied.json")
         self._near = Waiting(0, 0, [])

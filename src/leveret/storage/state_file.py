@@ -1,7 +1,7 @@
-"""A small file of what an operator decided at run time: modes, switched-off links.
+"""A small JSON object on disk, replaced whole: identities, modes, positions.
 
-One JSON object, replaced whole: written beside, synced, renamed, the directory synced. So a reader finds
-the old object or the new one, after power loss too. Mode 0600.
+It is written beside, synced, renamed, the directory synced. So a reader finds the old object or the new one, after
+power loss too. Mode 0600.
 """
 
 from __future__ import annotations

@@ -309,7 +309,7 @@ class TxConsumer(Consumer):
     """Settles in transactions: what was committed is settled at all synchronised mirrors, whoever leads.
 
     A plain ack may be lost with a leader, as RabbitMQ's guide says: its answer comes from the node of the client. When
-    a queue fails over, what its old leader had delivered can not be settled any more; so it asks to be told, and ends.
+    a queue fails over, what its old leader had delivered cannot be settled any more; so it asks to be told, and ends.
     """
 
     def _begin(self, channel: Any) -> None:

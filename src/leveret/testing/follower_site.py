@@ -288,7 +288,7 @@ class FollowerSite:
         return result
 
     def promote_by_restart(self, follower: Member) -> None:
-        """Promote as the seed does it: the follower, which must be down, is started with the leader's flags."""
+        """Promote as LavinMQ does it: the follower, which must be down, is started with the leader's flags."""
         follower.lead()
         self._point_at(follower)
 

@@ -8,7 +8,7 @@ RabbitMQ that runs on the machine nor its settings in /etc are touched or read.
         connect("127.0.0.1", rabbit.amqp_port)         # guest / guest
         rabbit.ctl("list_queues", "name", "messages")
 
-As root the packaged commands in /usr/sbin change to the user `rabbitmq`, who can not write where
+As root the packaged commands in /usr/sbin change to the user `rabbitmq`, who cannot write where
 the tests can; the scripts behind them do not, so those are run.
 """
 

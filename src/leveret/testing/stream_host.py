@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from isal.isal_zlib import crc32
 
+from leveret.core.limits import Connections
 from leveret.core.stream import Batch
 from leveret.core.stream_groups import ConsumerGroups
 from leveret.model.errors import (
@@ -251,6 +252,7 @@ class FakeStreamHost:
     super_streams: dict[str, dict[str, str]] = field(default_factory=dict)
     refused: set[tuple[str, str, str]] = field(default_factory=set)
     groups: ConsumerGroups = field(default_factory=ConsumerGroups)
+    connections: Connections = field(default_factory=Connections)
     offsets: dict[tuple[str, str], int] = field(default_factory=dict)
     node_name: str = "leveret@test"
     advertised_host: str = "127.0.0.1"

@@ -29,6 +29,8 @@ from leveret.model.errors import PeerError
 
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
+PROTOCOL_HEADERS: Final = (SASL_HEADER, AMQP_HEADER)
+"""What a client that speaks AMQP 1.0 begins with."""
 HEADER_BYTES: Final = 8
 SASL_FRAME_BYTES_MAX: Final = 4096
 """The specification says 512; tokens as passwords are longer."""

@@ -232,8 +232,20 @@ def pack_checked(kind: Type, struct_: msgspec.Struct) -> bytes:
     return message(kind, octets + crc32(octets, kind).to_bytes(_CHECK_BYTES, "big"))
 
 
+def decode(payload: memoryview, struct_: type[_Struct]) -> _Struct:
+    """What a message of a struct carries.
+
+    Raises:
+        LinkError: it is something else.
+    """
+    try:
+        return msgspec.msgpack.decode(payload, type=struct_)
+    except msgspec.DecodeError as error:
+        raise LinkError(f"{struct_.__name__} is malformed: {error}") from None
+
+
 def decode_checked(kind: Type, payload: memoryview, struct_: type[_Struct]) -> _Struct:
-    """What it carries.
+    """What a message of a mirror's link that is no frame carries.
 
     Raises:
         LinkError: it is damaged, or something else.
@@ -241,10 +253,7 @@ def decode_checked(kind: Type, payload: memoryview, struct_: type[_Struct]) -> _
     octets = payload[:-_CHECK_BYTES]
     if crc32(octets, kind) != int.from_bytes(payload[-_CHECK_BYTES:], "big"):
         raise LinkError(f"the check of a message {kind.name} differs")
-    try:
-        return msgspec.msgpack.decode(octets, type=struct_)
-    except msgspec.DecodeError as error:
-        raise LinkError(f"{struct_.__name__} is malformed: {error}") from None
+    return decode(octets, struct_)
 
 
 def decode_ack(payload: Octets) -> tuple[int, int]:

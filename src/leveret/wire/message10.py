@@ -41,7 +41,6 @@ from leveret.wire.amqp10_values import (
 
 OFFSET_HEADER: Final = "x-stream-offset"
 _HEADER: Final = 0x70
-_DELIVERY_ANNOTATIONS: Final = 0x71
 _ANNOTATIONS: Final = 0x72
 _PROPERTIES: Final = 0x73
 _APPLICATION: Final = 0x74

@@ -31,6 +31,8 @@ TRANSFERRED_PREFIX: Final = "leveret.transferred."
 """An offset of the outgoing stream under this and another log's id says how far that log was transferred here."""
 BEGINNING_PREFIX: Final = "leveret.beginning."
 """An offset under this and a downstream's name says where it is to begin, which has nothing of the log yet."""
+RECOVERY_REFERENCE_PREFIX: Final = "recovery."
+"""How publisher references of recoveries begin."""
 RECOVERY_STREAM_PREFIX: Final = "leveret.recovery/"
 """A publisher declared on this prefix + queue name hands in stored messages, not bodies."""
 

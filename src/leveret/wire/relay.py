@@ -29,7 +29,26 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from leveret.wire import tables
-from leveret.wire.amqp091 import FRAME_END, FRAME_HEAD, FRAME_METHOD, frame
+from leveret.wire.amqp091 import (
+    BASIC_CANCEL,
+    BASIC_CONSUME,
+    BASIC_GET,
+    BASIC_NACK,
+    BASIC_PUBLISH,
+    BASIC_QOS,
+    CHANNEL_CLOSE,
+    CHANNEL_CLOSE_OK,
+    CHANNEL_OPEN,
+    FRAME_BODY,
+    FRAME_END,
+    FRAME_HEAD,
+    FRAME_HEADER,
+    FRAME_METHOD,
+    QUEUE_DECLARE,
+    QUEUE_DELETE,
+    QUEUE_PURGE,
+    frame,
+)
 from leveret.wire.properties import SyntaxFault, shortstr
 
 TARGET: Final = b"\x00\xc8\x00\x0a"
@@ -53,7 +72,6 @@ FRAME_BYTES_MAX: Final = (1 << 32) - 1
 _U64: Final = struct.Struct(">Q")
 _U32: Final = struct.Struct(">I")
 _QOS: Final = struct.Struct(">IHB")
-_METHOD: Final = struct.Struct(">HH")
 
 
 class Target(NamedTuple):
@@ -193,9 +211,9 @@ def publish_head(channel: int, route: bytes, header: bytes, body_bytes: int) -> 
 
     A frame end must follow the body; an empty body has no frame.
     """
-    method = _method(channel, b"\x00\x3c\x00\x28\x00\x00" + route + b"\0")
-    start = method + frame(2, channel, header)
-    return start + FRAME_HEAD.pack(3, channel, body_bytes) if body_bytes else start
+    method = _method(channel, BASIC_PUBLISH + b"\0\0" + route + b"\0")
+    start = method + frame(FRAME_HEADER, channel, header)
+    return start + FRAME_HEAD.pack(FRAME_BODY, channel, body_bytes) if body_bytes else start
 
 
 def publishes(head: bytes, bodies: list[bytes], body_bytes: int) -> bytes:
@@ -208,22 +226,22 @@ def publishes(head: bytes, bodies: list[bytes], body_bytes: int) -> bytes:
 
 def channel_open(channel: int) -> bytes:
     """channel.open."""
-    return _method(channel, b"\x00\x14\x00\x0a\x00")
+    return _method(channel, CHANNEL_OPEN + b"\0")
 
 
 def channel_close(channel: int) -> bytes:
     """channel.close, because nobody needs it any more."""
-    return _method(channel, _METHOD.pack(20, 40) + b"\x00\xc8\x00\x00\x00\x00\x00")
+    return _method(channel, CHANNEL_CLOSE + b"\x00\xc8\x00\x00\x00\x00\x00")
 
 
 def channel_close_ok(channel: int) -> bytes:
     """channel.close-ok."""
-    return _method(channel, _METHOD.pack(20, 41))
+    return _method(channel, CHANNEL_CLOSE_OK)
 
 
 def qos(channel: int, prefetch: int, *, for_channel: bool) -> bytes:
     """basic.qos: of each consumer to come, or of the whole channel."""
-    return _method(channel, _METHOD.pack(60, 10) + _QOS.pack(0, prefetch, for_channel))
+    return _method(channel, BASIC_QOS + _QOS.pack(0, prefetch, for_channel))
 
 
 def consume(
@@ -232,39 +250,39 @@ def consume(
     """basic.consume."""
     bits = no_ack << 1 | exclusive << 2
     names = b"\0\0" + shortstr(queue) + shortstr(tag)
-    return _method(channel, _METHOD.pack(60, 20) + names + bytes((bits,)) + _table(arguments)[1:])
+    return _method(channel, BASIC_CONSUME + names + bytes((bits,)) + _table(arguments)[1:])
 
 
 def cancel(channel: int, tag: bytes) -> bytes:
     """basic.cancel."""
-    return _method(channel, _METHOD.pack(60, 30) + shortstr(tag) + b"\0")
+    return _method(channel, BASIC_CANCEL + shortstr(tag) + b"\0")
 
 
 def get(channel: int, queue: bytes, *, no_ack: bool) -> bytes:
     """basic.get."""
-    return _method(channel, _METHOD.pack(60, 70) + b"\0\0" + shortstr(queue) + bytes((no_ack,)))
+    return _method(channel, BASIC_GET + b"\0\0" + shortstr(queue) + bytes((no_ack,)))
 
 
 def purge(channel: int, queue: bytes) -> bytes:
     """queue.purge."""
-    return _method(channel, _METHOD.pack(50, 30) + b"\0\0" + shortstr(queue) + b"\0")
+    return _method(channel, QUEUE_PURGE + b"\0\0" + shortstr(queue) + b"\0")
 
 
 def delete(channel: int, queue: bytes, *, if_unused: bool, if_empty: bool) -> bytes:
     """queue.delete."""
     bits = bytes((if_unused | if_empty << 1,))
-    return _method(channel, _METHOD.pack(50, 40) + b"\0\0" + shortstr(queue) + bits)
+    return _method(channel, QUEUE_DELETE + b"\0\0" + shortstr(queue) + bits)
 
 
 def declare(channel: int, queue: bytes) -> bytes:
     """queue.declare, passive."""
-    return _method(channel, _METHOD.pack(50, 10) + b"\0\0" + shortstr(queue) + b"\x01\0\0\0\0")
+    return _method(channel, QUEUE_DECLARE + b"\0\0" + shortstr(queue) + b"\x01\0\0\0\0")
 
 
 def nack(channel: int, tag: int, *, multiple: bool, requeue: bool) -> bytes:
     """basic.nack, from who was delivered to."""
     bits = bytes((multiple | requeue << 1,))
-    return _method(channel, b"\x00\x3c\x00\x78" + _U64.pack(tag) + bits)
+    return _method(channel, BASIC_NACK + _U64.pack(tag) + bits)
 
 
 def _table(entries: Mapping[Any, Any]) -> bytes:

@@ -55,9 +55,12 @@ class Site:
         self._durability = durability
         self.node: Node
 
-    async def start(self) -> None:
+    async def start(self, listeners: str = "none") -> None:
+        """With an AMQP listener if there is to be one."""
         config = load(
-            None, {"listeners.tcp": "none", "stream.listeners.tcp": "none", "durability": self._durability}
+            None,
+            {"listeners.tcp.1" if ":" in listeners else "listeners.tcp": listeners}
+            | {"stream.listeners.tcp": "none", "durability": self._durability},
         )
         config = replace(config, storage=replace(config.storage, segment_bytes_max=SEGMENT_BYTES))
         self.node = Node(config, self.directory)

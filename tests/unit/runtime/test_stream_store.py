@@ -104,11 +104,15 @@ def test_nothing_is_served_or_confirmed_before_it_is_durable(store: Store) -> No
     confirmed: list[LeveretError | None] = []
     heard: list[int] = []
     store.log.on_commit(lambda: heard.append(store.log.committed_offset))
+    held = [store.stream.may_hold_messages]
     store.publish(b"a", b"b")
     store.stream.incoming[0].done = confirmed.append
+    held.append(store.stream.may_hold_messages)
     store.flush()
     assert (store.log.committed_offset, store.log.read(0, 1 << 20), store.log.last_chunk_id) == (0, [], -1)
     assert (confirmed, store.stream.message_count) == ([], 0)
+    assert held == [False, True]
+    assert store.stream.may_hold_messages
     store.commit_now()
     assert (store.log.committed_offset, len(store.log.read(0, 1 << 20)), store.log.last_chunk_id) == (2, 1, 0)
     assert (confirmed, heard, store.stream.message_count) == ([None], [2], 2)

@@ -470,10 +470,10 @@ def test_what_a_node_of_a_cluster_says_of_itself_cannot_be_changed(changed: dict
 
 def test_who_comes_to_the_wrong_door_is_told_so() -> None:
     with pytest.raises(
-        HandshakeDeclined, match=r"comes to relay, .* come to fence, follow: see replication\.port"
+        HandshakeDeclined, match=r"links of kind fence, follow, not 'relay': see replication\.port"
     ):
         leader_side().answer_hello(cluster_side().hello())
-    with pytest.raises(HandshakeDeclined, match=r"comes to follow, .* come to member, mirror, relay"):
+    with pytest.raises(HandshakeDeclined, match=r"links of kind member, mirror, relay, not 'follow'"):
         leader_side(kinds=CLUSTER).answer_hello(follower_side().hello())
 
 

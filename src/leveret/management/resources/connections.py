@@ -21,7 +21,7 @@ from leveret.management.places import at_holder
 from leveret.management.replies import done
 from leveret.management.resources.channels import shown_channel
 from leveret.model.errors import NotFound
-from leveret.runtime.node import clock_ms
+from leveret.runtime.clock import clock_ms
 from leveret.session.amqp091.connection import ClientConnection
 
 _REASON: Final = "Closed via management plugin"
@@ -83,7 +83,11 @@ async def close_of_user(call: Call) -> Response:
 
 def visible(call: Call) -> list[Any]:
     """The connections that belong to the caller, or all for those who monitor."""
-    found = [*amqp_connections(call.node), *other_connections(call.node)]
+    return visible_of(call, [*amqp_connections(call.node), *other_connections(call.node)])
+
+
+def visible_of(call: Call, found: list[Any]) -> list[Any]:
+    """Those of these connections."""
     if call.caller.has(Need.MONITORING):
         return found
     return [each for each in found if each.user == call.caller.name]

@@ -12,7 +12,6 @@ from starlette.responses import Response
 from leveret.core.schema import UPSTREAM_PARAMETER
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.listing import Listing
 from leveret.management.replies import done, put_reply
 from leveret.management.resources.standby_replication import set_upstream
 from leveret.model.definitions import AnyEntity, Delete, GlobalParameter, Put
@@ -28,8 +27,7 @@ class Wanted(msgspec.Struct):
 
 async def show_all(call: Call) -> Response:
     """All global parameters."""
-    held = list(call.definitions["global_parameters"].values())
-    return await call.list(Listing(held, msgspec.to_builtins, order=lambda each: each.key))
+    return await call.list_entities(call.definitions["global_parameters"].values())
 
 
 async def show(call: Call) -> Response:

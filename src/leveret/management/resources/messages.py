@@ -60,6 +60,7 @@ async def publish(call: Call) -> Response:
     body = _payload(wanted)
     if len(wanted.routing_key.encode()) > NAME_BYTES_MAX:
         raise InvalidCommand(f"routing_key should be at most {NAME_BYTES_MAX} bytes")
+    _need_in_service(call)
     outsider = _outsider(call, vhost)
     decided: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
     outsider.when_decided = decided.set_result
@@ -142,6 +143,20 @@ async def check_alive(call: Call) -> Response:
 
 async def _at_aliveness(call: Call) -> str | None:
     return leader_elsewhere(call, (call.path("vhost"), _ALIVE))
+
+
+def _need_in_service(call: Call) -> None:
+    """A drained node takes no messages, from here neither: it may be about to give its queues away.
+
+    Raises:
+        Declined: it is drained.
+    """
+    if call.node.maintenance.is_draining:
+        reason = (
+            "this node is drained, in maintenance mode or on its way back as a downstream, and takes no messages; "
+            "publish at another node, or when it is revived"
+        )
+        raise Declined("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def _outsider(call: Call, vhost: str) -> Outsider:

@@ -19,7 +19,7 @@ from leveret.management.replies import Declined, done
 from leveret.management.resources.overview import cluster_name, contexts, exchange_types
 from leveret.model.definitions import GlobalParameter, Put
 from leveret.model.errors import NotFound
-from leveret.runtime.node import clock_ms
+from leveret.runtime.clock import clock_ms
 
 _OF_LISTS: Final = frozenset({"columns", "sort", "sort_reverse"})
 

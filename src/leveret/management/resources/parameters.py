@@ -7,7 +7,6 @@ from starlette.responses import Response
 
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.listing import Listing
 from leveret.management.replies import done, put_reply
 from leveret.model.definitions import AnyEntity, Delete, Parameter, Put
 from leveret.model.errors import NotFound
@@ -22,16 +21,15 @@ class Wanted(msgspec.Struct):
 async def show_all(call: Call) -> Response:
     """The parameters of all vhosts the caller sees."""
     held = call.definitions["parameters"].values()
-    return await _list(call, [each for each in held if call.caller.sees(each.key[0])])
+    return await call.list_entities(each for each in held if call.caller.sees(each.key[0]))
 
 
 async def show_component(call: Call) -> Response:
     """The parameters of a component, in all vhosts the caller sees."""
     component = call.path("component")
     held = call.definitions["parameters"].values()
-    return await _list(
-        call,
-        [each for each in held if each.key[1] == component and call.caller.sees(each.key[0])],
+    return await call.list_entities(
+        each for each in held if each.key[1] == component and call.caller.sees(each.key[0])
     )
 
 
@@ -39,7 +37,7 @@ async def show_vhost(call: Call) -> Response:
     """The parameters of a component in one vhost."""
     place = (call.vhost(), call.path("component"))
     held = call.definitions["parameters"].values()
-    return await _list(call, [each for each in held if each.key[:2] == place])
+    return await call.list_entities(each for each in held if each.key[:2] == place)
 
 
 async def show(call: Call) -> Response:
@@ -61,10 +59,6 @@ async def delete(call: Call) -> Response:
     """Clear a parameter."""
     await call.apply(Delete("parameters", _held(call).key))
     return done()
-
-
-async def _list(call: Call, held: list[AnyEntity]) -> Response:
-    return await call.list(Listing(held, msgspec.to_builtins, order=lambda each: each.key))
 
 
 def _held(call: Call) -> AnyEntity:

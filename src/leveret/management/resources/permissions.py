@@ -7,10 +7,9 @@ from starlette.responses import Response
 
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.listing import Listing
 from leveret.management.replies import done, put_reply
 from leveret.model.definitions import Delete, Permission, Put
-from leveret.model.errors import InvalidCommand, NotFound
+from leveret.model.errors import NotFound
 
 
 class Wanted(msgspec.Struct):
@@ -23,8 +22,7 @@ class Wanted(msgspec.Struct):
 
 async def show_all(call: Call) -> Response:
     """All permissions."""
-    held = list(call.definitions["permissions"].values())
-    return await call.list(Listing(held, msgspec.to_builtins, order=lambda each: each.key))
+    return await call.list_entities(call.definitions["permissions"].values())
 
 
 async def show(call: Call) -> Response:
@@ -34,10 +32,8 @@ async def show(call: Call) -> Response:
 
 async def put(call: Call) -> Response:
     """Set a user's permissions in a vhost."""
-    vhost, user = call.path("vhost"), call.path("user")
     wanted = await call.body(Wanted)
-    if (vhost,) not in call.definitions["vhosts"] or (user,) not in call.definitions["users"]:
-        raise InvalidCommand("vhost_or_user_not_found")
+    vhost, user = call.vhost_and_user()
     existed = (vhost, user) in call.definitions["permissions"]
     await call.apply(
         Put(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -22,6 +21,7 @@ from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.replies import json_reply
 from leveret.model.errors import InvalidCommand, LeveretError
+from leveret.runtime.clock import clock_ms
 from leveret.runtime.standby_recovery import Target, Wanted, parse_moment, parse_target
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Body(msgspec.Struct):
         Raises:
             InvalidCommand: `as_of` is no moment of the past.
         """
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock_ms()
         return Wanted(
             start_from_scratch=self.start_from_scratch,
             all_available=self.all_available,

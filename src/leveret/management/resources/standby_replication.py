@@ -44,19 +44,19 @@ async def set_mode(call: Call) -> Response:
 
 
 async def set_endpoints(call: Call) -> Response:
-    """Name the upstream; the body is the JSON of the seed's command."""
+    """Name the upstream; the body is the JSON of RabbitMQ's command."""
     await set_upstream(call, decode_upstream(await call.octets()))
     return done()
 
 
 async def connect(call: Call) -> Response:
-    """Start to transfer."""
+    """Start or resume transferring messages from the upstream."""
     await call.node.standby.connect()
     return done()
 
 
 async def disconnect(call: Call) -> Response:
-    """Stop to transfer."""
+    """Stop transferring messages from the upstream."""
     await call.node.standby.disconnect()
     return done()
 
@@ -121,7 +121,7 @@ ROUTES = [
     resource("/api/replication/status", need=Need.MONITORING, GET=show_status),
     resource(f"{_STANDBY}/details", need=Need.MONITORING, GET=show_details),
     resource(f"{_STANDBY}/mode", need=_ADMIN, defines=False, PUT=set_mode),
-    resource(f"{_STANDBY}/upstream", need=_ADMIN, defines=False, PUT=set_endpoints),
+    resource(f"{_STANDBY}/upstream", need=_ADMIN, PUT=set_endpoints),
     resource(f"{_STANDBY}/connect", need=_ADMIN, defines=False, POST=connect),
     resource(f"{_STANDBY}/disconnect", need=_ADMIN, defines=False, POST=disconnect),
     resource(f"{_STANDBY}/available", need=Need.MONITORING, GET=show_available),

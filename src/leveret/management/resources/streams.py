@@ -15,7 +15,7 @@ from leveret.management.peer_view import publisher_json, subscription_json
 from leveret.management.peers import stream_connections
 from leveret.management.places import at_holder
 from leveret.management.replies import done
-from leveret.management.resources.connections import connection_json, name_of, visible
+from leveret.management.resources.connections import connection_json, name_of, visible_of
 from leveret.model.errors import NotFound
 
 
@@ -82,8 +82,7 @@ async def _attached(
 
 
 def _visible(call: Call) -> list[Any]:
-    streams = set(map(id, stream_connections(call.node)))
-    return [each for each in visible(call) if id(each) in streams]
+    return visible_of(call, stream_connections(call.node))
 
 
 def _is_here(call: Call) -> bool:

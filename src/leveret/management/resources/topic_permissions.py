@@ -7,10 +7,9 @@ from starlette.responses import Response
 
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.listing import Listing
 from leveret.management.replies import done, put_reply
 from leveret.model.definitions import AnyEntity, Delete, Put, TopicPermission
-from leveret.model.errors import InvalidCommand, NotFound
+from leveret.model.errors import NotFound
 
 
 class Wanted(msgspec.Struct):
@@ -23,21 +22,18 @@ class Wanted(msgspec.Struct):
 
 async def show_all(call: Call) -> Response:
     """All topic permissions."""
-    held = list(call.definitions["topic_permissions"].values())
-    return await call.list(Listing(held, msgspec.to_builtins, order=lambda each: each.key))
+    return await call.list_entities(call.definitions["topic_permissions"].values())
 
 
 async def show(call: Call) -> Response:
     """A user's topic permissions in a vhost."""
-    return await call.list(Listing(_held(call), msgspec.to_builtins, order=lambda each: each.key))
+    return await call.list_entities(_held(call))
 
 
 async def put(call: Call) -> Response:
     """Set a user's topic permission on one exchange."""
-    vhost, user = call.path("vhost"), call.path("user")
     wanted = await call.body(Wanted)
-    if (vhost,) not in call.definitions["vhosts"] or (user,) not in call.definitions["users"]:
-        raise InvalidCommand("vhost_or_user_not_found")
+    vhost, user = call.vhost_and_user()
     permission = TopicPermission(
         user=user,
         vhost=vhost,

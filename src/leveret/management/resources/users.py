@@ -7,7 +7,6 @@ from starlette.responses import Response
 
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
-from leveret.management.listing import Listing
 from leveret.management.replies import done, put_reply
 from leveret.model.definitions import AnyEntity, Delete, Put, User
 from leveret.model.errors import AuthenticationFailed, InvalidCommand, NotFound
@@ -28,7 +27,7 @@ class Password(msgspec.Struct):
 
 async def show_all(call: Call) -> Response:
     """All users."""
-    return await _list(call, list(call.definitions["users"].values()))
+    return await call.list_entities(call.definitions["users"].values())
 
 
 async def show(call: Call) -> Response:
@@ -75,9 +74,8 @@ async def authenticate(call: Call) -> Response:
 async def show_permissions(call: Call) -> Response:
     """What the user may do, by vhost."""
     name = _user(call).key[0]
-    return await _list(
-        call,
-        [each for each in call.definitions["permissions"].values() if each.key[1] == name],
+    return await call.list_entities(
+        each for each in call.definitions["permissions"].values() if each.key[1] == name
     )
 
 
@@ -85,20 +83,15 @@ async def show_topic_permissions(call: Call) -> Response:
     """Which routing keys the user may use, by vhost and exchange."""
     name = _user(call).key[0]
     held = call.definitions["topic_permissions"].values()
-    return await _list(call, [each for each in held if each.key[1] == name])
+    return await call.list_entities(each for each in held if each.key[1] == name)
 
 
 async def show_without_permissions(call: Call) -> Response:
     """Users who may do nothing anywhere."""
     having = {key[1] for key in call.definitions["permissions"]}
-    return await _list(
-        call,
-        [user for (name,), user in call.definitions["users"].items() if name not in having],
+    return await call.list_entities(
+        user for (name,), user in call.definitions["users"].items() if name not in having
     )
-
-
-async def _list(call: Call, held: list[AnyEntity]) -> Response:
-    return await call.list(Listing(held, msgspec.to_builtins, order=lambda each: each.key))
 
 
 def _user(call: Call) -> AnyEntity:

@@ -14,7 +14,7 @@ from leveret.management.listing import Listing
 from leveret.management.merging import sums_of, with_sum
 from leveret.management.rates import LENGTHS, OCTETS
 from leveret.management.replies import done, put_reply
-from leveret.model.definitions import AnyEntity, Delete, Permission, Put, Vhost
+from leveret.model.definitions import Delete, Permission, Put, Vhost
 from leveret.model.errors import InvalidCommand, NotFound
 from leveret.model.tags import tags_of
 
@@ -131,8 +131,7 @@ def vhost_json(call: Call, name: str) -> dict[str, Any]:
 
 async def _list_of(call: Call, kind: str) -> Response:
     vhost = call.vhost()
-    held: list[AnyEntity] = [each for each in call.definitions[kind].values() if each.key[0] == vhost]
-    return await call.list(Listing(held, msgspec.to_builtins, order=lambda each: each.key))
+    return await call.list_entities(each for each in call.definitions[kind].values() if each.key[0] == vhost)
 
 
 def _trace(call: Call, vhost: str, *, on: bool) -> None:

@@ -7,11 +7,12 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from leveret.config import Config
 from leveret.core.cluster import ClusterState, Keys
 from leveret.model.errors import LeveretError
+from leveret.runtime.backoff import RETRY_S, delay_s
 from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.member import ClusterMember
 from leveret.runtime.cluster.operations import Operations
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from leveret.storage.secret_file import Secret
 
 logger = logging.getLogger(__name__)
-
-_RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 class Host(Protocol):
@@ -70,7 +69,7 @@ class Clustered:
         while not await self._try():
             await self._host.fence()
             await self._leave()
-            await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
+            await asyncio.sleep(delay_s(RETRY_S, failures))
             failures += 1
         self._watching = asyncio.get_running_loop().create_task(self._watch(self._lost))
 

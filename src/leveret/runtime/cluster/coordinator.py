@@ -72,7 +72,7 @@ class Fence:
 
     def confirmable(self) -> int:
         """See commit.Fence."""
-        return 0 if self._holds_lease() else -1
+        return self.committed()
 
 
 class Coordinator:
@@ -174,6 +174,7 @@ class Coordinator:
             self.places.policy,
             self.member.ask,
             lambda keys: self.placing.due(keys),
+            give_timeout_s=node.config.cluster.slave_wait_timeout_ms / 1000,
         )
 
     # -- life ---------------------------------------------------------------------------------
@@ -237,7 +238,7 @@ class Coordinator:
             self._node.failed.set()
 
     async def _tick(self) -> None:
-        """Promises may be due since a lease was renewed; and not all that mirrors have to be told is of a flush."""
+        """Keep promises that a renewed lease allows, and tell mirrors what no flush tells them."""
         while True:
             await asyncio.sleep(_TICK_S)
             self.sources.cut()
@@ -262,7 +263,6 @@ class Coordinator:
 
     async def hand_over_all(self) -> None:
         """The node stops in order: whoever has all of a queue leads it from now on."""
-        self.placing.is_held = True
         await self.placing.leave()
 
     def _go_on(self) -> None:

@@ -1,4 +1,4 @@
-"""Where the other nodes of the cluster come in: one door, one handshake, then each to whom it comes for.
+"""Where other nodes of the cluster connect: one listener, one handshake, then the handler for the link's kind.
 
 door = ClusterDoor(config.cluster, credentials, {"member": links.answer, "mirror": sources, "relay": relays})
 await door.start()
@@ -18,7 +18,7 @@ from leveret.config.kinds import Address
 from leveret.config.uris import NodeUri
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.heart import Heart
-from leveret.runtime.replication.arrival import proven
+from leveret.runtime.replication.arrival import HANDSHAKE_TIMEOUT_S, UNPROVEN_MAX, proven
 from leveret.runtime.replication.link_peer import LinkPeer, Receiver
 from leveret.runtime.tls import server_context
 from leveret.session.link_handshake import (
@@ -37,10 +37,6 @@ from leveret.wire.link import LinkError, Type
 
 logger = logging.getLogger(__name__)
 
-HANDSHAKE_TIMEOUT_S: Final = 5.0
-"""So long may a link last without its peer having proven who it is."""
-UNPROVEN_MAX: Final = 64
-"""Links of which it is not known yet whose they are; with more than that the oldest of them goes."""
 TLS_PREFIX: Final = "cluster.ssl_options"
 NOBODY: Final = Reign(0, "")
 """Who leads in a handshake of two nodes of a cluster."""
@@ -106,7 +102,6 @@ class ClusterDoor:
         self.why_not = why_not
         self._settings = settings
         self._server: asyncio.Server | None = None
-        self._unproven: list[LinkPeer] = []
 
     async def start(self) -> None:
         """Listen, with TLS if there is a certificate for it.

@@ -1,4 +1,4 @@
-"""What placing has done at this node: keeping.Keeping does it."""
+"""What placing asks this node to do; `keeping.Keeping` does it."""
 
 from __future__ import annotations
 

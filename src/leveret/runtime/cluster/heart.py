@@ -1,4 +1,4 @@
-"""Has both ends of a link in a cluster hear of each other, so that one that is gone is noticed."""
+"""Heartbeats on a cluster's links, so that a dead peer is noticed."""
 
 from __future__ import annotations
 

@@ -24,8 +24,10 @@ from leveret.config.cluster import Cluster
 from leveret.config.uris import CLUSTER_PORT, NodeUri, parse_node_uri
 from leveret.core.cluster import Presence
 from leveret.model.errors import LeveretError
-from leveret.runtime.cluster.door import HANDSHAKE_TIMEOUT_S, NOBODY, TLS_PREFIX, Caller, Credentials
+from leveret.runtime.backoff import QUICK_RETRY_S, delay_s
+from leveret.runtime.cluster.door import NOBODY, TLS_PREFIX, Caller, Credentials
 from leveret.runtime.cluster.heart import Heart
+from leveret.runtime.replication.arrival import HANDSHAKE_TIMEOUT_S
 from leveret.runtime.replication.link_peer import LinkPeer, Receiver
 from leveret.runtime.replication.questions import Questions, Unanswered
 from leveret.runtime.tls import client_context
@@ -46,7 +48,6 @@ CONNECT_TIMEOUT_S: Final = 3.0
 LINK_WAIT_S: Final = 5.0
 """Who asks a node waits for the link until it has been missing for so long: an operator who asks need not wait for
 each answer of a node that has been cut off for longer."""
-RETRY_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 Answer: TypeAlias = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
 """(node that asks, what, about) -> what was found; what it raises is told."""
@@ -208,9 +209,9 @@ class _MemberLink:
                 if not isinstance(error, LeveretError):
                     logger.exception("cluster_link_failed node=%s", self._name)
                 self._note(str(error))
-            if asyncio.get_running_loop().time() - began_s > RETRY_S[-1]:
+            if asyncio.get_running_loop().time() - began_s > QUICK_RETRY_S[-1]:
                 failures = 0
-            await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
+            await asyncio.sleep(delay_s(QUICK_RETRY_S, failures))
             failures += 1
 
     async def _once(self) -> None:

@@ -18,7 +18,6 @@ import hmac
 import logging
 import random
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -39,6 +38,7 @@ from leveret.core.cluster import (
 from leveret.core.election import Put, Transaction
 from leveret.core.placing import Surroundings
 from leveret.model.errors import LeveretError, PreconditionFailed
+from leveret.runtime.clock import clock_ms
 from leveret.runtime.cluster.membership_file import MembershipFile
 from leveret.runtime.cluster.pen import PenKeeper
 from leveret.runtime.cluster.store import ClusterStore
@@ -88,7 +88,7 @@ class ClusterMember:
         self._secret = secret
         self._on_lost = on_lost
         self._file = MembershipFile(data_dir)
-        self._started_at_ms = time.time_ns() // 1_000_000
+        self._started_at_ms = clock_ms()
         self._taker: Callable[[list[Changed]], None] | None = None
         self._pending: list[Changed] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
@@ -147,7 +147,7 @@ class ClusterMember:
             )
         if held is not None and held.node_id != self.node_id:
             raise PreconditionFailed(
-                f"the cluster has another node '{me}': give this one another node_name, or, if it replaces that one, "
+                f"the cluster has another node '{me}': give this one another nodename, or, if it replaces that one, "
                 f"run leveretctl forget_cluster_node {me} on a node of the cluster first"
             )
         if held is None and remembered:

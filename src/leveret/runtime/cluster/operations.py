@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from leveret.core.cluster import Placement, placement_write
 from leveret.core.election import Delete, Transaction
-from leveret.core.mirror_policy import NOT_MIRRORED
+from leveret.core.mirror_policy import NOT_MIRRORED, NOT_MIRRORED_REASON
 from leveret.core.placing import QueuePlacement, asked_without, led_when_started
 from leveret.core.remote_queue import RemoteQueue
 from leveret.core.validation import CLASSIC, QUORUM, STREAM, queue_type
@@ -22,7 +22,6 @@ from leveret.runtime.cluster.hands import QueueKey
 from leveret.runtime.mirroring.led_log import State
 from leveret.runtime.stores import queue_log_name
 
-_NOT_MIRRORED: Final = "not_mirrored"
 _KINDS: Final = (CLASSIC, QUORUM, STREAM)
 _LENGTHS: Final = "lengths"
 
@@ -169,7 +168,7 @@ class Operations:
         if placement.leader != self.name:
             raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' is led by {placement.leader}")
         if not self._coordinator.places.policy(queue.definition).is_mirrored:
-            raise PreconditionFailed(_NOT_MIRRORED)
+            raise PreconditionFailed(NOT_MIRRORED_REASON)
         return queue_log_name(placement.epoch)
 
     async def rebalance(self, kind: str, vhost_pattern: str, queue_pattern: str) -> list[dict[str, Any]]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from leveret.core import queue_types
 from leveret.core.broker import Broker
 from leveret.core.cluster import Placement
 from leveret.core.queue import Queue, Reader
-from leveret.core.queue_types import make_queue
 from leveret.core.remote_queue import RemoteQueue
 from leveret.core.stream import Stream
 from leveret.model import definitions as d
@@ -65,7 +65,7 @@ class ClusterQueues:
         """What serves a queue here, or stands for one that is led elsewhere."""
         placement = self._placement_of(definition, exclusive)
         if placement.leader == self._me:
-            queue = make_queue(definition, read)
+            queue = queue_types.make_queue(definition, read)
             if definition.durable:
                 name = log_name(queue)
                 self._tree.epochs[name] = self._stamp(placement.term)
@@ -93,7 +93,7 @@ class ClusterQueues:
         Messages before the offset `delivered` may have been handed out by the leader before: they are redelivered.
         """
         definition = queue.definition
-        led = make_queue(definition, self._stores.read)
+        led = queue_types.make_queue(definition, self._stores.read)
         name = log_name(led)
         self._tree.epochs[name] = self._stamp(term)
         open_log = self._tree.logs.pop(name, None)

@@ -19,6 +19,7 @@ from leveret.core.confirms import Batch
 from leveret.core.queue import Queue
 from leveret.core.remote_queue import RemoteQueue
 from leveret.model.errors import LeveretError
+from leveret.runtime.backoff import QUICK_RETRY_S, delay_s
 from leveret.runtime.cluster.relay_ends import AcceptedEnd, DialledEnd, InsideEnd
 from leveret.runtime.replication.link_peer import LinkPeer, Receiver
 from leveret.session.link_handshake import Kind
@@ -34,7 +35,6 @@ UNCONFIRMED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Publishers are not read from while leaders have not confirmed more than this."""
 LINK_BYTES_MAX: Final = 16 * 1024 * 1024
 """The same while a link has so much to send."""
-_RETRY_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 _TICK_S: Final = 0.1
 
 
@@ -132,9 +132,9 @@ class Relays:
         """
         self.leaders.when_confirmed(queue, told, place)
 
-    def when_batch_confirmed(self, batch: Batch, told: Callable[[bool], None]) -> bool:
-        """The same of all of a batch that is led elsewhere, settlements too; False if nothing is: none is told."""
-        return self.leaders.when_batch_confirmed(batch, told)
+    def when_batch_confirmed(self, batch: Batch, told: Callable[[bool], None]) -> None:
+        """The same of all of a batch that is led elsewhere, settlements too; none is told if nothing is."""
+        self.leaders.when_batch_confirmed(batch, told)
 
     @property
     def unconfirmed_bytes(self) -> int:
@@ -192,7 +192,7 @@ class Relays:
             except LeveretError as error:
                 level = logging.DEBUG if failures else logging.INFO
                 logger.log(level, "relay_not_connected leader=%s error=%s", asking.leader, error)
-                await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
+                await asyncio.sleep(delay_s(QUICK_RETRY_S, failures))
                 failures += 1
                 continue
             failures = 0

@@ -33,11 +33,11 @@ from leveret.runtime.lease import RETRY_S, KeptLease, attempt_timeout_s, boot_cl
 logger = logging.getLogger(__name__)
 
 ANNOUNCE_LEASES: Final = 3
-"""So many leases' time another incarnation of this node has to be gone."""
+"""How many lease times we wait for our former incarnation to expire."""
 LOOK_S: Final = 0.25
-"""How often it is seen to that the watch is where requests are answered, and tells what is known to have happened."""
+"""How often we check that the watch is on the endpoint that answers and is not behind."""
 STUCK_ATTEMPTS: Final = 2
-"""A watch that does not tell for so many attempts' time what is known to have happened is given up."""
+"""A watch that stays behind a known revision for the time of this many attempts is replaced."""
 _NO_LEASE: Final = 5
 
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from leveret.model.errors import LeveretError, StorageError
+from leveret.runtime.backoff import RETRY_S, delay_s
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.mirroring.mirror_copy import MirrorCopy
 from leveret.runtime.replication.link_peer import LinkPeer
@@ -23,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 SILENCE_S: Final = 10.0
 """A leader says something every second; one that is silent for so long is gone."""
-RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _AT_ONCE: Final = 256
 _NAMES_MAX: Final = 1024
 _DUE: Final = frozenset(
@@ -100,7 +100,7 @@ class CopyLink:
             if self.copies:
                 self._wanted.clear()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(RETRY_S[min(self._failures, len(RETRY_S) - 1)]):
+                    async with asyncio.timeout(delay_s(RETRY_S, self._failures)):
                         await self._wanted.wait()
                 self._failures += 1
         self._shared.idle(self)
@@ -228,10 +228,10 @@ class CopyLink:
         copy.error = str(error)
         if self._peer is not None:
             self._peer.write(pack_checked(Type.FAILED, wire.Failed(copy.name, str(error))))
-        delay_s = RETRY_S[min(copy.failures, len(RETRY_S) - 1)]
+        wait_s = delay_s(RETRY_S, copy.failures)
         copy.failures += 1
         if copy.name not in self._retries:
-            self._retries[copy.name] = self._loop.call_later(delay_s, self.tell, copy.name)
+            self._retries[copy.name] = self._loop.call_later(wait_s, self.tell, copy.name)
 
     def fail(self, copy: MirrorCopy, error: Exception) -> None:
         """A copy of this link cannot be written; only known after it was taken."""

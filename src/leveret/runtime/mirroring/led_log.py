@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from leveret.core.mirror_policy import SYNC_BATCH_MESSAGES
 from leveret.core.sync_pace import SyncPace
 from leveret.storage.log import Log
 from leveret.wire.chunk import decode_header
@@ -56,7 +57,7 @@ class LedLog:
         self.name = name
         self.automatic = False
         self.expected: frozenset[str] = frozenset()
-        self.batch_messages = 4096
+        self.batch_messages = SYNC_BATCH_MESSAGES
         self.floor = 0
         self.cursor = 0
         self.before: tuple[int, int] | None = None

@@ -1,4 +1,4 @@
-"""A leader's end of the link of one mirror node, on which it gets all logs that it mirrors of here.
+"""The leader's end of the link to one mirror node, carrying every log that the one leads and the other mirrors.
 
 What is live goes out once a flush, all logs in one frame. What a mirror lacks goes out between, in steps of their
 own, each log in its turn. Every frame has a position on the link, and with an ack of that position everything

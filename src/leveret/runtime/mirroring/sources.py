@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from leveret.core.mirror_acks import MirrorAcks
+from leveret.core.mirror_policy import SYNC_BATCH_MESSAGES
 from leveret.model.errors import StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.mirroring.led_log import LedLog, State
@@ -47,7 +48,7 @@ class OnState(Protocol):
 
 
 class MirrorSources:
-    """See the module; storage.tree.Changes, and commit.Fence for a node that has no other.
+    """See the module; storage.tree.Changes.
 
     Attributes:
         tree: the node's own.
@@ -88,7 +89,12 @@ class MirrorSources:
     # -- what is led --------------------------------------------------------------------------
 
     def lead(
-        self, name: str, *, automatic: bool = False, majority: bool = False, batch_messages: int = 4096
+        self,
+        name: str,
+        *,
+        automatic: bool = False,
+        majority: bool = False,
+        batch_messages: int = SYNC_BATCH_MESSAGES,
     ) -> None:
         """This node leads the log of that name; or goes on to lead it by another policy.
 
@@ -220,14 +226,6 @@ class MirrorSources:
             promises, self._promises = self._promises, []
             for names, told in promises:
                 self._keep(self._acks.promise({name: self._end(name) for name in names}, told))
-        return 0
-
-    def committed(self) -> int:
-        """See commit.Fence."""
-        return 0
-
-    def confirmable(self) -> int:
-        """See commit.Fence."""
         return 0
 
     def _end(self, name: str) -> int:

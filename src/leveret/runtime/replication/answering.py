@@ -25,7 +25,7 @@ from isal.isal_zlib import crc32
 
 from leveret.model.errors import Corrupt, LeveretError
 from leveret.storage.digest import RangeGone, digest
-from leveret.storage.segment_file import STEP_BYTES, OnRead, starts
+from leveret.storage.segment_file import STEP_BYTES, starts
 from leveret.storage.tree import Tree
 from leveret.storage.walk import Damage, walk
 
@@ -103,13 +103,10 @@ def need_list(found: Found, key: str, kind: type[T]) -> list[T]:
 class Answers:
     """See the module."""
 
-    def __init__(
-        self, tree: Callable[[], Tree], state: Callable[[], str], on_read: OnRead | None = None
-    ) -> None:
-        """Of what is in `tree`, by a node at `state`; `on_read` is told of reads, and may end them."""
+    def __init__(self, tree: Callable[[], Tree], state: Callable[[], str]) -> None:
+        """Of what is in `tree`, by a node at `state`."""
         self._tree = tree
         self._state = state
-        self._on_read = on_read
 
     def answer(self, what: str, about: dict[str, Any]) -> Found:
         """What is found; blocks for the disk, so it is for a thread.
@@ -154,9 +151,7 @@ class Answers:
     def _digest(self, about: _Digest) -> Found:
         directory = self._tree().path_of(about.path)
         try:
-            found = digest(
-                directory, about.from_offset, about.to_offset, deep=about.deep, on_read=self._on_read
-            )
+            found = digest(directory, about.from_offset, about.to_offset, deep=about.deep)
         except RangeGone:
             return {"gone": "it does not have all of them"}
         except Corrupt as damage:
@@ -167,7 +162,7 @@ class Answers:
         directory = self._tree().path_of(about.path)
         offset = about.offset
         octets = bytearray()
-        for found in walk(directory, offset, about.to_offset, on_read=self._on_read, window_bytes=STEP_BYTES):
+        for found in walk(directory, offset, about.to_offset, window_bytes=STEP_BYTES):
             what = found.what if isinstance(found, Damage) else found.fault()
             if isinstance(found, Damage) or what is not None:
                 if not octets:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from leveret.runtime.replication.link_peer import LinkPeer
 from leveret.session.link_handshake import Follower, HandshakeDeclined, LeaderHandshake, Message
 from leveret.wire.link import Type
 
 logger = logging.getLogger(__name__)
+
+HANDSHAKE_TIMEOUT_S: Final = 5.0
+"""So long may a link last without its peer having proven who it is."""
+UNPROVEN_MAX: Final = 64
+"""Links of which it is not known yet whose they are; with more than that the oldest of them goes."""
 
 
 def proven(peer: LinkPeer, handshake: LeaderHandshake, said: Message, *, refused: str) -> Follower | None:

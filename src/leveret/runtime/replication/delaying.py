@@ -69,7 +69,7 @@ class _Amount:
 
 @dataclass(slots=True)
 class _Join:
-    """Changes of a join: from one offset of the spool up to and with another; as long as that is to come, never due."""
+    """The changes of one join: spool offsets `begin` to `end`, both included; none is due until the last is here."""
 
     begin: int
     end: int = _NEVER

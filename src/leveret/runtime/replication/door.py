@@ -17,7 +17,8 @@ from leveret.config.kinds import Address
 from leveret.config.uris import NodeUri
 from leveret.core.in_sync import InSync
 from leveret.model.errors import PreconditionFailed, StorageError
-from leveret.runtime.node import Node, clock_ms
+from leveret.runtime.clock import clock_ms
+from leveret.runtime.node import Node
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.replication.listener import ReplicationListener

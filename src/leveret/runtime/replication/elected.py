@@ -104,6 +104,7 @@ class Elected:
     def _deposed(self, why: str) -> None:
         """The lease is gone; nothing was promised since, see `may_promise`."""
         logger.error("deposed reason=%s action=stop_serving", why)
+        # Kept, or it may be collected.
         self._fencing = asyncio.get_running_loop().create_task(self._candidate.fence())
 
     def may_promise(self) -> bool:

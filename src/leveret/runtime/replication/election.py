@@ -1,6 +1,6 @@
 """Automatic fail-over: a leader's lease in etcd, and who may have it next.
 
-    election = Election(config.followers, on_deposed=lambda why: roles.fence(why))
+    election = Election(config.etcd, on_deposed=lambda why: roles.fence(why))
     election.start()
     async for leader in election.watch_leader():             # a `Leader`, or None while nobody leads
         if leader is None:

@@ -15,7 +15,8 @@ from typing import Any
 from leveret.config import Config
 from leveret.config.uris import NodeUri
 from leveret.model.errors import LeveretError
-from leveret.runtime.node import Node, clock_ms
+from leveret.runtime.clock import clock_ms
+from leveret.runtime.node import Node
 from leveret.runtime.replication import holding
 from leveret.runtime.replication.applier import Applier
 from leveret.runtime.replication.delaying import Delaying, hands_of

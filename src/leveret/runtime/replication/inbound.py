@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-import msgspec
-
 from leveret.config.uris import NodeUri
 from leveret.model.errors import LeveretError, StorageError
+from leveret.runtime.backoff import RETRY_S, delay_s
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.replication.applier import Hands, HeldBack
 from leveret.runtime.replication.identity import IdentityFile
@@ -40,6 +39,7 @@ from leveret.wire.link import (
     LinkError,
     Probe,
     Type,
+    decode,
     decode_frame,
     decode_u64,
     pack,
@@ -54,7 +54,6 @@ SILENCE_S: Final = 10.0
 """A leader says something every second; one that is silent for so long is gone."""
 TAKE_OVER_TIMEOUT_S: Final = 3.0
 _TAKE_OVER_ROUNDS_MAX: Final = 10
-_RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _HELD_AT_ONCE: Final = 4096
 _SLICE_S: Final = 0.01
 
@@ -164,7 +163,7 @@ class Inbound:
             await self._once()
             if self.progress.was_streaming or asyncio.get_running_loop().time() - began_s > CONNECT_TIMEOUT_S:
                 failures = 0
-            await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
+            await asyncio.sleep(delay_s(RETRY_S, failures))
             failures += 1
 
     async def _once(self) -> None:
@@ -332,7 +331,7 @@ class Inbound:
                 decode_u64(payload)
                 self._handed_over.set()
             case Type.PROBE:
-                probe = _decode(payload, Probe)
+                probe = decode(payload, Probe)
                 found = self._hands.headers(probe.path, probe.before, probe.count)
                 peer.write(pack(Type.HEADERS, Headers(probe.path, found)))
             case Type.QUESTION | Type.ANSWER:
@@ -377,6 +376,7 @@ class Inbound:
         progress.names.clear()
         progress.applied_position = progress.acked_position = 0
         logger.info("replication_connected leader=%s name=%s epoch=%d", self.uri, leader.name, leader.epoch)
+        # Kept, or it may be collected.
         self._telling = asyncio.get_running_loop().create_task(self._tell_inventory(peer))
 
     def _send(self, message_: Message) -> None:
@@ -452,10 +452,3 @@ class Inbound:
             self._acked = position, received
             self.progress.acked_position = position
             peer.write(pack_ack(position, received))
-
-
-def _decode(payload: memoryview, struct: type[Probe]) -> Probe:
-    try:
-        return msgspec.msgpack.decode(payload, type=struct)
-    except msgspec.DecodeError as error:
-        raise LinkError(f"{struct.__name__} is malformed: {error}") from None

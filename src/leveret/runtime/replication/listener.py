@@ -9,8 +9,9 @@ from typing import Final
 
 from leveret.config.kinds import Address
 from leveret.model.errors import LeveretError
+from leveret.runtime.replication.arrival import HANDSHAKE_TIMEOUT_S, UNPROVEN_MAX
 from leveret.runtime.replication.link_peer import LinkPeer
-from leveret.runtime.replication.outbound import HANDSHAKE_TIMEOUT_S, Leading, Outbound
+from leveret.runtime.replication.outbound import Leading, Outbound
 from leveret.wire.link import LinkError
 
 logger = logging.getLogger(__name__)
@@ -18,8 +19,6 @@ logger = logging.getLogger(__name__)
 TICK_S: Final = 0.05
 BEAT_S: Final = 1.0
 _LINKS_MAX: Final = 256
-UNPROVEN_MAX: Final = 64
-"""Links of which it is not known yet whose they are; with more than that the oldest of them goes."""
 
 
 class ReplicationListener:

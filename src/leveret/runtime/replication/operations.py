@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from leveret.runtime.node import clock_ms
+from leveret.runtime.clock import clock_ms
 from leveret.runtime.replication.delaying import ALL_MS
 from leveret.runtime.replication.promotion import undecided, why_not
 from leveret.runtime.replication.standing import follower_status, held_back, leader_status, would_lose

@@ -15,13 +15,11 @@ import logging
 import os
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
-
-import msgspec
+from typing import Any, Final
 
 from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.commit import GroupCommit
-from leveret.runtime.replication.arrival import proven
+from leveret.runtime.replication.arrival import HANDSHAKE_TIMEOUT_S, proven
 from leveret.runtime.replication.catching_up import STEP_BYTES, Lacking
 from leveret.runtime.replication.comparing import Comparing
 from leveret.runtime.replication.feed import Feed
@@ -50,10 +48,6 @@ FINAL_BYTES: Final = 8 * 1024 * 1024
 FINAL_LOGS: Final = 256
 """And with so few logs that have something missing."""
 SILENCE_S: Final = 15.0
-HANDSHAKE_TIMEOUT_S: Final = 5.0
-"""So long may a link last without its peer having proven who it is."""
-
-_Struct = TypeVar("_Struct", link.Inventory, link.Headers)
 
 
 @dataclass(slots=True)
@@ -159,9 +153,9 @@ class Outbound:
             case Type.TAKE_OVER:
                 self._hand_over(decode_u64(payload))
             case Type.INVENTORY:
-                self._take_inventory(_decode(payload, link.Inventory))
+                self._take_inventory(link.decode(payload, link.Inventory))
             case Type.HEADERS:
-                self._take_headers(_decode(payload, link.Headers))
+                self._take_headers(link.decode(payload, link.Headers))
             case Type.QUESTION | Type.ANSWER:
                 self.questions.received(self.peer, kind, payload)
             case _:
@@ -479,10 +473,3 @@ class Outbound:
             "rate_bytes_s": round(rate),
             "seconds_left": round(left / rate, 1) if rate else None,
         }
-
-
-def _decode(payload: memoryview, struct: type[_Struct]) -> _Struct:
-    try:
-        return msgspec.msgpack.decode(payload, type=struct)
-    except msgspec.DecodeError as error:
-        raise LinkError(f"{struct.__name__} is malformed: {error}") from None

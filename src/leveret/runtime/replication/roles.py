@@ -33,8 +33,9 @@ from typing import TYPE_CHECKING, Any
 from leveret.config import Config
 from leveret.config.uris import NodeUri
 from leveret.model.errors import LeveretError, PreconditionFailed
+from leveret.runtime.clock import clock_ms
 from leveret.runtime.cluster.membership_file import MembershipFile
-from leveret.runtime.node import Node, clock_ms
+from leveret.runtime.node import Node
 from leveret.runtime.replication import holding
 from leveret.runtime.replication.delaying import refuse_to_lead
 from leveret.runtime.replication.door import TLS, FollowersDoor, uri_of
@@ -150,7 +151,7 @@ class Roles:
             )
             await self._show("fenced")
         else:
-            # The seed's way to promote: the follower is started again, with the leader's flags.
+            # A promotion as LavinMQ does it: the follower is started again, with the leader's flags.
             if identity.rewriting:
                 raise PreconditionFailed(
                     f"{self.data_dir}: this node was being brought in line with its leader and does not have all "

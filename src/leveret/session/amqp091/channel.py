@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from leveret.session.amqp091.connection import ClientConnection
     from leveret.session.relay.shadow_channel import ShadowChannel
 
-_CLOSE: Final = b"\x00\x14\x00\x28"
-_CLOSE_OK: Final = b"\x00\x14\x00\x29"
-
 
 class Channel:
     """See the module."""
@@ -81,9 +78,9 @@ class Channel:
             self._content(kind, payload)
 
     def _closing_frame(self, kind: int, payload: bytes) -> None:
-        if kind == wire.FRAME_METHOD and payload[:4] == _CLOSE_OK:
+        if kind == wire.FRAME_METHOD and payload[:4] == wire.CHANNEL_CLOSE_OK:
             self.is_closed = True
-        elif kind == wire.FRAME_METHOD and payload[:4] == _CLOSE:
+        elif kind == wire.FRAME_METHOD and payload[:4] == wire.CHANNEL_CLOSE:
             self.reply(commands.Channel.CloseOk())
 
     def _content(self, kind: int, payload: bytes) -> None:
@@ -120,7 +117,7 @@ class Channel:
     def _flow(self, method: commands.Channel.Flow) -> None:
         if not method.active:
             raise Fault(540, "active=false")
-        self.connection.send(wire.frame(wire.FRAME_METHOD, self.number, b"\x00\x14\x00\x15\x01"))
+        self.connection.send(wire.frame(wire.FRAME_METHOD, self.number, wire.CHANNEL_FLOW_OK + b"\x01"))
 
     def abandon(self) -> None:
         """End: consumers go, unacked deliveries return, later frames are dropped until close-ok."""

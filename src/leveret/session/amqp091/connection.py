@@ -31,8 +31,8 @@ from leveret.session.amqp091.stalls import Postponed, Stall
 from leveret.session.certificate import TlsPeer
 from leveret.session.host import Access, Host
 from leveret.wire import amqp091 as wire
+from leveret.wire.amqp091 import FRAME_HEAD_BYTES
 
-FRAME_HEAD_BYTES: Final = 7
 OUT_BYTES_MAX: Final = 1024 * 1024
 CLOSING_TIMEOUT_MS: Final = 30_000
 """For a client's answer to our close, as RabbitMQ has it."""
@@ -226,14 +226,14 @@ class ClientConnection:
             if size > self.frame_max_bytes:
                 limit = self.frame_max_bytes - wire.FRAME_OVERHEAD
                 raise broken_frame(kind, b"", f"{{frame_too_large,{size},{limit}}}")
-            stop = position + 7 + size
+            stop = position + FRAME_HEAD_BYTES + size
             if stop >= end:
                 break
             if data[stop] != wire.FRAME_END:
-                octets = data[position + 7 : stop]
+                octets = data[position + FRAME_HEAD_BYTES : stop]
                 raise broken_frame(kind, octets, f"{{invalid_frame_end_marker,{data[stop]}}}")
             try:
-                self._frame(kind, number, data[position + 7 : stop])
+                self._frame(kind, number, data[position + FRAME_HEAD_BYTES : stop])
             except Postponed as postponed:
                 self.stall = postponed.stall
                 break
@@ -258,9 +258,9 @@ class ClientConnection:
                 raise Fault(505, f"type 8, all octets = {binary(payload)}")
             return
         if self.state is State.CLOSING:
-            if payload[:4] == b"\x00\x0a\x00\x33":
+            if payload[:4] == wire.CONNECTION_CLOSE_OK:
                 self.state = State.CLOSED
-            elif payload[:4] == b"\x00\x0a\x00\x32":
+            elif payload[:4] == wire.CONNECTION_CLOSE:
                 self.reply(commands.Connection.CloseOk())
             return
         if kind not in (wire.FRAME_METHOD, wire.FRAME_HEADER, wire.FRAME_BODY):
@@ -297,12 +297,12 @@ class ClientConnection:
             self.publisher.forget()
 
     def _open_channel(self, kind: int, number: int, payload: bytes) -> None:
-        if kind != wire.FRAME_METHOD or payload[:4] != b"\x00\x14\x00\x0a":
+        if kind != wire.FRAME_METHOD or payload[:4] != wire.CHANNEL_OPEN:
             raise Fault(504, "expected 'channel.open'")
         self.check_channel_limits()
         self.channels[number] = self.make_channel(number)
         self.churn.channel_created += 1
-        self.send(wire.frame(wire.FRAME_METHOD, number, b"\x00\x14\x00\x0b\x00\x00\x00\x00"))
+        self.send(wire.frame(wire.FRAME_METHOD, number, wire.CHANNEL_OPEN_OK + b"\0\0\0\0"))
 
     def make_publisher(self) -> Publisher:
         """What takes its publishes."""

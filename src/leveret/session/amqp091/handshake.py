@@ -108,10 +108,7 @@ def enter(connection: ClientConnection, vhost: str) -> None:
         NotAllowed: there is none, no permission, or too many are there already.
     """
     user, host = connection.user or "", connection.host
-    limit = host.limits.connection_max
-    if limit is not None and len(host.broker.connections) >= limit:
-        raise NotAllowed(f"connection refused: node connection limit ({limit}) is reached")
-    check_connection_limits(host.broker, user, vhost)
+    check_connection_limits(host.broker, user, vhost, host.limits.connection_max)
     try:
         host.open_vhost(user, vhost)
     except NotFound:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from pamqp import commands
 
 from leveret.core.head import Run
-from leveret.core.remote_queue import RemoteQueue
-from leveret.model.errors import NotFound
+from leveret.core.remote_queue import RemoteQueue, leader_is_down
 from leveret.wire import amqp091 as wire
 
 if TYPE_CHECKING:
@@ -25,11 +24,7 @@ def shadow_of(channel: Channel, queue: RemoteQueue) -> Shadow:
     """
     leaders = channel.connection.host.leaders
     if leaders is None or queue.is_down:
-        vhost, name = queue.key
-        durable = "durable " if queue.definition.durable else ""
-        raise NotFound(
-            f"home node '{queue.leader}' of {durable}queue '{name}' in vhost '{vhost}' is down or inaccessible"
-        )
+        raise leader_is_down(queue, queue.leader)
     return leaders.shadow(channel, queue)
 
 

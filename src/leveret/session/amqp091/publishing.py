@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
+from leveret.core.broker import Broker
 from leveret.core.confirms import Batch
 from leveret.core.counters import Counters
 from leveret.core.dead_letters import headers_of
@@ -20,6 +21,7 @@ from leveret.core.head import Head, make_head
 from leveret.core.queue import Queue
 from leveret.core.queue_settings import DROP_HEAD, REJECT_PUBLISH_DLX
 from leveret.core.remote_queue import RemoteQueue
+from leveret.model.definitions import User
 from leveret.model.errors import PreconditionFailed, Refusal
 from leveret.session.amqp091.direct_reply import with_reply_name
 from leveret.session.amqp091.replies import Fault
@@ -27,6 +29,7 @@ from leveret.session.amqp091.tracing import trace_published
 from leveret.wire import amqp091 as wire
 from leveret.wire import properties as props
 from leveret.wire import tables
+from leveret.wire.amqp091 import FRAME_HEAD_BYTES
 
 if TYPE_CHECKING:
     from leveret.session.amqp091.channel import Channel
@@ -36,6 +39,8 @@ SHAPES_MAX: Final = 4096
 SHAPES_BYTES_MAX: Final = 1024 * 1024
 """Of all shapes of a connection, so that large headers, each another, are not all kept."""
 _EXPIRATION_DIGITS_MAX: Final = 18
+IMPERSONATOR: Final = "impersonator"
+"""The tag of users that may publish messages with the user-id of another."""
 BULK_MIN: Final = 4
 """Messages in a read from which on they are taken apart all at once."""
 BULK_FIRST: Final = 16
@@ -203,7 +208,7 @@ def resolve(channel: Channel, exchange: bytes, routing_key: bytes, header: bytes
     if name and definition.type == "topic":
         connection.access.require_topic("write", name, _text(routing_key))
     flags = props.property_flags(header)
-    _check_properties(props.split_whole(header), connection.user or "")
+    _check_properties(props.split_whole(header), connection)
     if flags & props.REPLY_TO:
         header = with_reply_name(channel, header)
     keys = [routing_key]
@@ -218,11 +223,11 @@ def resolve(channel: Channel, exchange: bytes, routing_key: bytes, header: bytes
     return Target(head, list(queues), broker.topologies[vhost].exchanges[name].counters, reply)
 
 
-def _check_properties(properties: dict[int, bytes], user: str) -> None:
+def _check_properties(properties: dict[int, bytes], connection: ClientConnection) -> None:
     """What is malformed would be the consumers' trouble: their clients take it for a broken connection."""
     tables.check(properties.get(props.HEADERS, b""))
-    claimed = properties.get(props.USER_ID)
-    if claimed is not None and claimed != user.encode():
+    claimed, user = properties.get(props.USER_ID), connection.user or ""
+    if claimed is not None and claimed != user.encode() and not _may_impersonate(connection.broker, user):
         raise PreconditionFailed(
             f"user_id property set to '{_text(claimed)}' but authenticated user was '{user}'"
         )
@@ -230,6 +235,11 @@ def _check_properties(properties: dict[int, bytes], user: str) -> None:
     if expiration is not None and not (expiration.isdigit() and len(expiration) <= _EXPIRATION_DIGITS_MAX):
         text = _text(expiration)
         raise PreconditionFailed(f"invalid expiration '{text}': {_why_no_expiration(text)}")
+
+
+def _may_impersonate(broker: Broker, user: str) -> bool:
+    held = broker.definitions.by_kind["users"].get((user,))
+    return isinstance(held, User) and IMPERSONATOR in held.tags
 
 
 def _why_no_expiration(text: str) -> str:
@@ -446,18 +456,18 @@ class Publisher:
         if (
             end - position < 12
             or data[position] != wire.FRAME_METHOD
-            or data[position + 7 : position + 11] != wire.BASIC_PUBLISH
+            or data[position + FRAME_HEAD_BYTES : position + FRAME_HEAD_BYTES + 4] != wire.BASIC_PUBLISH
         ):
             return None
         _, number, size = wire.FRAME_HEAD.unpack_from(data, position)
         header_at = position + 8 + size
-        if end - header_at < 7:
+        if end - header_at < FRAME_HEAD_BYTES:
             return None
         kind, number2, header_size = wire.FRAME_HEAD.unpack_from(data, header_at)
         body_at = header_at + 8 + header_size
-        if kind != wire.FRAME_HEADER or number2 != number or end - body_at < 7:
+        if kind != wire.FRAME_HEADER or number2 != number or end - body_at < FRAME_HEAD_BYTES:
             return None
-        octets = data[position : body_at + 7]
+        octets = data[position : body_at + FRAME_HEAD_BYTES]
         found = self._shapes.get(octets)
         return found or self._new_shape(octets, number, header_at - position, body_at - position)
 
@@ -474,7 +484,7 @@ class Publisher:
             or number2 != number
         ):
             return None
-        header = octets[header_at + 7 : body_at - 1]
+        header = octets[header_at + FRAME_HEAD_BYTES : body_at - 1]
         frame_max = self._connection.frame_max_bytes
         if (
             props.body_bytes_of(header) != size
@@ -482,7 +492,7 @@ class Publisher:
             or max(size, body_at - header_at, header_at) > frame_max - wire.FRAME_OVERHEAD
         ):
             return None
-        exchange, routing_key, flags = wire.split_publish(octets[7 : header_at - 1])
+        exchange, routing_key, flags = wire.split_publish(octets[FRAME_HEAD_BYTES : header_at - 1])
         try:
             target = self.resolve(channel, exchange, routing_key, header)
         except (Refusal, Fault):

@@ -6,15 +6,16 @@ from enum import Enum, auto
 
 
 class Stall(Enum):
-    """See the module.
-
-    The alarm's end; its output's going; that this node may change definitions; an answer from another node.
-    """
+    """See the module."""
 
     ALARM = auto()
+    """The alarm's end."""
     OUTPUT = auto()
+    """Its output's going."""
     PEN = auto()
+    """That this node may change definitions."""
     REMOTE = auto()
+    """An answer from another node."""
 
 
 class Postponed(Exception):

@@ -18,19 +18,22 @@ from leveret.session.relay.shadow_channel import ShadowChannel
 from leveret.session.relay.unconfirmed import Unconfirmed
 from leveret.wire import amqp091 as wire
 from leveret.wire import relay
+from leveret.wire.amqp091 import (
+    CHANNEL_CLOSE,
+    CHANNEL_CLOSE_OK,
+    CHANNEL_OPEN_OK,
+    CONNECTION_BLOCKED,
+    CONNECTION_CLOSE,
+    CONNECTION_OPEN,
+    CONNECTION_OPEN_OK,
+    CONNECTION_UNBLOCKED,
+    FRAME_HEAD_BYTES,
+)
 from leveret.wire.properties import shortstr
 
 CHANNEL_MAX: Final = 65535
 PIECE_BYTES: Final = 1024 * 1024
 """Publishes of one head that are encoded at once."""
-
-_OPEN_OK: Final = b"\x00\x14\x00\x0b"
-_CLOSE: Final = b"\x00\x14\x00\x28"
-_CLOSE_OK: Final = b"\x00\x14\x00\x29"
-_CONNECTION_OPEN_OK: Final = b"\x00\x0a\x00\x29"
-_CONNECTION_CLOSE: Final = b"\x00\x0a\x00\x32"
-_BLOCKED: Final = b"\x00\x0a\x00\x3c"
-_UNBLOCKED: Final = b"\x00\x0a\x00\x3d"
 
 
 class Publication(Protocol):
@@ -88,9 +91,7 @@ class Asking:
     def up(self) -> None:
         """There is a connection."""
         self.is_up = True
-        self.send(
-            wire.frame(wire.FRAME_METHOD, 0, b"\x00\x0a\x00\x28" + shortstr(self.vhost.encode()) + b"\0\0")
-        )
+        self.send(wire.frame(wire.FRAME_METHOD, 0, CONNECTION_OPEN + shortstr(self.vhost.encode()) + b"\0\0"))
 
     def send(self, octets: bytes) -> None:
         """Gather whole frames for the next write."""
@@ -154,7 +155,7 @@ class Asking:
             data = b"".join(self._rest)
             self._rest.clear()
         position, end = 0, len(data)
-        while end - position >= 7:
+        while end - position >= FRAME_HEAD_BYTES:
             found = self._deliveries.take(data, position)
             if found is not None:
                 position = found.end
@@ -166,16 +167,16 @@ class Asking:
                 channel.delivered(found)
                 continue
             kind, number, size = wire.FRAME_HEAD.unpack_from(data, position)
-            stop = position + 7 + size
+            stop = position + FRAME_HEAD_BYTES + size
             if stop >= end:
                 break
             if data[stop] != wire.FRAME_END:
                 raise wire.FrameError("the octet after a frame is not a frame end")
-            self._frame(kind, number, data[position + 7 : stop])
+            self._frame(kind, number, data[position + FRAME_HEAD_BYTES : stop])
             position = stop + 1
         if position < end:
             self._rest.append(data[position:])
-            if end - position >= 7:
+            if end - position >= FRAME_HEAD_BYTES:
                 _, _, size = wire.FRAME_HEAD.unpack_from(data, position)
                 self._missing_bytes = size + wire.FRAME_OVERHEAD - (end - position)
             else:
@@ -192,12 +193,12 @@ class Asking:
 
     def _connection_method(self, payload: bytes) -> None:
         method = payload[:4]
-        if method in (_BLOCKED, _UNBLOCKED):
-            self.blocked_by = resources(_reason(payload)) if method == _BLOCKED else ()
-        elif method == _CONNECTION_CLOSE:
+        if method in (CONNECTION_BLOCKED, CONNECTION_UNBLOCKED):
+            self.blocked_by = resources(_reason(payload)) if method == CONNECTION_BLOCKED else ()
+        elif method == CONNECTION_CLOSE:
             text = payload[7 : 7 + payload[6]].decode(errors="replace")
             raise PeerError(f"node '{self.leader}' closed its relay connection: {text}")
-        elif method != _CONNECTION_OPEN_OK:
+        elif method != CONNECTION_OPEN_OK:
             raise PeerError(f"node '{self.leader}' sent method {method.hex()} on channel 0")
 
     def lost(self) -> None:
@@ -264,14 +265,14 @@ class Outlet:
             self._settled(payload, ok=False)
         elif method == relay.TARGET_OK:
             self._publication.is_at(relay.decode_number(payload))
-        elif method == _CLOSE:
+        elif method == CHANNEL_CLOSE:
             self._asking.send(relay.channel_close_ok(self.number))
             if not self._is_closed:
                 self._asking.release(self.number)
                 self._publication.detached()
-        elif method == _CLOSE_OK:
+        elif method == CHANNEL_CLOSE_OK:
             self._asking.release(self.number)
-        elif method != _OPEN_OK:
+        elif method != CHANNEL_OPEN_OK:
             raise PeerError(f"method {method.hex()} on a channel that publishes")
 
     def _settled(self, payload: bytes, *, ok: bool) -> None:

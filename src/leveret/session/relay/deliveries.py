@@ -11,12 +11,12 @@ from typing import Final, NamedTuple
 
 from leveret.core.head import Head, make_head
 from leveret.wire import amqp091 as wire
+from leveret.wire.amqp091 import FRAME_HEAD_BYTES
 from leveret.wire.properties import SyntaxFault, body_bytes_of
 
 SHAPES_MAX: Final = 1024
 SHAPES_BYTES_MAX: Final = 1024 * 1024
 _BULK_MAX: Final = 1024
-_HEAD: Final = 7
 _TAG: Final = 8
 
 
@@ -139,28 +139,32 @@ class Deliveries:
 
     def _shape_at(self, data: bytes, position: int) -> _Shape | None:
         """The shape of the delivery at `position`, None unless all before its body is there and it has one."""
-        if len(data) - position < _HEAD + 5 or not data.startswith(wire.BASIC_DELIVER, position + _HEAD):
+        if len(data) - position < FRAME_HEAD_BYTES + 5 or not data.startswith(
+            wire.BASIC_DELIVER, position + FRAME_HEAD_BYTES
+        ):
             return None
         kind, channel, size = wire.FRAME_HEAD.unpack_from(data, position)
         header_at = position + size + 8
-        if kind != wire.FRAME_METHOD or len(data) - header_at < _HEAD:
+        if kind != wire.FRAME_METHOD or len(data) - header_at < FRAME_HEAD_BYTES:
             return None
         kind, number, header_size = wire.FRAME_HEAD.unpack_from(data, header_at)
         body_at = header_at + header_size + 8
-        if kind != wire.FRAME_HEADER or number != channel or len(data) - body_at < _HEAD:
+        if kind != wire.FRAME_HEADER or number != channel or len(data) - body_at < FRAME_HEAD_BYTES:
             return None
         kind, number, body_size = wire.FRAME_HEAD.unpack_from(data, body_at)
         if kind != wire.FRAME_BODY or number != channel:
             return None
-        tag_at = position + _HEAD + 5 + data[position + _HEAD + 4]
-        before, behind = data[position:tag_at], data[tag_at + _TAG : body_at + _HEAD]
+        tag_at = position + FRAME_HEAD_BYTES + 5 + data[position + FRAME_HEAD_BYTES + 4]
+        before, behind = data[position:tag_at], data[tag_at + _TAG : body_at + FRAME_HEAD_BYTES]
         found = self._shapes.get(before + behind)
         if found is not None:
             return found
-        head = head_of(behind[1 : header_at - 1 - tag_at - _TAG], data[header_at + _HEAD : body_at - 1])
+        head = head_of(
+            behind[1 : header_at - 1 - tag_at - _TAG], data[header_at + FRAME_HEAD_BYTES : body_at - 1]
+        )
         if head.body_bytes != body_size:
             return None
-        shape = _Shape(channel, before[_HEAD + 5 :], before, behind, bool(behind[0]), head)
+        shape = _Shape(channel, before[FRAME_HEAD_BYTES + 5 :], before, behind, bool(behind[0]), head)
         self._shapes_bytes += len(before) + len(behind)
         if len(self._shapes) >= SHAPES_MAX or self._shapes_bytes > SHAPES_BYTES_MAX:
             self._shapes.clear()

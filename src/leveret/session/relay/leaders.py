@@ -362,11 +362,6 @@ class RelayedLeaders:
         self._kept_for(queue, down=False)
         self._go_on_with(queue)
 
-    def ceded(self, before: Queue, stands: RemoteQueue, leader: str) -> None:
-        """This node led `before`, for which `stands` stands now: another node leads it."""
-        self.waits(before, stands)
-        self.led_by(stands, leader)
-
     def waits(self, before: Queue, stands: RemoteQueue) -> None:
         """This node led `before`, for which `stands` stands now: nobody leads it until more is told."""
         stands.leader = self._me

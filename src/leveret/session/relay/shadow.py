@@ -8,7 +8,7 @@ queues: an `Unacked` has it for its queue, and the shadow channel's tags for off
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from leveret.core.counters import Counters
 from leveret.core.head import Run
@@ -16,17 +16,13 @@ from leveret.core.validation import STREAM, queue_type
 from leveret.model.errors import Unsupported
 from leveret.session.amqp091.delivery import Consumer, Source
 from leveret.wire import relay
+from leveret.wire.amqp091 import BASIC_CANCEL_OK, QUEUE_DECLARE_OK, QUEUE_DELETE_OK, QUEUE_PURGE_OK
 
 if TYPE_CHECKING:
     from leveret.session.relay.shadow_channel import ShadowChannel
 
 ACK, REJECT, REQUEUE = range(3)
 """What becomes of deliveries."""
-
-_CANCEL_OK: Final = b"\x00\x3c\x00\x1f"
-_DECLARE_OK: Final = b"\x00\x32\x00\x0b"
-_PURGE_OK: Final = b"\x00\x32\x00\x1f"
-_DELETE_OK: Final = b"\x00\x32\x00\x29"
 
 Got = Callable[[Run | None, bool, int], None]
 """(message or None, whether it is redelivered, how many are ready behind it)."""
@@ -95,7 +91,7 @@ class Shadow:
             self.channel.forget(consumer)
             then()
 
-        self.channel.ask(self.key, relay.cancel(self.channel.number, tag), (_CANCEL_OK,), cancelled)
+        self.channel.ask(self.key, relay.cancel(self.channel.number, tag), (BASIC_CANCEL_OK,), cancelled)
 
     def get(self, then: Got, *, no_ack: bool) -> None:
         """Get one message."""
@@ -108,17 +104,17 @@ class Shadow:
             then(int.from_bytes(payload[-8:-4], "big"), int.from_bytes(payload[-4:], "big"))
 
         octets = relay.declare(self.channel.number, self._name)
-        self.channel.ask(self.key, octets, (_DECLARE_OK,), declared)
+        self.channel.ask(self.key, octets, (QUEUE_DECLARE_OK,), declared)
 
     def purge(self, then: Callable[[int], None]) -> None:
         """Drop what is ready."""
         octets = relay.purge(self.channel.number, self._name)
-        self.channel.ask(self.key, octets, (_PURGE_OK,), _counted(then))
+        self.channel.ask(self.key, octets, (QUEUE_PURGE_OK,), _counted(then))
 
     def delete(self, then: Callable[[int], None], *, if_unused: bool, if_empty: bool) -> None:
         """Delete the queue."""
         octets = relay.delete(self.channel.number, self._name, if_unused=if_unused, if_empty=if_empty)
-        self.channel.ask(self.key, octets, (_DELETE_OK,), _counted(then))
+        self.channel.ask(self.key, octets, (QUEUE_DELETE_OK,), _counted(then))
 
 
 def _counted(then: Callable[[int], None]) -> Callable[[bytes], None]:

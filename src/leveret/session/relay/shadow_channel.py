@@ -16,6 +16,17 @@ from leveret.session.relay.detached import Registry
 from leveret.session.relay.shadow import ACK, REQUEUE, Got, Shadow
 from leveret.wire import amqp091 as wire
 from leveret.wire import relay
+from leveret.wire.amqp091 import (
+    BASIC_CANCEL,
+    BASIC_CANCEL_OK,
+    BASIC_CONSUME_OK,
+    BASIC_GET_EMPTY,
+    BASIC_GET_OK,
+    BASIC_QOS_OK,
+    CHANNEL_CLOSE,
+    CHANNEL_CLOSE_OK,
+    CHANNEL_OPEN_OK,
+)
 
 if TYPE_CHECKING:
     from leveret.session.amqp091.channel import Channel
@@ -24,17 +35,6 @@ WINDOW_BYTES: Final = 4 * 1024 * 1024
 """Of deliveries to one consumer on their way, about."""
 WINDOW_MAX: Final = 2048
 WINDOW_MIN: Final = 8
-
-_OPEN_OK: Final = b"\x00\x14\x00\x0b"
-_CLOSE: Final = b"\x00\x14\x00\x28"
-_CLOSE_OK: Final = b"\x00\x14\x00\x29"
-_QOS_OK: Final = b"\x00\x3c\x00\x0b"
-_CONSUME_OK: Final = b"\x00\x3c\x00\x15"
-_CANCEL: Final = b"\x00\x3c\x00\x1e"
-_CANCEL_OK: Final = b"\x00\x3c\x00\x1f"
-_GET_OK: Final = b"\x00\x3c\x00\x47"
-_GET_EMPTY: Final = b"\x00\x3c\x00\x48"
-
 
 Key = tuple[str, ...]
 """Of a queue: vhost and name."""
@@ -101,7 +101,7 @@ class ShadowChannel:
         self._held: deque[Delivered] = deque()
         self._goes_first = False
         channel.shadows[link.leader] = self
-        self._send(relay.channel_open(number), (_OPEN_OK,), _ignore)
+        self._send(relay.channel_open(number), (CHANNEL_OPEN_OK,), _ignore)
         self.limit()
 
     def shadow(self, queue: Source) -> Shadow:
@@ -135,14 +135,14 @@ class ShadowChannel:
         """Ask for one message."""
         self._got, self._gets_no_ack = then, no_ack
         octets = relay.get(self.number, key[1].encode(), no_ack=no_ack)
-        self.ask(key, octets, (_GET_OK, _GET_EMPTY), lambda _: then(None, False, 0))
+        self.ask(key, octets, (BASIC_GET_OK, BASIC_GET_EMPTY), lambda _: then(None, False, 0))
 
     def register(self, consumer: Consumer, key: Key, then: Callable[[], None] | None) -> None:
         """Register a consumer; with `then` for the client that asks for it now."""
         number, connection = self.number, self.channel.connection
         if consumer.prefetch != self._prefetch:
             self._prefetch = consumer.prefetch
-            self._send(relay.qos(number, consumer.prefetch, for_channel=False), (_QOS_OK,), _ignore)
+            self._send(relay.qos(number, consumer.prefetch, for_channel=False), (BASIC_QOS_OK,), _ignore)
         self._last_tag += 1
         tag = b"%d" % self._last_tag
         client = {
@@ -164,10 +164,10 @@ class ShadowChannel:
         self._tags[consumer] = tag
         self._windows[tag] = _Window()
         if then is None:
-            self._send(octets, (_CONSUME_OK,), _ignore)
+            self._send(octets, (BASIC_CONSUME_OK,), _ignore)
         else:
             registered = then
-            self.ask(key, octets, (_CONSUME_OK,), lambda _: registered())
+            self.ask(key, octets, (BASIC_CONSUME_OK,), lambda _: registered())
 
     def tag_of(self, consumer: Consumer) -> bytes:
         """The tag by which the leader knows a consumer that is registered."""
@@ -190,7 +190,7 @@ class ShadowChannel:
         """The channel has another limit for all its consumers together."""
         if self.channel.global_prefetch != self._limit:
             self._limit = self.channel.global_prefetch
-            self._send(relay.qos(self.number, self._limit, for_channel=True), (_QOS_OK,), _ignore)
+            self._send(relay.qos(self.number, self._limit, for_channel=True), (BASIC_QOS_OK,), _ignore)
             self._hand_on()
 
     def made_room(self) -> None:
@@ -321,16 +321,16 @@ class ShadowChannel:
 
     def _method(self, payload: bytes) -> None:
         method = payload[:4]
-        if method == _CLOSE:
+        if method == CHANNEL_CLOSE:
             self._closed_by_leader(payload)
-        elif method == _CLOSE_OK:
+        elif method == CHANNEL_CLOSE_OK:
             self._link.release(self.number)
         elif method == wire.BASIC_DELIVER:
             self._incoming = Incoming(payload)
         elif self._is_over:
-            if method == _GET_OK:
+            if method == BASIC_GET_OK:
                 self._incoming = Incoming(payload)
-        elif method == _CANCEL:
+        elif method == BASIC_CANCEL:
             self._cancelled(payload[5 : 5 + payload[4]])
         elif method == relay.MOVED:
             self._moved(relay.decode_tag(payload))
@@ -342,7 +342,7 @@ class ShadowChannel:
     def _answer(self, method: bytes, payload: bytes) -> None:
         if not self._expected or method not in self._expected[0][0]:
             raise PeerError(f"method {method.hex()} where something else was asked")
-        if method == _GET_OK:
+        if method == BASIC_GET_OK:
             self._incoming = Incoming(payload)
             return
         self._expected.popleft()[1](payload)
@@ -416,7 +416,7 @@ class ShadowChannel:
                 self.forget(consumer)
                 if not self._is_over:
                     # It may be on its way there, or have come back there.
-                    self._send(relay.cancel(self.number, tag), (_CANCEL_OK,), _ignore)
+                    self._send(relay.cancel(self.number, tag), (BASIC_CANCEL_OK,), _ignore)
 
     def leave(self, shadow: Shadow) -> None:
         """The queue is led elsewhere; others may still be led there."""

@@ -99,7 +99,8 @@ def test_what_is_inspected_is_counted_on_a_terminal(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "140")
-    counted = [{"event": "counting", "messages": 17}, {"event": "counted", "messages": 17}]
+    again = [{"event": "counting", "messages": 12}, {"event": "counted", "messages": 5}]
+    counted = [*again, {"event": "counting", "messages": 17}, {"event": "counted", "messages": 17}]
 
     def news() -> Iterator[dict[str, Any]]:
         yield from ({"progress": each} for each in counted)
@@ -182,6 +183,7 @@ def test_a_rehearsal_says_how_long_it_took_and_that_all_was_compared() -> None:
                 "2 messages, kept here",
                 "1 messages, which are there again",
                 "list_divergent_messages --report r1",
+                "list_divergent_messages --report r1-2",
             ],
         ),
         ("", ["b:5552", "nothing"]),
@@ -190,7 +192,8 @@ def test_a_rehearsal_says_how_long_it_took_and_that_all_was_compared() -> None:
 def test_coming_back_says_what_was_kept_and_how_to_see_it(report: str, said: list[str]) -> None:
     queue = {"virtual_host": "v", "queue": "q", "messages": 2, "settlements_lost": 1}
     answer = {"upstream_endpoints": ["b:5552"], "report": report, "messages": 2, "settlements_lost": 1}
-    api = FakeApi({**answer, "queues": [queue] if report else []})
+    reports = [report, f"{report}-2"] if report else []
+    api = FakeApi({**answer, "reports": reports, "queues": [queue] if report else []})
     found = cast(Report, rejoin.rejoin_as_downstream.action(session(api)))
     assert found.table is not None
     assert [text for _, text in found.lines] == said

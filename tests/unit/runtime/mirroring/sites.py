@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from leveret.runtime.clock import clock_ms
+from leveret.runtime.cluster.coordinator import Fence
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.led_log import State
 from leveret.runtime.mirroring.sources import MirrorSources
-from leveret.runtime.node import clock_ms
 from leveret.runtime.replication.link_peer import LinkPeer
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
@@ -59,7 +60,7 @@ class Node:
         self.on_state: Callable[[str, str, State], None] = lambda name, node, state: None
         now_ms = limits.pop("clock_ms", clock_ms)
         self.sources = MirrorSources(self.tree, self.commits, now_ms, self._state, **limits)
-        self.commits.fence = self.sources
+        self.commits.fence = Fence(lambda: True, self.sources.cut)
         self.copies = MirrorCopies(
             self.tree,
             self.commits,

@@ -95,6 +95,46 @@ def test_what_a_cancelled_sync_copied_is_kept_over_a_new_link_too(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("batch_messages", "bytes_s_max", "batches"),
+    [(4096, 0, [12, 14]), (5, 0, [5, 5, 2, 5, 5, 4]), (4096, 1, [1] * 26)],
+)
+def test_maybe_master_batch_send(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    batch_messages: int,
+    bytes_s_max: int,
+    batches: list[int],
+) -> None:
+    """As many messages as the policy says are sent at once, or as many octets as may be sent in a second.
+
+    Without either it is a segment; the log has two, of 14 and of 12 messages.
+    """
+    now = itertools.count(1, 60_000)
+    sent: list[int] = []
+
+    async def scenario() -> None:
+        limits = {"sync_bytes_s_max": bytes_s_max, "ack_timeout_ms": 1 << 60}
+        leader, mirror = await pair(tmp_path, clock_ms=lambda: next(now), **limits)
+        for _ in range(26):
+            leader.append(A, 250)
+        leader.lead(A, batch_messages=batch_messages)
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "begun")
+        size_bytes = leader.log(A).size_bytes // 26
+        monkeypatch.setattr(
+            led_log.LedLog, "paid", lambda _, octets, now_ms: sent.append(octets // size_bytes)
+        )
+        leader.sources.synchronise(A)
+        await until(lambda: leader.is_live("mirror", A), "live")
+        await mirror.stop()
+        await leader.stop()
+        assert compared(leader, mirror).is_identical
+
+    asyncio.run(scenario())
+    assert sent == batches
+
+
 def test_a_mirror_that_begins_late_is_whole_once_all_before_is_settled(tmp_path: Path) -> None:
     """By hand, as RabbitMQ's sync_detection_SUITE has it: new mirrors are in step when the old messages are gone."""
 

@@ -9,7 +9,7 @@ import random
 import shutil
 from pathlib import Path
 
-from leveret.runtime.node import clock_ms
+from leveret.runtime.clock import clock_ms
 from leveret.runtime.replication.delaying import Delaying
 from leveret.storage.divergent import SetAside
 from leveret.storage.spool import Spool

@@ -15,8 +15,8 @@ from isal.isal_zlib import crc32
 from leveret.config.uris import NodeUri
 from leveret.core.in_sync import InSync
 from leveret.model.errors import LeveretError, StorageError
+from leveret.runtime.clock import clock_ms
 from leveret.runtime.commit import GroupCommit
-from leveret.runtime.node import clock_ms
 from leveret.runtime.replication.applier import Applier, Hands
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import IdentityFile

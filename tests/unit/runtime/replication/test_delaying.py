@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from leveret.model.errors import StorageError
-from leveret.runtime.node import clock_ms
+from leveret.runtime.clock import clock_ms
 from leveret.runtime.replication import delaying, outbound
 from leveret.runtime.replication.applier import Applier, HeldBack
 from leveret.runtime.replication.delaying import ALL_MS

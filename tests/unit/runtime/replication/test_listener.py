@@ -16,6 +16,7 @@ import uvloop
 from leveret.config.tls import TlsOptions
 from leveret.config.uris import NodeUri
 from leveret.runtime.replication import link_peer, listener, outbound
+from leveret.runtime.replication.arrival import UNPROVEN_MAX
 from leveret.runtime.tls import client_context, server_context
 from leveret.testing.certificates import CertificateAuthority
 from leveret.testing.compare import compare
@@ -157,7 +158,7 @@ def test_many_who_do_not_say_who_they_are_keep_no_follower_out(tmp_path: Path) -
             strangers = [await connect(uri, GREETING) for _ in range(listener._LINKS_MAX + 20)]
             follower = FollowerSite(tmp_path / "follower", uri)
             await until(lambda: in_sync(leader), "in sync")
-            assert len(leader.listener.links) <= listener.UNPROVEN_MAX + 1
+            assert len(leader.listener.links) <= UNPROVEN_MAX + 1
             await follower.stop()
             for _, writer in strangers:
                 writer.close()

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands, header
 
+from leveret.model import definitions as d
 from leveret.session.amqp091.connection import ClientConnection, State
 from leveret.session.amqp091.publishing import SHAPES_MAX
 from leveret.wire import amqp091 as wire
@@ -249,6 +250,17 @@ def test_a_message_larger_than_the_limit_closes_its_channel() -> None:
     assert closes(session) == [(1, 406)]
     node.flush(session)
     assert [body for _, _, body in node.messages()["q"]] == [b"2"]
+
+
+def test_a_foreign_user_id_is_for_users_with_the_tag_impersonator_while_they_have_it() -> None:
+    node, session = broker()
+    foreign = publish(b"1", user_id="root")
+    for tags in (("administrator", "impersonator"), ("administrator",)):
+        node.broker.apply(d.Put(d.User(name="guest", password_hash="", tags=tags)))
+        session.receive(b"".join([*foreign, *foreign]), 0)
+    assert closes(session) == [(1, 406)]
+    node.flush(session)
+    assert [body for _, _, body in node.messages()["q"]] == [b"1"] * 2
 
 
 def test_a_foreign_user_id_closes_the_channel_also_on_the_fast_way() -> None:
