@@ -139,12 +139,13 @@ def test_what_arrived_and_cannot_be_read_any_more_is_in_doubt(
     path.write_bytes(whole[:-20])
     [row] = recover(job)
     assert (row["message_count"], row["unreadable_records"]) == (MESSAGES - 1000, 1000)
-    assert row["in_doubt"] == 900
+    # Of what was on its way when the connection broke.
+    assert 0 < row["in_doubt"] <= 900
     path.write_bytes(whole)
-    [row] = recover(msgspec.structs.replace(job, all_available=False))
+    recover(msgspec.structs.replace(job, all_available=False))
     found = taken(node, "a")
     assert sorted(set(found)) == list(range(MESSAGES))
-    assert len(found) - MESSAGES == 900
+    assert len(found) - MESSAGES == row["in_doubt"]
 
 
 def test_a_queue_that_is_refused_is_left_out_by_naming_the_others(
