@@ -8,7 +8,8 @@ SOURCES = src tests tools $(wildcard bench)
 TYPED = src tests tools/tidy.py $(wildcard bench)
 
 # One more than the smallest machine has cores, as much of it waits; loadgroup keeps the tests of Spark in one of them.
-WORKERS = -n 3 --dist loadgroup
+# A worker that dies, by itself or as its test hangs (pyproject.toml), ends the run: its group would be begun again.
+WORKERS = -n 3 --dist loadgroup --max-worker-restart 0
 
 FUZZ_SECONDS = 300
 
@@ -35,8 +36,9 @@ demo: setup  ## a disaster, end to end, on real data
 demo-cluster: setup-cluster  ## a node of a cluster lost, and nobody notices for long
 	@.venv/bin/python -m leveret.testing.demo.cluster $(DEMO_ARGS)
 
+# Thirty failures are one trouble, which thousands of tests would wait out one after the other.
 test: setup-test  ## the whole test suite
-	@$(PYTEST) $(WORKERS) -m "not torture and not fuzz and not oracle" $(TEST_ARGS)
+	@$(PYTEST) $(WORKERS) --maxfail 30 -m "not torture and not fuzz and not oracle" $(TEST_ARGS)
 
 check: setup  ## format, lint, types, import contracts, tidiness
 	.venv/bin/ruff format --check $(SOURCES)
@@ -57,12 +59,13 @@ conformance: setup-test  ## what stock RabbitMQ clients expect, then the suites 
 	@.venv/bin/python -m tests.suites $(SUITE_ARGS)
 
 torture: setup-test  ## kill and restart, over and over
-	@$(PYTEST) $(WORKERS) -m torture --timeout 1800 $(TEST_ARGS)
+	@$(PYTEST) $(WORKERS) -m torture --timeout 1800 -o faulthandler_timeout=0 $(TEST_ARGS)
 
 # Half of the time each.
 fuzz: setup-fuzz  ## new examples for every property test, then a coverage-guided fuzzer (FUZZ_SECONDS=300)
 	@FUZZ_SECONDS=$$(($(FUZZ_SECONDS) / 2)) \
-		$(PYTEST) $(WORKERS) -m "hypothesis or fuzz" --hypothesis-profile fuzz --timeout 1800 $(TEST_ARGS)
+		$(PYTEST) $(WORKERS) -m "hypothesis or fuzz" --hypothesis-profile fuzz --timeout 1800 \
+		-o faulthandler_timeout=0 $(TEST_ARGS)
 	@.venv/bin/python -m tests.fuzz --seconds $$(($(FUZZ_SECONDS) / 2)) $(FUZZ_ARGS)
 
 clean:  ## remove everything that was made

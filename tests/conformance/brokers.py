@@ -24,6 +24,9 @@ from tests.conformance.rawclient import PATIENCE_S, Peer
 RABBITMQ: Final = "rabbitmq"
 LEVERET: Final = "leveret"
 
+BLOCKED_TIMEOUT_S: Final = 30.0
+"""A broker that blocks a connection answers nothing on it, not even its close: pika would wait for ever."""
+
 
 @dataclass(frozen=True, slots=True)
 class Broker:
@@ -46,7 +49,11 @@ class Broker:
     ) -> pika.BlockingConnection:
         """Connect with pika; no heartbeats unless `options` ask for them."""
         credentials = pika.PlainCredentials(username, password)
-        settings: dict[str, Any] = {"heartbeat": 0, "socket_timeout": PATIENCE_S} | options
+        settings: dict[str, Any] = {
+            "heartbeat": 0,
+            "socket_timeout": PATIENCE_S,
+            "blocked_connection_timeout": BLOCKED_TIMEOUT_S,
+        } | options
         parameters = pika.ConnectionParameters(
             LOOPBACK, self.amqp_port, virtual_host=vhost, credentials=credentials, **settings
         )

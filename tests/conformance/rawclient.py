@@ -53,6 +53,9 @@ def plain(username: str, password: str) -> str:
     return f"\0{username}\0{password}"
 
 
+HEARTBEAT: Final = raw_frame(FRAME_HEARTBEAT, 0, b"")
+
+
 class Peer:
     """One TCP connection to a broker, frame by frame."""
 

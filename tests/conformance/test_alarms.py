@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 from pamqp import commands
 
-from tests.conformance.brokers import Broker
-from tests.conformance.rawclient import FRAME_HEARTBEAT, Peer
+from tests.conformance.brokers import Broker, running
+from tests.conformance.conftest import BROKERS, kind_of
+from tests.conformance.rawclient import FRAME_HEARTBEAT, HEARTBEAT, Peer
 
 SILENCE_S = 0.5
+
+
+@pytest.fixture(scope="module", params=BROKERS)
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """A broker of its own: should an alarm stay, no publisher of another test waits for its end."""
+    with running(kind_of(request)) as one:
+        yield one
 
 
 @contextmanager
@@ -34,6 +43,26 @@ def peers(broker: Broker) -> Iterator[list[Peer]]:
         for peer in found:
             peer.open_channel(1)
         yield found
+
+
+@contextmanager
+def beating(peer: Peer) -> Iterator[None]:
+    """The peer sends heartbeats while the block lasts: the command that ends an alarm takes seconds of its own."""
+    over = threading.Event()
+
+    def beat() -> None:
+        # Should the broker have given it up, the test sees that.
+        with suppress(OSError):
+            while not over.wait(0.3):
+                peer.send_octets(HEARTBEAT)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def expect_nothing(peer: Peer) -> None:
@@ -93,18 +122,19 @@ def test_a_blocked_connection_hears_heartbeats_and_is_not_given_up(broker: Broke
     with ExitStack() as held:
         with memory_is_low(broker):
             # In the alarm: it sends no heartbeats, and would be given up while the alarm takes its time to come.
-            beating = held.enter_context(broker.peer())
-            beating.login(heartbeat_s=1)
-            beating.open_channel(1)
-            beating.publish(1, b"x", routing_key=name)
+            silent = held.enter_context(broker.peer())
+            silent.login(heartbeat_s=1)
+            silent.open_channel(1)
+            silent.publish(1, b"x", routing_key=name)
             beats, blocked = 0, False
             while beats < 6:
-                kind, _, _ = beating.receive_frame()
+                kind, _, _ = silent.receive_frame()
                 beats += kind == FRAME_HEARTBEAT
                 blocked |= kind != FRAME_HEARTBEAT
             assert blocked
-        beating.expect(0, commands.Connection.Unblocked)
-        beating.expect_silence(1)
+            held.enter_context(beating(silent))
+        silent.expect(0, commands.Connection.Unblocked)
+        silent.expect_silence(1)
 
 
 def test_both_alarms_are_named_and_only_their_end_unblocks(

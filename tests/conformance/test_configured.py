@@ -11,9 +11,8 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker, ProbableAuthenticationError
 
 from leveret.testing.ports import LOOPBACK
-from leveret.testing.rabbitmq import available
-from tests.conformance.brokers import RABBITMQ, Broker, running
-from tests.conformance.conftest import BROKERS
+from tests.conformance.brokers import Broker, running
+from tests.conformance.conftest import BROKERS, kind_of
 from tests.conformance.rawclient import PATIENCE_S
 
 DEFINITIONS: dict[str, Any] = {
@@ -36,11 +35,8 @@ DEFINITIONS: dict[str, Any] = {
 }
 
 
-def started(kind: str, config: dict[str, str]) -> Iterator[Broker]:
-    reason = available() if kind == RABBITMQ else None
-    if reason is not None:
-        pytest.skip(reason)
-    with running(kind, config) as broker:
+def started(request: pytest.FixtureRequest, config: dict[str, str]) -> Iterator[Broker]:
+    with running(kind_of(request), config) as broker:
         yield broker
 
 
@@ -55,7 +51,7 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         "default_user": "first",
         "default_pass": "s3cret",
     }
-    yield from started(request.param, config)
+    yield from started(request, config)
 
 
 @pytest.fixture(scope="module", params=BROKERS)
@@ -72,7 +68,7 @@ def seeded(request: pytest.FixtureRequest) -> Iterator[Broker]:
         "default_permissions.write": "^(amq|own)",
         "default_permissions.read": "^(amq|own)",
     }
-    yield from started(request.param, config)
+    yield from started(request, config)
 
 
 def asked(broker: Broker, path: str, user: str) -> Any:

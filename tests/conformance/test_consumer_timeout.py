@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from leveret.testing.rabbitmq import available
 from tests.conformance.brokers import RABBITMQ, Broker, running
-from tests.conformance.conftest import BROKERS
+from tests.conformance.conftest import BROKERS, kind_of
 from tests.conformance.rawclient import Peer
 
 TIMEOUT_MS = 1_000
@@ -24,10 +23,7 @@ TOLD = (
 @pytest.fixture(scope="module", params=BROKERS)
 def impatient(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """A broker that waits a second for acknowledgements, and looks more often than that."""
-    reason = available() if request.param == RABBITMQ else None
-    if reason is not None:
-        pytest.skip(reason)
-    with running(request.param, {"consumer_timeout": str(TIMEOUT_MS)}) as broker:
+    with running(kind_of(request), {"consumer_timeout": str(TIMEOUT_MS)}) as broker:
         if request.param == RABBITMQ:
             broker.ctl("eval", "application:set_env(rabbit, channel_tick_interval, 200).")
         yield broker

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.brokers import Broker
 
-pytestmark = [pytest.mark.conformance, pytest.mark.timeout(90, func_only=True)]
+pytestmark = pytest.mark.conformance
 
 
 def shown(broker: Broker, *arguments: str) -> str:

@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.conformance.brokers import Broker
-from tests.conformance.rawclient import FRAME_HEARTBEAT, Closed, Peer, raw_frame
-
-HEARTBEAT = raw_frame(FRAME_HEARTBEAT, 0, b"")
+from tests.conformance.rawclient import FRAME_HEARTBEAT, HEARTBEAT, Closed, Peer
 
 
 def heartbeats_until_the_end(silent: Peer, at_each: Callable[[], object] = lambda: None) -> int:

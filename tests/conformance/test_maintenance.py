@@ -10,19 +10,15 @@ import pytest
 from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker
 
 from leveret.testing.ports import accepts, wait_until
-from leveret.testing.rabbitmq import available
 from tests.conformance.brokers import RABBITMQ, Broker, running
-from tests.conformance.conftest import BROKERS
+from tests.conformance.conftest import BROKERS, kind_of
 from tests.conformance.rawclient import PATIENCE_S
 
 
 @pytest.fixture(scope="module", params=BROKERS)
 def served(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """A broker of its own, as nobody else could use it."""
-    reason = available() if request.param == RABBITMQ else None
-    if reason is not None:
-        pytest.skip(reason)
-    with running(request.param) as broker:
+    with running(kind_of(request)) as broker:
         yield broker
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from leveret.core.access import check_password
 from leveret.model.definitions import (
@@ -101,7 +100,6 @@ def held_of(definitions: Definitions, name: str) -> dict[tuple[str, ...], AnyEnt
     }
 
 
-@pytest.mark.timeout(60)
 def test_a_schema_with_every_kind_of_entity_is_followed_over_http(
     broker: Broker, http: httpx.Client, name: str, tmp_path: Path
 ) -> None:
