@@ -140,12 +140,12 @@ class GroupCommit:
         """Sync the first of these logs, then the others, then keep the promises."""
         part, rest = logs[:LOGS_AT_ONCE], logs[LOGS_AT_ONCE:]
         try:
-            descriptors = [fd for log in part for fd in log.unsynced()]
-        except StorageError as error:
+            done = asyncio.gather(*self._sync([fd for log in part for fd in log.unsynced()]))
+        except (StorageError, RuntimeError) as error:
+            # RuntimeError: the machine gives no thread. Were that only told, whoever waits would wait for ever.
             self.fail(error)
             return
         self._running = True
-        done = asyncio.gather(*self._sync(descriptors))
         done.add_done_callback(lambda future: self._finished(future, position, promises, part, rest))
 
     def _sync(self, descriptors: list[int]) -> list[asyncio.Future[None]]:
@@ -179,10 +179,14 @@ class GroupCommit:
         if error is not None:
             self.fail(error)
             return
-        for log in logs:
-            log.synced()
-            for segment in log.take_sealed():
-                self._summaries.submit(summarise, segment)
+        try:
+            for log in logs:
+                log.synced()
+                for segment in log.take_sealed():
+                    self._summaries.submit(summarise, segment)
+        except (StorageError, RuntimeError) as refused:
+            self.fail(refused)
+            return
         if rest:
             self._sync_logs(position, promises, rest)
             return

@@ -193,6 +193,36 @@ def test_a_log_that_cannot_be_synced_at_all_is_a_failure_too(
     run(scenario)
 
 
+@pytest.mark.parametrize("wants", ["sync", "summary"])
+def test_a_machine_that_gives_no_thread_is_a_failure_and_nobody_waits_for_ever(
+    wants: str, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+
+        def start(
+            thread: threading.Thread, begin: Callable[[threading.Thread], None] = threading.Thread.start
+        ) -> None:
+            if thread.name.startswith(names):
+                raise RuntimeError("can't start new thread")
+            begin(thread)
+
+        names = {"sync": "fdatasync", "summary": "summary"}[wants]
+        monkeypatch.setattr(threading.Thread, "start", start)
+        monkeypatch.setattr(disk.log, "take_sealed", lambda: [Path("sealed")])
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("a"))
+        commit.begin()
+        disk.let_go(2)
+        await until(lambda: disk.failures)
+        assert (str(disk.failures[0]), kept) == ("can't start new thread", [])
+        commit.begin()
+        assert len(disk.failures) == 1
+        commit.close()
+
+    run(scenario)
+
+
 def test_a_promise_that_cannot_be_kept_is_a_failure_and_none_after_it_is_kept(disk: Disk) -> None:
     async def scenario() -> None:
         commit, kept = disk.commit(), list[str]()
