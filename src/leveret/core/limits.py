@@ -44,12 +44,18 @@ class Connection(Protocol):
 class OtherConnection:
     """A connection of another protocol than AMQP 0-9-1: it counts, ends with its user and vhost, has no channels."""
 
-    def __init__(self, user: str, vhost: str, cut: Callable[[str], None]) -> None:
-        """Stand for the connection that `cut` ends, given the reason."""
+    def __init__(self, connections: Connections, user: str, vhost: str, cut: Callable[[str], None]) -> None:
+        """Stand for the connection that `cut` ends, given the reason; one of `connections` until it leaves."""
         self.user: str | None = user
         self.vhost: str | None = vhost
         self.channels: dict[int, object] = {}
         self._cut = cut
+        self._connections = connections
+        connections.add(self)
+
+    def leave(self) -> None:
+        """It ends: count it no more; may be said again."""
+        self._connections.discard(self)
 
     def force_close(self, reason: str) -> None:
         """See Connection."""

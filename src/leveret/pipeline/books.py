@@ -117,7 +117,7 @@ def books_at(manifest: Manifest, vhost: str, as_of_ms: int | None = None) -> dic
     Raises:
         StorageError: a file cannot be read.
     """
-    files = [file for file in manifest.files() if file.vhost == vhost]
+    files = manifest.files_of(vhost)
     found: dict[Life, Book] = {}
     for (queue, epoch, kind, name), row in _last_rows(manifest.data_dir, files, as_of_ms).items():
         book = found.setdefault((queue, epoch), Book(queue=queue, epoch=epoch, sequences=[], offsets=[]))

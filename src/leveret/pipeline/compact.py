@@ -43,7 +43,7 @@ def due(
     manifest: Manifest, vhost: str, now_ms: int, *, bytes_max: int | None, retain_ms: int | None
 ) -> list[StoredFile]:
     """The oldest files of a vhost that are beyond the limits, none if compacting them is not worth it."""
-    files = [file for file in manifest.files() if file.vhost == vhost]
+    files = manifest.files_of(vhost)
     over = 0 if bytes_max is None else sum(file.bytes for file in files) - bytes_max
     older_ms = -1 if retain_ms is None else now_ms - retain_ms
 
@@ -61,7 +61,7 @@ def due(
 
 def known_since_ms(manifest: Manifest, files: list[StoredFile], now_ms: int) -> int:
     """Since when it is known how queues stood once these files, the oldest of a vhost, are compacted."""
-    stored = [file for file in manifest.files() if file.vhost == files[0].vhost]
+    stored = manifest.files_of(files[0].vhost)
     return max(_came_ms(stored, now_ms)[: len(files)])
 
 

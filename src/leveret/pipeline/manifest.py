@@ -178,6 +178,10 @@ class Manifest:
         """The files that there are, in order of vhost and offset."""
         return sorted(self._files.values(), key=lambda file: (file.vhost, file.first))
 
+    def files_of(self, vhost: str) -> list[StoredFile]:
+        """Those of one vhost, in order of offset."""
+        return [file for file in self.files() if file.vhost == vhost]
+
     def ever_added(self, vhost: str, up_to: int) -> Iterator[StoredFile]:
         """Files added to `vhost` up to entry `up_to` since it was forgotten, those taken away since included.
 
@@ -198,7 +202,7 @@ class Manifest:
 
     def history_from_ms(self, vhost: str) -> int:
         """How a vhost's queues stood at moments before this is not known any more; 0: as far back as there is data."""
-        return max((file.history_from_ms for file in self.files() if file.vhost == vhost), default=0)
+        return max((file.history_from_ms for file in self.files_of(vhost)), default=0)
 
     def check(self) -> None:
         """See that the manifest can be kept here as it must be.

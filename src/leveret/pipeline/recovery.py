@@ -268,9 +268,7 @@ class Recovery:
         for vhost in vhosts:
             masks = not_to_recover(self._manifest, vhost, selection, self._job.plans_of(vhost))
             files = [
-                file
-                for file in self._manifest.files()
-                if file.vhost == vhost and may_have_survivors(file, masks, selection)
+                file for file in self._manifest.files_of(vhost) if may_have_survivors(file, masks, selection)
             ]
             if files:
                 directory = PlanDirectory.new(self._job.root, vhost, self._job.new_plans_of(vhost))

@@ -59,8 +59,8 @@ def not_to_recover(
         for directory in cut_from_scratch(manifest, vhost, plans):
             ranges.add_settlements(vhost, directory.recovered())
         return ranges.masks()
-    for file in manifest.files():
-        if file.vhost == vhost and file.settlements:
+    for file in manifest.files_of(vhost):
+        if file.settlements:
             _add_settled(ranges, manifest.data_dir, file, selection)
     for directory in finished(manifest, vhost, plans):
         ranges.add_settlements(vhost, directory.recovered())

@@ -88,8 +88,7 @@ class Amqp10Connection:
         self.octets_received += len(data)
         self._send(self._session.receive(data, self._clock_ms()))
         if self._member is None and self._session.state is State.RUNNING:
-            self._member = OtherConnection(self.user, self.vhost, self.cut)
-            self._connections.add(self._member)
+            self._member = OtherConnection(self._connections, self.user, self.vhost, self.cut)
             connection_log.authenticated(self.name, self.user, self.vhost)
 
     def tick(self) -> None:
@@ -111,7 +110,7 @@ class Amqp10Connection:
 
     def _leave(self) -> None:
         if self._member is not None:
-            self._connections.discard(self._member)
+            self._member.leave()
 
     def _send(self, octets: bytes) -> None:
         self.octets_sent += len(octets)

@@ -237,6 +237,15 @@ class GroupCommit:
         self.begin()
         await kept
 
+    async def shared(self) -> None:
+        """Wait until those of the fence have everything appended so far, outside a flush too; at once without one.
+
+        Raises:
+            StorageError: this ends before.
+        """
+        if self.fence is not None:
+            await self.settle()
+
     def close(self) -> None:
         """End the threads, and keep no promise any more; who waits for `settle` waits in vain, and is told."""
         self._closed = True

@@ -144,6 +144,7 @@ class Node:
             self.stores.log,
             self._queues,
             self.commits.settle,
+            self.commits.shared,
             by_name=storage.durability == "fsync",
             segment_bytes_max=storage.segment_bytes_max,
             retain_bytes_max=standby.retention_bytes_max,

@@ -71,6 +71,7 @@ class Collector:
         queue_log: Callable[[Queue], Log],
         logs_of_queues: QueueLogs,
         durable: Callable[[], Awaitable[None]],
+        shared: Callable[[], Awaitable[None]],
         *,
         by_name: bool,
         segment_bytes_max: int,
@@ -78,8 +79,9 @@ class Collector:
         retain_ms: int | None,
         truncates: bool,
     ) -> None:
-        """`queue_log` gives a queue's log, `durable` waits until what was appended so far is on disk.
+        """`queue_log` gives a queue's log.
 
+        `durable` waits until what was appended so far is on disk, `shared` until followers in sync have it.
         `by_name`: what is in the log of a queue is on disk when it is collected, and need not be copied.
         `truncates`: what all known downstreams have is dropped, whatever else is retained.
         """
@@ -97,6 +99,7 @@ class Collector:
         self._truncates = truncates
         self._overtaken: set[tuple[str, str]] = set()
         self._durable = durable
+        self._shared = shared
         self._following: set[Queue] = set()
         self._retained: dict[Queue, int] = {}
         self._catching_up: dict[Queue, asyncio.Task[None]] = {}
@@ -315,7 +318,7 @@ class Collector:
                 # Not before followers in sync have it: who takes over completes its logs in an order of its own, and
                 # what had been served from offsets that come to mean something else would be missing at downstreams.
                 try:
-                    await self._durable()
+                    await self._shared()
                 except StorageError:
                     return
                 for log, _, end, last in pending:

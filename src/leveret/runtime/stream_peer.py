@@ -255,8 +255,7 @@ class StreamPeer(asyncio.Protocol):
         before = self._session.state
         effects = self._session.receive(data, self._now_ms())
         if before is not State.OPEN and self._session.state is State.OPEN:
-            self._member = OtherConnection(self.user, self.vhost, self.cut)
-            self._host.connections.add(self._member)
+            self._member = OtherConnection(self._host.connections, self.user, self.vhost, self.cut)
             connection_log.authenticated(self.name, self.user, self.vhost)
         self._flush()
         for effect in effects:
@@ -265,7 +264,7 @@ class StreamPeer(asyncio.Protocol):
 
     def _leave_node(self) -> None:
         if self._member is not None:
-            self._host.connections.discard(self._member)
+            self._member.leave()
 
     def _perform(self, effect: Effect) -> None:
         match effect:

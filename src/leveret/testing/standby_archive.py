@@ -36,11 +36,7 @@ def freeze_plan(
 ) -> PlanDirectory | None:
     """Find the survivors of a vhost and freeze their plan; None if there can be none."""
     masks = not_to_recover(manifest, vhost, selection, plans)
-    files = [
-        file
-        for file in manifest.files()
-        if file.vhost == vhost and may_have_survivors(file, masks, selection)
-    ]
+    files = [file for file in manifest.files_of(vhost) if may_have_survivors(file, masks, selection)]
     if not files:
         return None
     directory = PlanDirectory.new(manifest.data_dir, vhost, plans)
