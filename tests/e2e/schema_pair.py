@@ -6,7 +6,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import wraps
 from pathlib import Path
 from typing import ParamSpec
@@ -84,6 +84,9 @@ class Node:
         self.sessions = 0
         self.notices_every_s: float | None = None
         self.broker.apply(Put(Vhost(name="/")))
+
+    def changing(self) -> nullcontext[None]:
+        return nullcontext()
 
     async def commit(self) -> None:
         self.commits += 1

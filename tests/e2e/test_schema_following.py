@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -12,6 +15,7 @@ import pytest
 from leveret.config.tls import TlsOptions
 from leveret.core import schema_digests
 from leveret.core.schema import SCHEMA_VHOST, Key, canonical
+from leveret.core.schema_mode import Decided, Mode
 from leveret.model.definitions import (
     AnyEntity,
     Binding,
@@ -318,6 +322,75 @@ async def test_a_disk_that_never_answers_does_not_keep_a_node_from_stopping(tmp_
             await link.downstream.schema_sync.stop(at_once=True)
             await disabling
         assert ("/", "q") in link.downstream.broker.queues
+
+
+# -- one of several nodes ---------------------------------------------------------------------------
+
+
+@dataclass
+class Site:
+    """What the nodes of a cluster agree on (schema_deciding.Deciding)."""
+
+    follower: str
+    decided: Decided = field(default_factory=Decided)
+
+    async def decide(self, decided: Decided) -> None:
+        self.decided = decided
+
+
+@on_a_loop
+async def test_who_is_not_to_follow_any_more_when_it_may_change_definitions_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    async with pair(tmp_path) as link:
+        sync, site = link.downstream.schema_sync, Site(follower="down")
+        sync.deciding = site
+        link.upstream.put(*SOME)
+        before, entered = link.downstream.schema(), asyncio.Event()
+
+        @asynccontextmanager
+        async def changing() -> AsyncIterator[None]:
+            """Another node had the pen until now, and was told to follow, or that nobody is to."""
+            entered.set()
+            site.follower = "another"
+            yield
+
+        link.downstream.changing = changing  # type: ignore[method-assign,assignment]  # a cluster's
+        await sync.set_endpoints(endpoints(link.port))
+        before["global_parameters"] = link.downstream.schema()["global_parameters"]
+        await sync.start()
+        await entered.wait()
+        await link.failed("is not the one that follows")
+        assert link.downstream.schema() == before
+        sync.look()
+        await until(lambda: sync.status()["state"] == "disconnected", "the end of the link")
+        assert (sync.follower, sync.status()["follower"]) == ("another", "another")
+
+        del link.downstream.changing
+        site.follower = "down"
+        sync.look()
+        await until(lambda: link.downstream.schema() == link.upstream.schema(), "the schema")
+        site.decided = Decided(operating_mode=Mode.UPSTREAM)
+        sync.look()
+        await until(lambda: sync.status()["state"] == "running", "the other side")
+
+
+@on_a_loop
+async def test_what_other_nodes_changed_while_it_waited_is_seen(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link:
+        down = link.downstream
+        link.upstream.put(*SOME)
+
+        @asynccontextmanager
+        async def changing() -> AsyncIterator[None]:
+            down.put(Vhost(name="orders"), Queue(vhost="orders", name="eu", arguments={"x-max-length": 1}))
+            yield
+
+        down.changing = changing  # type: ignore[method-assign,assignment]  # a cluster's
+        await link.follow()
+        await until(lambda: link.status["syncs"], "a first sync")
+        assert down.schema() == link.upstream.schema()
+        assert (link.status["conflict_count"], link.status["refused_count"]) == (0, 0)
 
 
 # -- what would change, what was changed ----------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from leveret.config.etcd import EtcdOptions
 from leveret.config.followers import Followers
 from leveret.config.kinds import NONE, Bytes, Choice, Duration, Flag, Integer, Ip
-from leveret.config.replication import SchemaSync, Standby
+from leveret.config.replication import Standby
 from leveret.config.settings import branch, contradiction, setting
 from leveret.config.syntax import Given
 from leveret.config.tls import TlsOptions
@@ -135,12 +135,8 @@ class Whole(Protocol):
         """What a node of a cluster cannot be."""
 
     @property
-    def schema_sync(self) -> SchemaSync:
-        """Nor this, as a downstream."""
-
-    @property
     def standby(self) -> Standby:
-        """Nor this."""
+        """Nor this, as a downstream."""
 
 
 def check_together(config: Whole, given: Mapping[str, Given]) -> None:
@@ -172,17 +168,13 @@ def check_together(config: Whole, given: Mapping[str, Given]) -> None:
             "lets followers copy the whole of this node, and cluster_formation.peer_discovery_backend = etcd makes it "
             "a member of a cluster, whose queues are copied by policies (ha-mode): take one of the two out",
         )
-    for key, mode in (
-        ("schema_definition_sync.operating_mode", config.schema_sync.operating_mode),
-        ("standby.replication.operating_mode", config.standby.operating_mode),
-    ):
-        if mode == "downstream":
-            raise contradiction(
-                given,
-                key,
-                "= downstream is for a node alone, and cluster_formation.peer_discovery_backend = etcd makes this one "
-                "a member of a cluster: take one of the two out",
-            )
+    if config.standby.operating_mode == "downstream":
+        raise contradiction(
+            given,
+            "standby.replication.operating_mode",
+            "= downstream is for a node alone, and cluster_formation.peer_discovery_backend = etcd makes this one "
+            "a member of a cluster: take one of the two out",
+        )
     if cluster.bind in ANYWHERE and cluster.advertised_uri is None:
         raise contradiction(
             given,

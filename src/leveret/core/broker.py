@@ -346,8 +346,8 @@ class Broker:
         return list(self._owned.get(owner, ()))
 
     def exclusive_queues(self) -> list[Queue]:
-        """Those of all connections."""
-        return [queue for owned in self._owned.values() for queue in owned]
+        """Those of all connections; in a cluster, to other nodes as well."""
+        return [queue for queue in self.queues.values() if queue.owner is not None]
 
     def declare_queue(self, wanted: d.Queue, owner: object | None = None) -> Queue:
         """Declare a queue, exclusively for `owner` if given, or check that the one there is equivalent.

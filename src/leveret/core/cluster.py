@@ -9,6 +9,7 @@ The keys, below one prefix; parts of them that are names are percent-encoded:
     PREFIX/pen                        name of the node that may change definitions; goes with its lease
     PREFIX/pen_wanted/NODE            the node's name: it would like to; goes with its lease
     PREFIX/epoch                      the highest epoch of a queue, ever
+    PREFIX/schema_sync                what an operator decided on schema replication, `schema_mode.Decided`
     PREFIX/definitions/KIND/KEY...    an entity, as the definitions log has it
     PREFIX/placements/VHOST/QUEUE     `Placement`
     PREFIX/turns/LEASE                which transaction of a node's was the last; goes with its lease
@@ -27,6 +28,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from leveret.core.election import Delete, Entry, Put, Unchanged, UnreadableState
+from leveret.core.schema_mode import Decided
 from leveret.model import definitions
 from leveret.model.definitions import KINDS, Change
 
@@ -112,12 +114,14 @@ class Keys(NamedTuple):
     proof: str
     pen: str
     epoch: str
+    schema_sync: str
 
     @classmethod
     def under(cls, prefix: str) -> Keys:
         """The keys of the cluster whose settings say `prefix`."""
         begin = prefix.rstrip("/") + "/"
-        return cls(begin, f"{begin}cluster", f"{begin}proof", f"{begin}pen", f"{begin}epoch")
+        single = ("cluster", "proof", "pen", "epoch", "schema_sync")
+        return cls(begin, *(f"{begin}{name}" for name in single))
 
     def member(self, name: str) -> str:
         """Of a `Member`."""
@@ -165,6 +169,7 @@ _NAMES: Final = {
     "pen": (0, 0),
     "pen_wanted": (1, 1),
     "epoch": (0, 0),
+    "schema_sync": (0, 0),
     "definitions": (2, 8),
     "placements": (2, 2),
 }
@@ -177,6 +182,7 @@ _VALUES: Final[dict[str, Any]] = {
     "pen": str,
     "pen_wanted": str,
     "epoch": int,
+    "schema_sync": Decided,
     "placements": Placement,
 }
 
@@ -242,7 +248,15 @@ class PlacementChanged(NamedTuple):
     placement: Placement | None
 
 
-Changed: TypeAlias = MemberChanged | AliveChanged | PenChanged | DefinitionChanged | PlacementChanged
+class SchemaSyncDecided(NamedTuple):
+    """An operator decided on schema replication; None: nobody has any more."""
+
+    decided: Decided | None
+
+
+Changed: TypeAlias = (
+    MemberChanged | AliveChanged | PenChanged | SchemaSyncDecided | DefinitionChanged | PlacementChanged
+)
 
 
 class ClusterState:
@@ -257,6 +271,7 @@ class ClusterState:
         pen: who may change definitions; None: nobody.
         pen_wanted: who would like to.
         epoch: the highest that a queue ever had.
+        schema_sync: what was decided on schema replication; None: nothing yet.
         placements: by vhost and queue.
     """
 
@@ -271,6 +286,7 @@ class ClusterState:
         self.pen: str | None = None
         self.pen_wanted: frozenset[str] = frozenset()
         self.epoch = 0
+        self.schema_sync: Decided | None = None
         self.placements: dict[tuple[str, str], Placed] = {}
         self._modified: dict[str, int] = {}
 
@@ -359,6 +375,9 @@ class ClusterState:
                 self.proof = value or ""
             case "epoch":
                 self.epoch = value or 0
+            case "schema_sync":
+                self.schema_sync = value
+                found.append(SchemaSyncDecided(value))
             case "pen":
                 self.pen = value
             case "pen_wanted":
@@ -407,7 +426,7 @@ def _value(event: Event, key: Key) -> Any:
 # -- what is written ------------------------------------------------------------------------------
 
 
-def encode(value: Member | Presence | Placement | str | int) -> bytes:
+def encode(value: Member | Presence | Placement | Decided | str | int) -> bytes:
     """A value of a key, of anything but a definition."""
     return msgspec.json.encode(value)
 

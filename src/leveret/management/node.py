@@ -23,6 +23,10 @@ from leveret.session.ingest import Outsider
 class SchemaOperations(Protocol):
     """Schema replication, as an operator works it."""
 
+    @property
+    def follower(self) -> str:
+        """Name of the node of this site that follows the upstream; empty if none is to."""
+
     async def enable(self) -> None:
         """Follow or serve again."""
 

@@ -15,7 +15,7 @@ import resource
 import ssl
 import sys
 from collections.abc import Coroutine
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -383,7 +383,7 @@ class Node:
         await self.amqp.stop(timeout_s)
         await self.rejoin.stop()
         # A disk that failed would let it wait for ever; what was applied is settled with all else.
-        await self.schema_sync.stop(at_once=True)
+        await self.schema_sync.close()
         await self.standby.stop()
         await self.streams.stop()
         for task in self._tasks:
@@ -429,6 +429,13 @@ class Node:
             self.collector.resume(self.broker.led_queues())
 
     # -- what the doors use -------------------------------------------------------------------
+
+    def changing(self) -> AbstractAsyncContextManager[None]:
+        """In it definitions may be changed; in a cluster, where one node at a time may, as soon as it is this one."""
+        changing: AbstractAsyncContextManager[None] = (
+            nullcontext() if self.cluster is None else self.cluster.changing()
+        )
+        return changing
 
     async def commit(self) -> None:
         """Return once every change applied so far is durable, and outgoing logs exist where they should."""

@@ -41,6 +41,7 @@ from leveret.runtime.maintenance import Maintenance
 from leveret.runtime.outgoing import Collector
 from leveret.runtime.outgoing_log import OutgoingLog
 from leveret.runtime.pipeline_process import ask
+from leveret.runtime.standby import refuse_member
 from leveret.runtime.standby_transfer import Upstream
 from leveret.runtime.stores import Stores, log_name
 from leveret.runtime.unseen import first_unseen
@@ -282,6 +283,7 @@ class Rejoin:
 
     def _check(self) -> Upstream:
         standby = self._node.standby
+        refuse_member(self._node.config)
         if standby.mode == "downstream":
             raise PreconditionFailed("this node is a downstream already: it follows whom its endpoints name")
         upstream, why_not = standby.upstream

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from time import time
 from typing import Final, NamedTuple, Protocol
@@ -21,7 +22,7 @@ import msgspec
 
 from leveret.config import Config
 from leveret.core.broker import Broker
-from leveret.core.schema import UPSTREAM_PARAMETER, Key, Locals, delta
+from leveret.core.schema import UPSTREAM_PARAMETER, Delta, Key, Locals, delta
 from leveret.model.definitions import GlobalParameter
 from leveret.model.errors import InvalidCommand, LeveretError, Refusal, ResourceLocked
 from leveret.runtime.schema_apply import Applied, History, Holding, Outcome, apply, exclusive_in, share
@@ -42,6 +43,13 @@ class SchemaNode(Protocol):
     @property
     def config(self) -> Config:
         """The node's settings."""
+
+    def changing(self) -> AbstractAsyncContextManager[None]:
+        """In it definitions may be changed; where several nodes share them, by this one alone.
+
+        Raises:
+            LeveretError: at entry: they cannot be changed now.
+        """
 
     async def commit(self) -> None:
         """Return once all changes applied so far are durable."""
@@ -139,8 +147,10 @@ class SchemaDownstream:
         progress: how it goes.
     """
 
-    def __init__(self, node: SchemaNode, timing: Timing, history: History) -> None:
-        """Follow nobody yet.
+    def __init__(
+        self, node: SchemaNode, timing: Timing, history: History, is_wanted: Callable[[], bool]
+    ) -> None:
+        """Follow nobody yet; `is_wanted` tells whether this node is still the one to follow.
 
         Raises:
             ConfigError: one of the `locals` is not a regular expression.
@@ -150,6 +160,7 @@ class SchemaDownstream:
         self._node = node
         self._timing = timing
         self._history = history
+        self._is_wanted = is_wanted
         self._interval_s = settings.minimum_sync_interval_ms / 1000
         self._locals = Locals(settings.locals_)
         self._theirs = likely_theirs(node.broker.definitions)
@@ -370,17 +381,39 @@ class SchemaDownstream:
     async def _apply(self, unreadable: Iterable[str], *, force: bool) -> Outcome:
         broker = self._node.broker
         holding: Container[Key] = frozenset() if force else Holding(broker)
-        theirs = self._theirs.by_kind
-        found = delta(broker.definitions, theirs, self._locals, holding, exclusive_in(broker))
+        found, version = self._delta(holding), broker.version
+        if found.steps:
+            async with self._node.changing():
+                if broker.version != version:
+                    found = self._delta(holding)
+                outcome = await self._make(found, holding)
+        else:
+            outcome = await apply(broker, found, holding)
+        outcome.refused += unreadable
+        self._report(outcome)
+        return outcome
+
+    def _delta(self, holding: Container[Key]) -> Delta:
+        broker = self._node.broker
+        return delta(broker.definitions, self._theirs.by_kind, self._locals, holding, exclusive_in(broker))
+
+    async def _make(self, found: Delta, holding: Container[Key]) -> Outcome:
+        """Apply what was found, all of it, and have it durable.
+
+        Raises:
+            ResourceLocked: it is not for this node any more.
+        """
+        # Whoever decided that, or follows instead, may change definitions no earlier than this node gave that up.
+        if not self._is_wanted():
+            raise ResourceLocked("this node is not the one that follows the upstream any more")
+        broker = self._node.broker
         self._applied.clear()
         self._finished.clear()
         outcome = await apply(broker, found, holding)
         self._applied.set()
-        outcome.refused += unreadable
         if found.changes:
             await self._node.commit()
             share(broker.definitions, self._theirs, found.changes)
-        self._report(outcome)
         return outcome
 
     def _report(self, outcome: Outcome) -> None:

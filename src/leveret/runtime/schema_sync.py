@@ -1,8 +1,9 @@
 """Schema replication of one node: its mode, on and off, both sides of the link, its status.
 
 An upstream answers requests that `session.amqp10` hands in; a downstream runs `SchemaDownstream`. What
-an operator sets at run time is kept in a state file and wins over the configuration, after a restart
-too: a promoted node does not fall back to following.
+an operator sets at run time is kept (`schema_deciding`) and wins over the configuration, after a restart
+too: a promoted node does not fall back to following. All nodes of a cluster are on the same side; one of them follows
+for all, as the definitions are theirs together.
 """
 
 from __future__ import annotations
@@ -11,16 +12,15 @@ import asyncio
 import logging
 import os
 from contextlib import suppress
-from enum import StrEnum
 from time import monotonic, time
 from typing import Any, Final
 
 import msgspec
 
-from leveret.config import Config
 from leveret.core.access import SALT_BYTES, hash_password, is_allowed, permission_of
 from leveret.core.schema import SCHEMA_VHOST, UPSTREAM_PARAMETER, Locals, delta
 from leveret.core.schema_digests import Digests
+from leveret.core.schema_mode import Decided, Mode
 from leveret.model.definitions import GlobalParameter, Permission, Put, User, Vhost
 from leveret.model.errors import (
     AccessRefused,
@@ -31,6 +31,7 @@ from leveret.model.errors import (
     PreconditionFailed,
 )
 from leveret.runtime.schema_apply import History, Holding, exclusive_in, rows_of
+from leveret.runtime.schema_deciding import Deciding, HereAlone
 from leveret.runtime.schema_downstream import (
     Progress,
     SchemaDownstream,
@@ -61,21 +62,6 @@ LOOK_SHARE_MAX: Final = 0.05
 """Of its time, that an upstream spends on seeing whether its schema has changed."""
 
 
-class Mode(StrEnum):
-    """Which side of a link a node is."""
-
-    UPSTREAM = "upstream"
-    DOWNSTREAM = "downstream"
-    NONE = "none"
-
-
-class _Decided(msgspec.Struct, omit_defaults=True):
-    """The state file: what an operator decided at run time."""
-
-    enabled: bool = True
-    operating_mode: Mode | None = None
-
-
 class _Served(msgspec.Struct):
     """A downstream, as its upstream sees it; it is in sync if it was told nothing new the last time."""
 
@@ -87,7 +73,11 @@ class _Served(msgspec.Struct):
 
 
 class SchemaSync:
-    """Both sides; `start` begins to follow if that is what the node is for."""
+    """Both sides; `start` begins to follow if that is what the node is for.
+
+    Attributes:
+        deciding: what holds for all nodes of the site.
+    """
 
     def __init__(
         self, node: SchemaNode, state_file: StateFile, history: StateFile, timing: Timing | None = None
@@ -98,13 +88,9 @@ class SchemaSync:
             StorageError: one of the two files is damaged.
             InvalidCommand: it holds something else than it should.
         """
+        self.deciding: Deciding = HereAlone(state_file, node.config.node_name)
         self._node = node
-        self._state_file = state_file
         self._timing = timing or Timing()
-        try:
-            self._decided = msgspec.convert(state_file.load(), type=_Decided)
-        except msgspec.ValidationError as error:
-            raise InvalidCommand(f"{state_file.path}: {error}") from None
         self._history = History(history)
         self._digests = Digests()
         self._state = b""
@@ -114,28 +100,67 @@ class SchemaSync:
         self._downstream: SchemaDownstream | None = None
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
+        self._is_open = False
+        self._looking: asyncio.Task[None] | None = None
         self._requests_served = 0
         self._last_request_stamp: int | None = None
 
     @property
     def mode(self) -> Mode:
         """Which side this node is now."""
-        return self._decided.operating_mode or Mode(self._node.config.schema_sync.operating_mode)
+        return self.deciding.decided.operating_mode or Mode(self._node.config.schema_sync.operating_mode)
 
     @property
     def enabled(self) -> bool:
         """Whether this node follows or serves at all."""
-        return self._decided.enabled
+        return self.deciding.decided.enabled
+
+    @property
+    def follower(self) -> str:
+        """Name of the node of this site that follows the upstream; empty if none is to."""
+        return self.deciding.follower if self.enabled and self.mode is Mode.DOWNSTREAM else ""
+
+    @property
+    def follows(self) -> bool:
+        """Whether it is for this node to follow the upstream now."""
+        return self.follower == self._node.config.node_name
 
     async def start(self) -> None:
         """Follow, if this node is a downstream and replication is enabled."""
+        self._is_open = True
         configured = self._node.config.schema_sync.operating_mode
         if self.mode != configured:
             logger.info("schema_sync_mode_set_at_run_time mode=%s configured=%s", self.mode, configured)
-        if self.enabled and self.mode is Mode.DOWNSTREAM and self._task is None:
-            self._downstream = SchemaDownstream(self._node, self._timing, self._history)
+        if self.follows and self._task is None:
+            self._downstream = SchemaDownstream(self._node, self._timing, self._history, lambda: self.follows)
             self._progress = self._downstream.progress
             self._task = asyncio.create_task(self._downstream.run(), name="schema downstream")
+
+    def look(self) -> None:
+        """What holds for all nodes of the site may have changed: it is for this node to follow now, or no longer."""
+        if self._is_open and self._looking is None and self.follows != (self._task is not None):
+            self._looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        try:
+            async with self._lock:
+                if not self._is_open:
+                    return
+                if self.follows:
+                    await self.start()
+                else:
+                    await self.stop()
+                    self._progress = Progress()
+        finally:
+            self._looking = None
+        self.look()
+
+    async def close(self) -> None:
+        """The node stops: end the link, for good."""
+        self._is_open = False
+        if self._looking is not None:
+            self._looking.cancel()
+        await self.stop(at_once=True)
 
     async def stop(self, *, at_once: bool = False) -> None:
         """End the link; a delta that is being applied is applied whole, and durable unless `at_once`."""
@@ -156,20 +181,20 @@ class SchemaSync:
     async def enable(self) -> None:
         """Follow or serve again; kept over restarts."""
         async with self._lock:
-            await self._decide(_Decided(True, self._decided.operating_mode))
+            await self._decide(Decided(True, self.deciding.decided.operating_mode))
             await self.start()
 
     async def disable(self) -> None:
         """Neither follow nor serve; kept over restarts."""
         async with self._lock:
-            await self._decide(_Decided(False, self._decided.operating_mode))
+            await self._decide(Decided(False, self.deciding.decided.operating_mode))
             await self.stop()
 
     async def restart(self) -> None:
         """Disable and enable: takes new endpoints and credentials."""
         async with self._lock:
             # What cannot be kept is refused, and all goes on as it did.
-            await self._decide(_Decided(True, self._decided.operating_mode))
+            await self._decide(Decided(True, self.deciding.decided.operating_mode))
             await self.stop()
             await self.start()
 
@@ -181,17 +206,15 @@ class SchemaSync:
         """
         if mode not in tuple(Mode):
             raise InvalidCommand(f"operating mode '{mode}' is not one of {', '.join(Mode)}")
-        refuse_downstream(self._node.config, mode)
         async with self._lock:
-            await self._decide(_Decided(self.enabled, Mode(mode)))
+            await self._decide(Decided(self.enabled, Mode(mode)))
             await self.stop()
             # How this node followed, and its last error, are of the past.
             self._progress = Progress()
             await self.start()
 
-    async def _decide(self, decided: _Decided) -> None:
-        await asyncio.to_thread(self._state_file.save, msgspec.to_builtins(decided))
-        self._decided = decided
+    async def _decide(self, decided: Decided) -> None:
+        await self.deciding.decide(decided)
         logger.info("schema_sync_decided enabled=%s mode=%s", decided.enabled, self.mode)
 
     async def set_endpoints(self, text: str | bytes) -> None:
@@ -204,6 +227,10 @@ class SchemaSync:
         parse_upstream(value)
         self._node.broker.apply(Put(GlobalParameter(name=UPSTREAM_PARAMETER, value=value)))
         await self._node.commit()
+        self.endpoints_changed()
+
+    def endpoints_changed(self) -> None:
+        """Connect to the new ones at once, unless there is a link."""
         if self._progress.state not in (State.CONNECTED, State.SYNCING):
             self.sync_now()
 
@@ -356,10 +383,11 @@ class SchemaSync:
             serving = self.enabled and self.mode is Mode.UPSTREAM
             status["state"] = State.RUNNING if serving else State.DISCONNECTED
             status["last_sync_request_stamp"] = self._last_request_stamp
-        decided = self._decided.operating_mode is not None
+        decided = self.deciding.decided.operating_mode is not None
         endpoints, username = self._upstream()
         return {
             "node": self._node.config.node_name,
+            "follower": self.follower or None,
             "operating_mode": str(self.mode),
             "operating_mode_source": "run time" if decided else "configuration",
             "configured_operating_mode": self._node.config.schema_sync.operating_mode,
@@ -381,13 +409,3 @@ class SchemaSync:
         if upstream is None:
             return [], None
         return [str(endpoint) for endpoint in upstream.endpoints], upstream.username
-
-
-def refuse_downstream(config: Config, mode: str) -> None:
-    """A downstream is one node: those of a cluster would follow each for itself, and undo each other's changes.
-
-    Raises:
-        PreconditionFailed: this node is one of a cluster.
-    """
-    if mode == Mode.DOWNSTREAM and config.cluster.is_member:
-        raise PreconditionFailed("a node of a cluster cannot be a downstream: only a node alone can")

@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from leveret.config import Config
 from leveret.config.tls import TlsOptions
 from leveret.core.broker import STANDBY_TAG
 from leveret.core.queue import Queue
@@ -30,7 +31,6 @@ from leveret.model.definitions import GlobalParameter, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed, StorageError
 from leveret.runtime.clock import clock_ms
 from leveret.runtime.pipeline_process import Event, PipelineFailed, PipelineProcess, ask
-from leveret.runtime.schema_sync import refuse_downstream
 from leveret.runtime.standby_archive import StandbyArchive
 from leveret.runtime.standby_recovery import (
     EVERYTHING,
@@ -214,7 +214,8 @@ class StandbyDownstream:
         """
         if mode not in MODES:
             raise InvalidCommand(f"operating mode '{mode}' is none of {', '.join(MODES)}")
-        refuse_downstream(self._node.config, mode)
+        if mode == "downstream":
+            refuse_member(self._node.config)
         async with self._changing("set the mode"):
             if mode == "downstream":
                 self._check_may_follow()
@@ -570,3 +571,13 @@ def _recovered_numbers(queue: Queue) -> dict[str, int]:
 
 def _ignore(event: Event) -> None:
     """Nobody asked for news."""
+
+
+def refuse_member(config: Config) -> None:
+    """A downstream of a standby is one node: those of a cluster would each recover into their own queues only.
+
+    Raises:
+        PreconditionFailed: this node is one of a cluster.
+    """
+    if config.cluster.is_member:
+        raise PreconditionFailed("a node of a cluster cannot be a standby: only a node alone can")

@@ -23,12 +23,14 @@ from leveret.core.cluster import (
     Placement,
     PlacementChanged,
     Presence,
+    SchemaSyncDecided,
     change_write,
     differences,
     encode,
     placement_write,
 )
 from leveret.core.election import Delete, Entry, Put, Unchanged, UnreadableState
+from leveret.core.schema_mode import Decided, Mode
 from leveret.model import definitions
 from leveret.model.definitions import KINDS, Binding, Exchange, Permission, Queue, User, Vhost
 
@@ -163,6 +165,14 @@ class TestState:
         assert state.epoch == 41
         told(state, Event(KEYS.epoch, None, 3), revision=3)
         assert state.epoch == 0
+
+    def test_knows_what_was_decided_on_schema_replication(self) -> None:
+        state = ClusterState(KEYS)
+        decided = Decided(enabled=False, operating_mode=Mode.UPSTREAM)
+        found = told(state, Event(KEYS.schema_sync, encode(decided), 2), revision=2)
+        assert (found, state.schema_sync) == ([SchemaSyncDecided(decided)], decided)
+        assert told(state, Event(KEYS.schema_sync, None, 3), revision=3) == [SchemaSyncDecided(None)]
+        assert state.schema_sync is None
 
     @given(st.permutations(ENTITIES))
     def test_hands_definitions_on_so_that_no_reference_is_missing(

@@ -38,6 +38,7 @@ class FakeSchemaSync:
     def __init__(self) -> None:
         self.told: list[Any] = []
         self.mode = "upstream"
+        self.follower = ""
 
     async def enable(self) -> None:
         self.told.append("enable")

@@ -17,7 +17,6 @@ from leveret.management import asking, call
 from leveret.management.app import public_door
 from leveret.management.resources import messages
 from leveret.model.definitions import Policy, Put, Queue
-from leveret.model.errors import PreconditionFailed
 from leveret.runtime.clock import clock_ms
 from leveret.session.amqp091.connection import State
 from tests.unit.management.trio import A, B, C, Trio, connect, state
@@ -364,25 +363,27 @@ def test_all_connections_of_a_user_are_closed_on_all_nodes(trio: Trio) -> None:
     assert State.OPEN not in [each.state for each in held]
 
 
-def test_schema_replication_is_switched_on_all_nodes_of_the_cluster_or_on_one(trio: Trio) -> None:
+def test_schema_replication_is_switched_at_any_node_and_told_by_the_one_that_follows(trio: Trio) -> None:
     paths = "/api/tanzu/osr/schema"
+    for name in (A, B, C):
+        trio.nodes[name].schema_sync.follower = B
+    # What is decided at one node holds for all (runtime.cluster.schema_deciding).
     assert trio.at(A).delete(f"{paths}/disable-cluster-wide").status_code == 204
-    assert trio.at(B).put(f"{paths}/enable-cluster-wide").status_code == 204
-    assert trio.at(C).delete(f"{paths}/disable/{C}").status_code == 204
-    told = [trio.nodes[name].schema_sync.told for name in (A, B, C)]
-    assert told == [["disable", "enable"], ["disable", "enable"], ["disable", "enable", "disable"]]
-
-
-def test_a_node_that_cannot_do_what_all_shall_is_named(trio: Trio) -> None:
-    async def full() -> None:
-        raise PreconditionFailed("no space left on device")
-
-    trio.nodes[B].schema_sync.disable = full  # type: ignore[method-assign]  # a disk that fails
-    refused = trio.at(A).delete("/api/tanzu/osr/schema/disable-cluster-wide")
-    assert refused.status_code == 400
-    assert f"node '{B}' did not do this: no space left on device" in reason(refused)
-    trio.room.down.add(B)
-    assert trio.at(A).delete("/api/tanzu/osr/schema/disable-cluster-wide").status_code == 204
+    assert trio.at(A).put(f"{paths}/enable/{C}").status_code == 204
+    assert trio.at(A).put(f"{paths}/enable/n9").status_code == 404
+    assert [trio.nodes[name].schema_sync.told for name in (A, B, C)] == [["disable", "enable"], [], []]
+    assert trio.at(A).post("/api/replication/schema/sync", force=True).status_code == 200
+    assert trio.at(C).post("/api/replication/schema/restart").status_code == 204
+    assert trio.nodes[B].schema_sync.told == [("sync", True), "restart"]
+    trio.get(A, f"{paths}/status")
+    trio.get(A, f"{paths}/status/{C}")
+    trio.get(C, "/api/replication/schema/history")
+    assert trio.asked(A) == [
+        (B, "/api/replication/schema/sync"),
+        (B, f"{paths}/status"),
+        (C, f"{paths}/status/{C}"),
+    ]
+    assert trio.asked(C) == [(B, "/api/replication/schema/restart"), (B, "/api/replication/schema/history")]
 
 
 # -- nodes and totals -----------------------------------------------------------------------------

@@ -2,23 +2,22 @@
 
     GET  /api/tanzu/osr/schema/status[/NODE]     PUT    /api/tanzu/osr/schema/enable/NODE
     POST /api/definitions/sync/enable[/NODE]     DELETE /api/tanzu/osr/schema/disable/NODE
-    PUT  /api/tanzu/osr/schema/enable-cluster-wide, DELETE .../disable-cluster-wide: all nodes that run
+    PUT  /api/tanzu/osr/schema/enable-cluster-wide, DELETE .../disable-cluster-wide
 
+What is switched is so for all nodes of a cluster. How it follows is told by the node that does it for all.
 `/api/replication/schema/...` is what `leveretctl` uses for the rest.
 """
 
 from __future__ import annotations
 
-from http import HTTPStatus
-
 import msgspec
 from starlette.responses import Response
 
-from leveret.management.asking import parts
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
+from leveret.management.places import at_node
 from leveret.management.replies import done, json_reply
-from leveret.model.errors import NotFound, PreconditionFailed
+from leveret.model.errors import NotFound
 
 
 class Mode(msgspec.Struct):
@@ -42,40 +41,21 @@ class Forced(msgspec.Struct):
 
 async def show_status(call: Call) -> Response:
     """How the schema follows, or is served."""
-    _own_node(call)
+    _known_node(call)
     return json_reply(call.node.schema_sync.status())
 
 
 async def enable(call: Call) -> Response:
     """Follow or serve again."""
-    _own_node(call)
+    _known_node(call)
     await call.node.schema_sync.enable()
     return done()
 
 
 async def disable(call: Call) -> Response:
     """Neither follow nor serve."""
-    _own_node(call)
+    _known_node(call)
     await call.node.schema_sync.disable()
-    return done()
-
-
-async def enable_all(call: Call) -> Response:
-    """The same on all nodes of the cluster."""
-    await call.node.schema_sync.enable()
-    return await _on_others(call, "PUT")
-
-
-async def disable_all(call: Call) -> Response:
-    """The same on all nodes of the cluster."""
-    await call.node.schema_sync.disable()
-    return await _on_others(call, "DELETE")
-
-
-async def _on_others(call: Call, method: str) -> Response:
-    for part in await parts(call, method=method):
-        if part.status >= HTTPStatus.BAD_REQUEST:
-            raise PreconditionFailed(f"node '{part.node}' did not do this: {part.document['reason']}")
     return done()
 
 
@@ -120,29 +100,37 @@ async def sync(call: Call) -> Response:
     return json_reply(await call.node.schema_sync.sync(force=wanted.force))
 
 
-def _own_node(call: Call) -> None:
-    """Paths may name a node; there is one."""
-    if "node" in call.request.path_params and call.path("node") != call.node.config.node_name:
+def _known_node(call: Call) -> None:
+    """Paths may name a node, which has to be there."""
+    if "node" in call.request.path_params and call.path("node") not in call.cluster.members():
         raise NotFound(f"node '{call.path('node')}' is not part of this cluster")
+
+
+async def _at_follower(call: Call) -> str | None:
+    """The node that follows an upstream for all, if that is another one."""
+    follower, cluster = call.node.schema_sync.follower, call.cluster
+    return follower if follower and follower != cluster.name and follower in cluster.alive() else None
 
 
 _ADMIN = Need.ADMINISTRATOR
 ROUTES = [
-    resource("/api/tanzu/osr/schema/status", need=Need.MONITORING, GET=show_status),
-    resource("/api/tanzu/osr/schema/status/{node}", need=Need.MONITORING, GET=show_status),
+    resource("/api/tanzu/osr/schema/status", need=Need.MONITORING, place=_at_follower, GET=show_status),
+    resource(
+        "/api/tanzu/osr/schema/status/{node}", need=Need.MONITORING, place=at_node("node"), GET=show_status
+    ),
     resource("/api/tanzu/osr/schema/enable/{node}", need=_ADMIN, defines=False, PUT=enable),
     resource("/api/tanzu/osr/schema/disable/{node}", need=_ADMIN, defines=False, DELETE=disable),
-    resource("/api/tanzu/osr/schema/enable-cluster-wide", need=_ADMIN, defines=False, PUT=enable_all),
-    resource("/api/tanzu/osr/schema/disable-cluster-wide", need=_ADMIN, defines=False, DELETE=disable_all),
+    resource("/api/tanzu/osr/schema/enable-cluster-wide", need=_ADMIN, defines=False, PUT=enable),
+    resource("/api/tanzu/osr/schema/disable-cluster-wide", need=_ADMIN, defines=False, DELETE=disable),
     resource("/api/definitions/sync/enable", need=_ADMIN, defines=False, POST=enable),
     resource("/api/definitions/sync/enable/{node}", need=_ADMIN, defines=False, POST=enable),
     resource("/api/definitions/sync/disable", need=_ADMIN, defines=False, POST=disable),
     resource("/api/definitions/sync/disable/{node}", need=_ADMIN, defines=False, POST=disable),
-    resource("/api/replication/schema/restart", need=_ADMIN, defines=False, POST=restart),
+    resource("/api/replication/schema/restart", need=_ADMIN, defines=False, place=_at_follower, POST=restart),
     resource("/api/replication/schema/mode", need=_ADMIN, defines=False, PUT=set_mode),
     resource("/api/replication/schema/upstream", need=_ADMIN, PUT=set_endpoints),
     resource("/api/replication/schema/users", need=_ADMIN, POST=add_user),
-    resource("/api/replication/schema/sync", need=_ADMIN, POST=sync),
+    resource("/api/replication/schema/sync", need=_ADMIN, defines=False, place=_at_follower, POST=sync),
     resource("/api/replication/schema/diff", need=_ADMIN, GET=show_diff),
-    resource("/api/replication/schema/history", need=Need.MONITORING, GET=show_history),
+    resource("/api/replication/schema/history", need=Need.MONITORING, place=_at_follower, GET=show_history),
 ]

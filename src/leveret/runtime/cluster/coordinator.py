@@ -19,11 +19,13 @@ from leveret.core.cluster import (
     DefinitionChanged,
     MemberChanged,
     PlacementChanged,
+    SchemaSyncDecided,
 )
 from leveret.core.confirms import Batch
 from leveret.core.mirror_news import MirrorNews
 from leveret.core.queue import Queue
 from leveret.core.remote_queue import RemoteQueue
+from leveret.core.schema import UPSTREAM_PARAMETER
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError, NotFound, Refusal
 from leveret.runtime.cluster.door import Caller, ClusterDoor, Credentials, Handler
@@ -35,6 +37,7 @@ from leveret.runtime.cluster.places import Places
 from leveret.runtime.cluster.placing import Placing
 from leveret.runtime.cluster.queues import ClusterQueues
 from leveret.runtime.cluster.relays import Relays
+from leveret.runtime.cluster.schema_deciding import ForAll
 from leveret.runtime.cluster.sharing import Sharing
 from leveret.runtime.engine import Part
 from leveret.runtime.mirroring.copies import MirrorCopies
@@ -143,6 +146,8 @@ class Coordinator:
         node.stream_door.find_node = self._streams_of
         node.stream_door.on_listening = self._streams_open
         member.pen.serve(broker.pen, self._has_changes, self._go_on)
+        self._schema_deciding = ForAll(member, node.schema_sync.deciding)
+        node.schema_sync.deciding = self._schema_deciding
 
     def _why_not(self, caller: Caller) -> str:
         """Only who runs, as far as is known here, may come; who is not known yet comes again."""
@@ -225,6 +230,8 @@ class Coordinator:
         await self.placing.begin()
         await self.member.serve(self.links, str(self.door.uri))
         self._tasks += [self._spawn(self.placing.run()), self._spawn(self._tick())]
+        await self._schema_deciding.found()
+        await self._schema_deciding.keep()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Work that lasts as long as the node: without it the node is none."""
@@ -289,10 +296,15 @@ class Coordinator:
                     self.placing.node_changed(name)
                 case MemberChanged(name):
                     self.placing.node_changed(name)
+                case SchemaSyncDecided():
+                    self._tasks.append(self._spawn(self._schema_deciding.keep()))
+                case DefinitionChanged(d.Put(d.GlobalParameter(name=name))) if name == UPSTREAM_PARAMETER:
+                    self._node.schema_sync.endpoints_changed()
                 case PlacementChanged(key):
                     for text in self._news.changed(change):
                         self._tell(key, text)
                     self.placing.changed(key)
+        self._node.schema_sync.look()
         self._node.engine.touch()
 
     def _apply(self, changes: list[Changed]) -> None:
