@@ -6,6 +6,15 @@ import os
 from pathlib import Path
 
 
+def make_directory(path: Path, *, durable: bool = True) -> None:
+    """Make a directory, its owner's alone, with what is missing above it; on disk if `durable`. Raises OSError."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700)
+        if durable:
+            sync_directory(each.parent)
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable. Raises OSError."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -29,10 +29,11 @@ from typing import Final, Protocol
 from isal.isal_zlib import crc32
 
 from leveret.model.errors import StorageError
-from leveret.storage.directory import sync_directory
+from leveret.storage.directory import make_directory, sync_directory
 from leveret.storage.log_reader import LogReader
 from leveret.storage.log_recovery import Recovery
 from leveret.storage.segment import OnChunk, Segment, State, segment_of
+from leveret.storage.state_file import SUFFIX
 from leveret.storage.summary import is_summary, summary_path
 from leveret.wire.chunk import Chunk, Header, encode_header
 
@@ -130,7 +131,7 @@ class Log(LogReader):
                     f"log {self.directory} is missing, with all that was in it; stop the node and restore the "
                     "directory from a copy, or accept the loss with leveretctl delete_queue"
                 )
-            self._make_directory()
+            make_directory(self.directory, durable=self._durable)
             recovery = Recovery(
                 self.directory, self._segments, on_chunk or _ignore, with_messages, durable=self._durable
             )
@@ -153,13 +154,6 @@ class Log(LogReader):
     def is_open(self) -> bool:
         """Whether `open` has succeeded."""
         return bool(self._segments)
-
-    def _make_directory(self) -> None:
-        missing = [each for each in (self.directory, *self.directory.parents) if not each.exists()]
-        for each in reversed(missing):
-            each.mkdir(mode=0o700)
-            if self._durable:
-                sync_directory(each.parent)
 
     def _recover(self, recovery: Recovery, found: list[tuple[int, State]], cut_at: int | None) -> None:
         try:
@@ -471,6 +465,8 @@ class Log(LogReader):
     def delete(self) -> None:
         """Close the log and remove its directory, in which nothing but segments and summaries may be.
 
+        State files beside them stay, and the directory then: they go by themselves, perhaps later.
+
         Raises:
             StorageError: the disk refused it, or something else is there.
         """
@@ -482,8 +478,11 @@ class Log(LogReader):
                 for path in self.directory.iterdir():
                     if segment_of(path.name) or is_summary(path):
                         path.unlink(missing_ok=True)
+                left = list(self.directory.iterdir())
+                if left and all(path.suffix == SUFFIX for path in left):
+                    break
                 # A summary may come from its thread between the two: then once more.
-                if not any(map(is_summary, self.directory.iterdir())):
+                if not any(map(is_summary, left)):
                     self.directory.rmdir()
         except OSError as error:
             raise StorageError(f"log {self.directory}: cannot be removed: {error}") from error

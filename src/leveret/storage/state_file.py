@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from leveret.model.errors import StorageError
 from leveret.storage.directory import sync_directory
+
+SUFFIX: Final = ".json"
+"""How the names of state files end, so that what lists them need not know them."""
 
 OnReplaced: TypeAlias = Callable[[Path, bytes | None], None]
 """Told of a file's new content, None when it was removed."""

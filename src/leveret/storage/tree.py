@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from leveret.model.errors import StorageError
 from leveret.storage.log import SEGMENT_BYTES_MAX, Log, has_segments
-from leveret.storage.state_file import StateFile
+from leveret.storage.state_file import SUFFIX, StateFile
 from leveret.wire.chunk import Header
 
 NAME_BYTES_MAX: Final = 1024
@@ -27,6 +27,9 @@ _OWN: Final = frozenset({"transient", "divergent", "delayed", "standby", "log"})
 """Directories of one node alone: what ends with it, what it set aside, what it received and has not applied."""
 _OWN_FILES: Final = frozenset({"replication.json", "scrub.json", "cluster.json"})
 """State files of one node alone: who it is, when it was scrubbed, which cluster it belongs to."""
+
+_WITHOUT_FILES: Final = frozenset({"queues"})
+"""Directories of logs that have no state files beside them."""
 
 
 class Changes(Protocol):
@@ -180,13 +183,13 @@ class Tree:
                     yield name, octets
 
     def _file_paths(self) -> Iterator[Path]:
-        """Where state files may be: in the root, and two below. Logs that are open hold none, and may be thousands."""
-        yield from self.root.glob("*.json")
+        """Where state files may be: in the root, and two below; not beside the logs of queues, which are thousands."""
+        yield from self.root.glob(f"*{SUFFIX}")
         for top in self.root.iterdir():
             if top.is_dir() and top.name not in _OWN and not top.name.startswith("."):
                 for name in os.listdir(top):
-                    if f"{top.name}/{name}" not in self.logs:
-                        yield from (top / name).glob("*.json")
+                    if top.name not in _WITHOUT_FILES or f"{top.name}/{name}" not in self.logs:
+                        yield from (top / name).glob(f"*{SUFFIX}")
 
     def _replaced(self, path: Path, octets: bytes | None) -> None:
         if self.changes is not None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 from leveret.model.errors import StorageError
 from leveret.runtime.commit import GroupCommit
 from leveret.session.link_handshake import Leader
+from leveret.storage.directory import make_directory
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import HEADER_BYTES, Chunk
@@ -263,11 +265,28 @@ class Applier:
                 self._rewrite()
                 self._set_aside(change.name)
             case Kind.FILE:
-                self._tree.file(self._tree.path_of(change.name)).replace(bytes(change.octets))
+                self._replace(change.name, bytes(change.octets))
             case Kind.REMOVE:
-                self._tree.file(self._tree.path_of(change.name)).remove()
+                self._remove(change.name)
             case _:
                 raise LinkError(f"change of kind {change.kind} is none")
+
+    def _replace(self, name: str, octets: bytes) -> None:
+        """A state file may be older than what is in the log that it stands beside, whose directory is not here yet."""
+        path = self._tree.path_of(name)
+        try:
+            make_directory(path.parent)
+        except OSError as error:
+            raise StorageError(f"{path.parent}: cannot be made: {error}") from error
+        self._tree.file(path).replace(octets)
+
+    def _remove(self, name: str) -> None:
+        """A state file may have outlasted the log that it stood beside, and its directory was kept for it."""
+        path = self._tree.path_of(name)
+        self._tree.file(path).remove()
+        if path.parent != self._tree.root and self._tree.name_of(path.parent) not in self._tree.logs:
+            with suppress(OSError):
+                path.parent.rmdir()
 
     def _append(self, name: str, segment: int, chunk: Chunk, octets: bytes | memoryview) -> None:
         log = self._tree.logs.get(name) or self._open(name, segment)

@@ -104,7 +104,7 @@ class LeaderSite:
         dice = self.dice
         names = ["definitions", *(f"queues/{each:016x}" for each in range(12)), "outgoing/v"]
         name = dice.choice(names)
-        match dice.choices(["append", "drop", "delete", "file", "remove"], [30, 4, 5, 1, 1])[0]:
+        match dice.choices(["append", "drop", "delete", "file", "remove"], [30, 4, 5, 3, 1])[0]:
             case "append":
                 self.append(name)
             case "drop" if name in self.tree.logs:
@@ -113,13 +113,16 @@ class LeaderSite:
             case "delete" if name in self.tree.logs and name != "definitions":
                 log = self.tree.logs[name]
                 self.commits.forget(log)
+                self.tree.file(log.directory / "identity.json").remove()
                 log.delete()
             case "file":
-                self.tree.file(self.directory / dice.choice(["standby.json", "schema_sync.json"])).save(
-                    {"x": dice.random()}
-                )
+                place = dice.choice(["standby.json", "schema_sync.json", "outgoing/v/identity.json"])
+                # As an outgoing log does, before anything is in it.
+                (self.directory / place).parent.mkdir(parents=True, exist_ok=True)
+                self.tree.file(self.directory / place).save({"x": dice.random()})
             case "remove":
-                self.tree.file(self.directory / "standby.json").remove()
+                place = dice.choice(["standby.json", "outgoing/v/identity.json"])
+                self.tree.file(self.directory / place).remove()
         self.commits.begin()
 
     def append(self, name: str) -> None:
