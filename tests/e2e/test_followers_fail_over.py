@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -13,11 +14,12 @@ import pika.exceptions
 import pytest
 from pamqp import commands
 
-from leveret.pipeline.stream_client import connect
+from leveret.model.errors import PreconditionFailed
+from leveret.pipeline.stream_client import StreamClient, connect
 from leveret.runtime.replication.inbound import SILENCE_S
 from leveret.testing.follower_site import PATIENCE_S, FollowerSite, Member
 from leveret.testing.ports import LOOPBACK, accepts, speaks_amqp, wait_until
-from leveret.wire.record import OUTGOING_STREAM
+from leveret.wire.record import EPOCH_PREFIX, OUTGOING_STREAM
 from tests.conformance.rawclient import Peer
 from tests.e2e.follower_clients import (
     PERSISTENT,
@@ -88,11 +90,13 @@ def test_a_follower_takes_over_with_everything_that_was_confirmed(pair: Follower
     assert (status["role"], status["leader"]) == ("leader", None)
 
 
+def stream_client(member: Member) -> StreamClient:
+    return connect([(LOOPBACK, member.node.stream_port)], vhost="/", username="guest", password="guest")
+
+
 def collected(member: Member) -> list[bytes]:
     """Raw chunks of what a downstream would be served of the vhost, all that was collected."""
-    with connect(
-        [(LOOPBACK, member.node.stream_port)], vhost="/", username="guest", password="guest"
-    ) as client:
+    with stream_client(member) as client:
         end = client.stats(OUTGOING_STREAM)["committed_offset"]
         return [bytes(chunk) for chunk in client.fetch(OUTGOING_STREAM, 0, end)]
 
@@ -102,8 +106,7 @@ def test_a_follower_that_takes_over_serves_what_was_collected_though_it_was_writ
 ) -> None:
     """Large chunks are only named in the outgoing log (runtime.outgoing_named): of settled ones, of deleted queues."""
     old, [follower] = pair.leader, pair.followers
-    old.node.ctl("set_vhost_tags", "/", "standby_replication")
-    old.node.ctl("set_policy", "standby", ".*", '{"remote-dc-replicate": true}', "--apply-to", "queues")
+    replicate(old)
     declare(old, "gone")
     publish(old, "gone", numbered(0, 30, 100_000))
     publish(old, "orders", numbered(30, 50, 100_000))
@@ -114,15 +117,62 @@ def test_a_follower_that_takes_over_serves_what_was_collected_though_it_was_writ
         # One confirm later all of it is settled.
         channel.basic_publish("", "orders", b"the last", PERSISTENT)
     wait_until(lambda: any(b"the last" in chunk for chunk in collected(old)), "a collection", PATIENCE_S)
-    before = collected(old)
+    before, called = collected(old), served(old)
     pair.wait_even()
+    assert follower.node.log_text().count("replication_connected") == 1, "nothing of it ended the link"
     old.node.kill9()
     pair.promote(follower)
-    after = collected(follower)
+    after, found = collected(follower), served(follower, called["committed_offset"])
+    assert found["log_id"] == called["log_id"]
+    assert found["epoch_before"] == called["epoch"], "whoever has it so far goes on"
     assert after[: len(before)] == before
     assert sum(chunk.count(b"".join(numbered(n, 1, 100_000))) for n in range(80) for chunk in after) == 80
     own = sum(path.stat().st_size for path in (follower.node.data_dir / "outgoing").rglob("*.segment*"))
     assert own < 100_000, "nothing was copied"
+
+
+def replicate(member: Member) -> None:
+    """Have all queues of vhost / collected for downstreams."""
+    member.node.ctl("set_vhost_tags", "/", "standby_replication")
+    member.node.ctl("set_policy", "standby", ".*", '{"remote-dc-replicate": true}', "--apply-to", "queues")
+
+
+def served(member: Member, end: int = 0) -> dict[str, int]:
+    """What a downstream is told of the outgoing log, once so much of it is served; with its records' epochs."""
+    with stream_client(member) as client:
+        wait_until(lambda: client.stats(OUTGOING_STREAM)["committed_offset"] >= end, "collection", PATIENCE_S)
+        stats = client.stats(OUTGOING_STREAM)
+        at = end or stats["committed_offset"]
+        return stats | {"epoch_before": client.query_offset(f"{EPOCH_PREFIX}{at}", OUTGOING_STREAM) or 0}
+
+
+@pytest.mark.parametrize("joins", ["before", "after"])
+def test_who_transferred_more_than_a_promoted_follower_had_learns_of_it(
+    joins: str, pair: FollowerSite
+) -> None:
+    """The offsets behind its end mean something else from then on (pipeline.source asks for the epoch)."""
+    old, [follower] = pair.leader, pair.followers
+    replicate(old)
+    publish(old, "orders", numbered(0, 10))
+    if joins == "after":
+        follower.node.stop()
+        shutil.rmtree(follower.data_dir)
+        follower.follow(old)
+    shared = served(old, 10)
+    pair.wait_even()
+    lose_follower(pair, follower)
+    publish(old, "orders", numbered(10, 20))
+    ahead = served(old, 30)
+    assert shared["epoch_before"] == ahead["epoch_before"] == ahead["epoch"]
+    old.node.kill9()
+    pair.promote(follower)
+    publish(follower, "orders", numbered(30, 40))
+    after = served(follower, 30)
+    assert after["log_id"] == ahead["log_id"], "by its name it is the same"
+    assert after["epoch"] == after["epoch_before"] > ahead["epoch_before"]
+    assert served(follower, 10)["epoch_before"] == shared["epoch_before"], "who has no more goes on"
+    with stream_client(follower) as client, pytest.raises(PreconditionFailed, match="another log"):
+        list(client.fetch(OUTGOING_STREAM, 30, 40, log_id=ahead["log_id"], epoch=ahead["epoch"]))
 
 
 def test_a_dry_run_tells_what_would_be_lost_and_promotes_nobody(pair: FollowerSite) -> None:

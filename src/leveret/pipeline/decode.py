@@ -85,6 +85,7 @@ class Decoder:
         self.books = Bookkeeper()
         self.first = -1
         self.next = -1
+        self.written_in = 0
         self.records = 0
 
     def decode(self, chunks: Iterable[bytes | memoryview]) -> Decoded:
@@ -116,7 +117,7 @@ class Decoder:
         part.count(first, header.records, header.timestamp_ms, header.type == ChunkType.USER)
         if self.first < 0:
             self.first = header.chunk_id
-        self.next = header.next_offset
+        self.next, self.written_in = header.next_offset, header.epoch
         self.records += header.records
         return _Placed(chunk, part, first)
 

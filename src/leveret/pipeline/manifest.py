@@ -94,6 +94,7 @@ class StoredFile(msgspec.Struct, kw_only=True):
         settlements: path of the sidecar, empty when there is nothing settled.
         books: path of what readers and publishers of streams stored (`books`), empty for nothing.
         bytes: of all its files.
+        epoch: in which the upstream wrote the last record; 0: it is not known.
         history_from_ms: from a compaction: how queues stood before this is not known any more.
     """
 
@@ -108,6 +109,7 @@ class StoredFile(msgspec.Struct, kw_only=True):
     min_ms: int
     max_ms: int
     queues: list[QueuePart]
+    epoch: int = 0
     history_from_ms: int = 0
 
     @property
@@ -181,6 +183,13 @@ class Manifest:
     def files_of(self, vhost: str) -> list[StoredFile]:
         """Those of one vhost, in order of offset."""
         return [file for file in self.files() if file.vhost == vhost]
+
+    def last_epoch(self, vhost: str) -> int:
+        """In which epoch the upstream wrote the last record that is stored of its log; 0: it is not known."""
+        end = self.next_by_vhost.get(vhost)
+        return next(
+            (file.epoch for file in self._files.values() if (file.vhost, file.next) == (vhost, end)), 0
+        )
 
     def ever_added(self, vhost: str, up_to: int) -> Iterator[StoredFile]:
         """Files added to `vhost` up to entry `up_to` since it was forgotten, those taken away since included.

@@ -29,6 +29,18 @@ class AnotherLog(PreconditionFailed):
         )
 
 
+class OtherEnd(PreconditionFailed):
+    """The upstream's outgoing log is the one that was transferred from, and has lost the end of what is here."""
+
+    def __init__(self, vhost: str, stored: int) -> None:
+        super().__init__(
+            f"vhost '{vhost}': {stored} records were transferred, and the upstream's outgoing log has others at their "
+            "end: a follower that had not all of it was promoted there; promote this standby, which has what was "
+            "lost, or delete what is here with delete_orphaned_data_on_standby_replication_downstream_cluster and "
+            "it begins anew"
+        )
+
+
 class Origin(msgspec.Struct):
     """Where a vhost's data came from.
 
@@ -38,7 +50,7 @@ class Origin(msgspec.Struct):
         missing_messages: at most so many that its queues still hold were in its log no more when the transfer began.
         history_from_ms: when the transfer began, by the clock here, if the log did not go back to its begin; else 0.
             How queues stood before is not known: what was settled by then never came.
-        is_replaced: whether the upstream has another log by now.
+        is_replaced: whether the upstream has another log by now, or one with another end.
     """
 
     log_id: int = 0
@@ -65,21 +77,31 @@ class Origins:
         except (OSError, msgspec.DecodeError) as error:
             raise StorageError(f"{self._path}: {error}; remove it and connect again") from error
 
-    def check(self, vhost: str, log_id: int, *, has_data: bool) -> None:
+    def check(self, vhost: str, log_id: int, *, has_data: bool, lost_after: int | None = None) -> None:
         """Compare what the upstream calls its log; without data of the vhost, take its name over.
+
+        Args:
+            vhost: whose log.
+            log_id: what the upstream calls it.
+            has_data: whether anything came of it yet.
+            lost_after: so many records came, and the last of them are not in it any more; None if they are.
 
         Raises:
             AnotherLog: what is here came from another one.
+            OtherEnd: it lost the end of what is here.
         """
         known = self.by_vhost.setdefault(vhost, Origin())
         before = msgspec.structs.replace(known)
         if not has_data or not known.log_id:
             known.log_id, known.missing = log_id, 0 if not has_data else known.missing
-        known.is_replaced = known.log_id != log_id
+        is_another = known.log_id != log_id
+        known.is_replaced = is_another or lost_after is not None
         if known != before:
             self._save()
-        if known.is_replaced:
+        if is_another:
             raise AnotherLog(vhost)
+        if lost_after is not None:
+            raise OtherEnd(vhost, lost_after)
 
     def log_id(self, vhost: str) -> int:
         """What the upstream calls the log that the data of a vhost came from; 0 if that is not known."""

@@ -28,7 +28,7 @@ from leveret.pipeline.origins import Origins
 from leveret.pipeline.progress import report
 from leveret.pipeline.stream_client import GapError, StreamClient
 from leveret.pipeline.worker import spare_modules
-from leveret.wire.record import BEGINNING_PREFIX, OUTGOING_STREAM
+from leveret.wire.record import BEGINNING_PREFIX, EPOCH_PREFIX, OUTGOING_STREAM
 
 WAIT_S: Final = 1.0
 POLL_MIN_S: Final = 0.02
@@ -45,13 +45,19 @@ SLICE_BYTES_MIN: Final = 8_000_000
 RECORD_BYTES: Final = 1_000
 """Until the upstream has said how long its records are."""
 _DESCRIPTORS: Final = pa.schema(
-    [("vhost", pa.string()), ("first", pa.int64()), ("next", pa.int64()), ("log_id", pa.int64())]
+    [
+        ("vhost", pa.string()),
+        ("first", pa.int64()),
+        ("next", pa.int64()),
+        ("log_id", pa.int64()),
+        ("epoch", pa.int64()),
+    ]
 )
-DESCRIPTOR: Final = "vhost string, first bigint, next bigint, log_id bigint"
+DESCRIPTOR: Final = "vhost string, first bigint, next bigint, log_id bigint, epoch bigint"
 
 Offsets = dict[str, int]
-Slice = tuple[str, int, int, int]
-"""Vhost, first offset and the one behind the last, and what the upstream calls the log they are of."""
+Slice = tuple[str, int, int, int, int]
+"""Vhost, first offset and the one behind the last; what the upstream calls the log they are of, and its epoch."""
 
 
 class TransferOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +114,7 @@ class UpstreamReader(DataSourceStreamReader):
         self._manifest: Manifest | None = None
         self._acknowledged: dict[str, tuple[StreamClient, int, float]] = {}
         self._record_bytes: dict[str, int] = {}
-        self._log_ids: dict[str, int] = {}
+        self._logs: dict[str, tuple[int, int]] = {}
         self._origins = Origins(self._job.root)
         self._began_s = 0.0
         self._told: dict[str, tuple[dict[str, object], float]] = {}
@@ -182,7 +188,7 @@ class UpstreamReader(DataSourceStreamReader):
                 client.query_offset(BEGINNING_PREFIX + self._job.cluster_name, OUTGOING_STREAM)
             stats = client.stats(OUTGOING_STREAM)
             first, end = stats["first_chunk_id"], stats["committed_offset"]
-            self._check(vhost, start, stats)
+            self._check(client, vhost, start, stats)
             if start < 0:
                 missing = stats.get("missing_messages", 0)
                 self._origins.note_missing_messages(vhost, missing)
@@ -221,17 +227,17 @@ class UpstreamReader(DataSourceStreamReader):
             return start if start >= 0 else first
         return end
 
-    def _check(self, vhost: str, start: int, stats: Mapping[str, int]) -> None:
+    def _check(self, client: StreamClient, vhost: str, start: int, stats: Mapping[str, int]) -> None:
         first, end = stats["first_chunk_id"], stats["committed_offset"]
-        log_id = stats.get("log_id", 0)
-        if log_id != self._log_ids.get(vhost):
+        log = stats.get("log_id", 0), stats.get("epoch", 0)
+        if log != self._logs.get(vhost):
             has_data = self._stored(vhost) >= 0
-            self._origins.check(vhost, log_id, has_data=has_data)
-            if vhost in self._log_ids and not has_data:
+            self._origins.check(vhost, log[0], has_data=has_data, lost_after=self._lost_after(client, vhost))
+            if vhost in self._logs and not has_data:
                 raise BeginAgain(
                     f"vhost '{vhost}': the upstream's outgoing log is another one, and nothing came yet"
                 )
-            self._log_ids[vhost] = log_id
+            self._logs[vhost] = log
         self._origins.note_missing(vhost, max(0, first - start) if start >= 0 else 0)
         if 0 <= start < first:
             raise GapError(f"{OUTGOING_STREAM} of vhost '{vhost}'", start, first)
@@ -240,6 +246,14 @@ class UpstreamReader(DataSourceStreamReader):
                 f"vhost '{vhost}': {start} records were transferred but the upstream has only {end}: it is "
                 "another one or has lost data; promote this standby, or delete its data and connect again"
             )
+
+    def _lost_after(self, client: StreamClient, vhost: str) -> int | None:
+        """How many records came, if the last of them was written in another epoch than the upstream's in its place."""
+        stored = self._stored(vhost)
+        assert self._manifest is not None
+        epoch = self._manifest.last_epoch(vhost)
+        found = client.query_offset(f"{EPOCH_PREFIX}{stored}", OUTGOING_STREAM) if epoch else None
+        return stored if found is not None and found != epoch else None
 
     def _limited(self, start: Offsets, ends: Offsets) -> Offsets:
         """Ends no further than what a batch may hold, shared evenly by the vhosts with news."""
@@ -256,12 +270,12 @@ class UpstreamReader(DataSourceStreamReader):
         pieces = min(self._options.cores, (end - first) * self._bytes_of(vhost) // SLICE_BYTES_MIN)
         step = -(-(end - first) // max(1, pieces))
         bounds = [*range(first, end, step), end]
-        log_id = self._origins.log_id(vhost)
-        return [(vhost, lower, upper, log_id) for lower, upper in pairwise(bounds)]
+        log_id, epoch = self._origins.log_id(vhost), self._logs.get(vhost, (0, 0))[1]
+        return [(vhost, lower, upper, log_id, epoch) for lower, upper in pairwise(bounds)]
 
     def _size_of(self, slices: Sequence[Slice]) -> int:
         """Octets in slices, as far as is known."""
-        return sum((end - first) * self._bytes_of(vhost) for vhost, first, end, _ in slices)
+        return sum((end - first) * self._bytes_of(vhost) for vhost, first, end, *_ in slices)
 
     def _not_stored(self, vhost: str, offset: int) -> int:
         """`offset`, or the one up to which a vhost is here, if that is more."""

@@ -82,6 +82,7 @@ def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview
         min_ms=min(part.min_ms for part in parts),
         max_ms=max(part.max_ms for part in parts),
         queues=parts,
+        epoch=decoder.written_in,
     )
 
 

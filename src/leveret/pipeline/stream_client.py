@@ -169,17 +169,19 @@ class StreamClient:
         link = self.connection
         return link.request(Metadata(link.next_id(), streams), MetadataResponse).streams
 
-    def fetch(self, stream: str, start: int, end: int, *, log_id: int = 0) -> Iterator[memoryview]:
+    def fetch(
+        self, stream: str, start: int, end: int, *, log_id: int = 0, epoch: int = 0
+    ) -> Iterator[memoryview]:
         """Yield in order the chunks with `start` <= chunk id < `end`: header, data, trailer, all checked.
 
         The caller may keep them; neighbours stand in one block of memory, some 16 MB of them. An `end` that
         the stream has not yet reached is waited for, up to the client's timeout from one chunk to the next.
         No other request may be made before the iterator is exhausted or closed. `log_id` is what the server calls
-        the log that is meant (`stats`), 0 for whichever is there.
+        the log that is meant (`stats`), and `epoch` that in which it was written then, each 0 for whichever is there.
 
         Raises:
             GapError: offsets from `start` on are retained no more.
-            PreconditionFailed: there is another log by now, in which these offsets mean something else.
+            PreconditionFailed: there is another log by now, in which these offsets mean something else, or may.
             ChunkError: what came is damaged.
             NotFound: there is no such stream, or it was deleted meanwhile.
             ConnectionLost: nothing came for the length of the timeout.
@@ -189,7 +191,8 @@ class StreamClient:
         link = self.connection
         if self._serves_stats:
             stats = self.stats(stream)
-            if log_id and stats.get("log_id", 0) != log_id:
+            meant = {"log_id": log_id, "epoch": epoch}
+            if any(value and stats.get(name, 0) != value for name, value in meant.items()):
                 raise PreconditionFailed(
                     f"{link.peer}: {stream} is another log than the one that was begun with"
                 )

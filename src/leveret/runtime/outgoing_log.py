@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from bisect import bisect_left
 from builtins import bytes as octets_type
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -55,6 +56,8 @@ logger = logging.getLogger(__name__)
 LOG_ID_BITS: Final = 62
 STATE_FILES: Final = ("lives.json", "failed_sync.json", "identity.json", "downstreams.json")
 """Beside the segments: lives of queues, a failed sync, the log's name, how far downstreams are."""
+REIGNS_MAX: Final = 1000
+"""Epochs that are told of; what is older was transferred long ago."""
 DOWNSTREAMS_MAX: Final = 1000
 """References that positions are kept for; whoever may read the log could make up any number of them."""
 _UNNAMED_BYTES_MAX: Final = 1024 * 1024
@@ -62,6 +65,20 @@ _UNNAMED_BYTES_MAX: Final = 1024 * 1024
 _READ_BYTES: Final = 16 * 1024
 """At once, of a log of which most chunks are named, or small."""
 _GONE: Final = "the outgoing log is closed: its vhost is gone or is not tagged standby_replication"
+
+
+class _Reign(msgspec.Struct, frozen=True, array_like=True):
+    """Who wrote the log from the offset `first` on: each start and each promotion of a node has an epoch of its own."""
+
+    epoch: int
+    first: int
+
+
+class _Identity(msgspec.Struct, frozen=True):
+    """The state file of a log's name; versions before did not say who wrote what."""
+
+    log_id: int | None = None
+    reigns: list[_Reign] = []
 
 
 class Downstream(msgspec.Struct):
@@ -84,6 +101,7 @@ class OutgoingLog(CommittedLog):
     Attributes:
         named: what it holds without a copy, of the logs of its queues.
         log_id: what the log is called; another one in its place is called otherwise.
+        epoch: in which it is written now.
         positions: by queue and life, the offset up to which the queue is copied.
         downstreams: by the name of its cluster, how far each downstream has the log.
         missing_messages: how many its queues hold that are in it no more, as of the last `count_missing`.
@@ -125,18 +143,43 @@ class OutgoingLog(CommittedLog):
             logger.warning("outgoing_log_cut log=%s offset=%d octets=%d", directory, cut_at, log.torn_bytes)
             self._failed_file.save({})
         super().__init__(log, last_chunk_id, gone=_GONE)
-        self.log_id = self._identify()
+        self.log_id, self._reigns = self._identify()
         # What is older was hardly read at the start.
         self._cached_from = self.log.next_offset
 
-    def _identify(self) -> int:
-        """What the log is called; one in which nothing is yet gets a name, as its segments may have been lost."""
-        found = self._identity_file.load().get("log_id")
-        if isinstance(found, int) and self.log.next_offset:
-            return found
-        log_id = secrets.randbits(LOG_ID_BITS)
-        self._identity_file.save({"log_id": log_id})
-        return log_id
+    def _identify(self) -> tuple[int, list[_Reign]]:
+        """What the log is called, and in which epoch it was written from where on, up to now and from now on.
+
+        One in which nothing is yet gets a name, as its segments may have been lost. That is on disk, and on its way to
+        followers, before anything is written in the epoch.
+        """
+        path, end = self._identity_file.path, self.log.next_offset
+        try:
+            found = msgspec.convert(self._identity_file.load(), _Identity)
+        except msgspec.ValidationError as error:
+            raise StorageError(f"{path}: {error}; remove the file, and downstreams begin anew") from None
+        log_id = found.log_id if found.log_id is not None and end else secrets.randbits(LOG_ID_BITS)
+        # In what is not here any more nothing was served by this node: a leader before it may have done so.
+        reigns = [reign for reign in found.reigns if reign.first < end][-REIGNS_MAX:]
+        if not reigns or reigns[-1].epoch != self.log.epoch:
+            reigns.append(_Reign(self.log.epoch, end))
+        identity = _Identity(log_id, reigns)
+        if identity != found:
+            self._identity_file.save(msgspec.to_builtins(identity))
+        return log_id, reigns
+
+    @property
+    def epoch(self) -> int:
+        """See the class."""
+        return self.log.epoch
+
+    def epoch_before(self, offset: int) -> int | None:
+        """In which epoch the record before `offset` was written; None if that is not known.
+
+        Whoever has the log up to there, and this record of another epoch, has something else than this log does.
+        """
+        at = bisect_left(self._reigns, offset, key=lambda reign: reign.first)
+        return self._reigns[at - 1].epoch if at else None
 
     def _recovered(self, chunk: Chunk, segment: int) -> None:
         key, offset = b"", 0

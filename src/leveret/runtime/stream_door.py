@@ -35,7 +35,7 @@ from leveret.runtime.recovery_ingest import DeletedAt, RecoveryIngest, never_del
 from leveret.runtime.stream_store import StreamStore
 from leveret.session.certificate import LoginRule, TlsPeer
 from leveret.session.stream_types import Operation
-from leveret.wire.record import BEGINNING_PREFIX, OUTGOING_STREAM, TRANSFERRED_PREFIX
+from leveret.wire.record import BEGINNING_PREFIX, EPOCH_PREFIX, OUTGOING_STREAM, TRANSFERRED_PREFIX
 
 PARTITION_ORDER: Final = "x-stream-partition-order"
 _NUMBERS: Final = (
@@ -322,6 +322,9 @@ class StreamDoor:
         if reference.startswith(BEGINNING_PREFIX):
             return self._collector.begin_downstream(vhost, reference.removeprefix(BEGINNING_PREFIX))
         log = self._collector.logs.get(vhost)
+        if reference.startswith(EPOCH_PREFIX):
+            at = reference.removeprefix(EPOCH_PREFIX)
+            return log.epoch_before(int(at)) if log is not None and at.isdecimal() else None
         known = log.downstreams.get(reference) if log is not None else None
         return known.offset if known is not None else None
 

@@ -149,6 +149,7 @@ def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:
             "committed_timestamp_ms": log.last_timestamp_ms,
             "bytes": log.bytes,
             "log_id": collected.log_id,
+            "epoch": collected.epoch,
             "missing_messages": collected.missing_messages,
         }
     else:

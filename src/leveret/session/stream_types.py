@@ -74,6 +74,10 @@ class CollectedLog(LogBounds, Protocol):
         """What it is called: a log that takes its place is called otherwise."""
 
     @property
+    def epoch(self) -> int:
+        """In which it is written now: another after each start of its node, and when another node leads."""
+
+    @property
     def missing_messages(self) -> int:
         """How many its queues hold that retention has taken from it."""
 

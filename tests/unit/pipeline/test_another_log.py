@@ -11,10 +11,12 @@ import pytest
 from leveret.pipeline.job import Credentials, TransferJob
 from leveret.pipeline.link import BACKOFF_MIN_S
 from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.origins import Origins
 from leveret.pipeline.progress import Inbox
 from leveret.pipeline.sink import StoreWriter, TransferCut
 from leveret.pipeline.source import TransferOptions, UpstreamReader
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.wire.record import EPOCH_PREFIX
 
 LIMIT: Any = None
 
@@ -27,6 +29,53 @@ def upstream(log_id: int) -> StandbyUpstream:
     return made
 
 
+def test_an_upstream_that_lost_the_end_of_what_came_says_so_and_nothing_is_skipped(tmp_path: Path) -> None:
+    """By its name the log is the same; the records behind what its new writer had mean something else."""
+
+    def look(job: TransferJob) -> int:
+        reader = UpstreamReader(TransferOptions(job=job, inbox=inbox.address, cores=1))
+        return reader.latestOffset({"/": 40}, LIMIT)["/"]
+
+    made = upstream(1)
+    with Inbox() as inbox, made.serving() as port:
+        job = job_of(tmp_path, port)
+        options = TransferOptions(job=job, inbox=inbox.address, cores=1)
+        reader, writer = UpstreamReader(options), StoreWriter(options)
+        begin = reader.latestOffset({}, LIMIT)
+        end = reader.latestOffset(begin, LIMIT)
+        [task] = reader.partitions(begin, end)
+        writer.commit([writer.write(reader.read(task))], 0)
+        assert Manifest(tmp_path).last_epoch("/") == 1
+        # Its node was started again, as epoch 5, with all that came: that is no reason to stop.
+        made.logs["/"].epoch = 5
+        made.host.offsets["/", f"{EPOCH_PREFIX}40"] = 1
+        made.publish("/", "q", [stored_message(b"more")] * 10)
+        assert look(job) == 50
+        # What was planned before that is not stored: whether it is the same was not asked.
+        [task] = reader.partitions(end, {"/": 50})
+        stored = writer.write(reader.read(task))
+        with pytest.raises(TransferCut, match="another log than the one that was begun with"):
+            writer.commit([stored], 1)
+        time.sleep(BACKOFF_MIN_S)
+        # A follower was promoted that had 30 of the 40.
+        made.host.offsets["/", f"{EPOCH_PREFIX}40"] = 5
+        assert look(job) == 40
+        links = [event for event in inbox.wait(1) if event["event"] == "link"]
+        assert links[-1]["state"] == "recover"
+        assert "has others at their end" in links[-1]["error"]
+        assert Origins(tmp_path).by_vhost["/"].is_replaced, "delete_orphaned_data... takes it for what it is"
+
+
+def job_of(data_dir: Path, port: int) -> TransferJob:
+    return TransferJob(
+        data_dir=str(data_dir),
+        cluster_name="eu.2",
+        endpoints=[f"127.0.0.1:{port}"],
+        vhosts=["/"],
+        credentials=Credentials(username="standby", password="secret"),
+    )
+
+
 def test_a_batch_that_was_planned_from_another_log_stores_nothing_of_the_one_that_is_there(
     tmp_path: Path,
 ) -> None:
@@ -36,14 +85,7 @@ def test_a_batch_that_was_planned_from_another_log_stores_nothing_of_the_one_tha
 
     with Inbox() as inbox:
         with upstream(1).serving() as port:
-            job = TransferJob(
-                data_dir=str(tmp_path),
-                cluster_name="eu.2",
-                endpoints=[f"127.0.0.1:{port}"],
-                vhosts=["/"],
-                credentials=Credentials(username="standby", password="secret"),
-            )
-            options = TransferOptions(job=job, inbox=inbox.address, cores=1)
+            options = TransferOptions(job=job_of(tmp_path, port), inbox=inbox.address, cores=1)
             reader, writer = UpstreamReader(options), StoreWriter(options)
             begin = reader.latestOffset({}, LIMIT)
             half = begin | {"/": 20}

@@ -17,6 +17,7 @@ from leveret.model import definitions as d
 from leveret.runtime.node import Node
 from leveret.runtime.outgoing_log import OutgoingLog
 from leveret.runtime.outgoing_named import is_naming, whole
+from leveret.storage.tree import Tree
 from leveret.wire.chunk import Attribute, Chunk, ChunkType, decode_chunk, decode_trailer, split_entries
 from leveret.wire.record import content_header, decode_message, decode_settlements
 
@@ -52,6 +53,7 @@ class Site:
     def __init__(self, directory: Path, durability: str = "fsync") -> None:
         self.directory = directory
         self.published = 0
+        self.epoch = 1
         self._durability = durability
         self.node: Node
 
@@ -63,7 +65,7 @@ class Site:
             | {"stream.listeners.tcp": "none", "durability": self._durability},
         )
         config = replace(config, storage=replace(config.storage, segment_bytes_max=SEGMENT_BYTES))
-        self.node = Node(config, self.directory)
+        self.node = Node(config, self.directory, tree=Tree(self.directory, epoch=self.epoch))
         await self.node.start()
         await self.settle()
 

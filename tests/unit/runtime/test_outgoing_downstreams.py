@@ -11,6 +11,7 @@ import pytest
 from leveret.model import definitions as d
 from leveret.runtime.outgoing_log import DOWNSTREAMS_MAX, OutgoingLog
 from leveret.storage.log_reader import Extent, uncache
+from leveret.storage.state_file import StateFile
 from leveret.testing.waiting import until
 from tests.unit.runtime.site import POLICY, TAGGED, Site, play
 
@@ -181,6 +182,40 @@ def test_a_log_that_takes_the_place_of_another_one_is_called_otherwise() -> None
         assert "v" not in site.node.collector.logs
         await site.apply(d.Put(TAGGED))
         assert site.node.collector.logs["v"].log_id != first
+        await site.kill()
+
+    play(scenario)
+
+
+def test_a_log_says_in_which_epoch_each_record_was_written() -> None:
+    async def scenario(directory: Path) -> None:
+        site, log = await collecting(directory, 8)
+        end = log.log.next_offset
+        assert [log.epoch_before(at) for at in (0, 1, end)] == [None, 1, 1]
+        # Two starts in which nothing was written leave no trace; then one of another leader's, then a restart of it.
+        for site.epoch in (2, 3, 4, 4):
+            await site.restart()
+        await site.publish(4)
+        log = site.node.collector.logs["v"]
+        assert log.epoch == 4
+        assert [log.epoch_before(at) for at in (1, end, end + 1, log.log.next_offset)] == [1, 1, 4, 4]
+        site.node.upstream.delete_logs()
+        await site.settle()
+        log = site.node.collector.logs["v"]
+        assert log.epoch_before(log.first_offset) == 4, "also of what is retained no more"
+        assert [log.epoch_before(at) for at in (1, end)] == [1, 1]
+        await site.kill()
+        # As versions before left it.
+        identity = StateFile(directory / "outgoing" / "v" / "identity.json")
+        identity.save({"log_id": log.log_id})
+        site.epoch = 5
+        await site.start()
+        log = site.node.collector.logs["v"]
+        assert (log.epoch, log.epoch_before(end)) == (5, None)
+        await site.kill()
+        identity.save({"log_id": log.log_id, "reigns": "all"})
+        await site.start()
+        assert "v" not in site.node.collector.logs
         await site.kill()
 
     play(scenario)
