@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -334,8 +334,8 @@ class Site:
     follower: str
     decided: Decided = field(default_factory=Decided)
 
-    async def decide(self, decided: Decided) -> None:
-        self.decided = decided
+    async def decide(self, change: Callable[[Decided], Decided]) -> None:
+        self.decided = change(self.decided)
 
 
 @on_a_loop
@@ -391,6 +391,43 @@ async def test_what_other_nodes_changed_while_it_waited_is_seen(tmp_path: Path) 
         await until(lambda: link.status["syncs"], "a first sync")
         assert down.schema() == link.upstream.schema()
         assert (link.status["conflict_count"], link.status["refused_count"]) == (0, 0)
+
+
+@on_a_loop
+async def test_what_was_forced_and_given_up_while_it_waited_is_not_forced_later(tmp_path: Path) -> None:
+    async with pair(tmp_path, minimum_sync_interval_ms=NEVER_MS) as link:
+        down, waits, goes_on = link.downstream, asyncio.Event(), asyncio.Event()
+        await link.follow()
+        await until(lambda: link.status["syncs"], "a first sync")
+        down.put(Queue(vhost="/", name="q"))
+        _hold_messages(down, "q")
+        link.upstream.put(Queue(vhost="/", name="q", arguments={"x": 1}))
+
+        @asynccontextmanager
+        async def changing() -> AsyncIterator[None]:
+            waits.set()
+            await goes_on.wait()
+            yield
+
+        down.changing = changing  # type: ignore[method-assign,assignment]  # a cluster's
+        forcing = asyncio.ensure_future(down.schema_sync.sync(force=True))
+        await waits.wait()
+        forcing.cancel()
+        await asyncio.sleep(0)
+        goes_on.set()
+        await until(lambda: link.status["conflict_count"], "a sync that spares what holds messages")
+        assert down.broker.queue("/", "q").message_count == 3
+
+
+@on_a_loop
+async def test_a_command_that_ends_while_the_node_closes_follows_nobody(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link:
+        await link.follow()
+        await until(lambda: link.status["syncs"], "a first sync")
+        await link.downstream.schema_sync.close()
+        await link.downstream.schema_sync.restart()
+        await link.downstream.schema_sync.set_mode("downstream")
+        assert link.status["state"] == "disconnected"
 
 
 # -- what would change, what was changed ----------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 from leveret.core import queue_types
 from leveret.core.access import check_patterns
@@ -42,6 +43,8 @@ from leveret.model import definitions as d
 from leveret.model.errors import InvalidCommand, NotFound, PreconditionFailed
 
 STANDBY_TAG = "standby_replication"
+SHARED_BYTES_MAX: Final = 1024 * 1024
+"""As JSON; etcd takes 1.5 MiB at once, encoded as base64, if nobody sets it otherwise."""
 
 
 class Broker:
@@ -117,6 +120,8 @@ class Broker:
         """
         self.version += 1
         if isinstance(change, d.Put):
+            if self.shared is not None:
+                _check_shareable(change)
             self._put(change.entity)
         else:
             self._delete(change.kind, change.key)
@@ -538,3 +543,18 @@ def _check_health(queue: Queue) -> None:
     if queue.damage is not None:
         vhost, name = queue.key
         raise NotFound(f"queue '{name}' in vhost '{vhost}' is down: {queue.damage}")
+
+
+def _check_shareable(change: d.Put) -> None:
+    """An entity that etcd does not take would have this node, and then each other one, leave the cluster.
+
+    Raises:
+        InvalidCommand: it is too large.
+    """
+    size = len(d.encode_change(change))
+    if size > SHARED_BYTES_MAX:
+        entity = change.entity
+        raise InvalidCommand(
+            f"{entity.kind} {'/'.join(entity.key)}: {size} octets are more than the {SHARED_BYTES_MAX} that nodes "
+            "of a cluster can share of an entity"
+        )

@@ -72,7 +72,13 @@ class OwnMetrics:
             Family("standby_downstream", _DOWNSTREAM, self._downstream),
         )
 
+    def _follows_not(self) -> bool:
+        """Whether another node of the cluster follows the upstream for all: it tells how."""
+        return self._node.schema_sync.follower not in ("", self._node.config.node_name)
+
     def _state(self, vhosts: object) -> Iterable[Row]:
+        if self._follows_not():
+            return []
         current = self._node.schema_sync.status()["state"]
         return [Row((("state", state),), (int(state == current),)) for state in _SCHEMA_STATES]
 
@@ -81,6 +87,8 @@ class OwnMetrics:
         return [] if duration_ms is None else [Row((), (duration_ms / 1000,))]
 
     def _synced(self, vhosts: object) -> Iterable[Row]:
+        if self._follows_not():
+            return []
         status = self._node.schema_sync.status()
         return [Row((), (status["conflict_count"], status["refused_count"], status["changes_applied"]))]
 

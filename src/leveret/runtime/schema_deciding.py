@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -23,8 +24,10 @@ class Deciding(Protocol):
     def follower(self) -> str:
         """Name of the node that follows the upstream, if one is to; empty while there is none."""
 
-    async def decide(self, decided: Decided) -> None:
-        """Have this hold, after a restart too; no node applies a delta by what held before once this returns.
+    async def decide(self, change: Callable[[Decided], Decided]) -> None:
+        """Have something else hold, after a restart too, made of what holds when it is this node's turn to say so.
+
+        No node applies a delta by what held before once this returns.
 
         Raises:
             LeveretError: it cannot be kept, and does not hold.
@@ -48,7 +51,8 @@ class HereAlone:
         except msgspec.ValidationError as error:
             raise InvalidCommand(f"{file.path}: {error}") from None
 
-    async def decide(self, decided: Decided) -> None:
+    async def decide(self, change: Callable[[Decided], Decided]) -> None:
         """See Deciding."""
+        decided = change(self.decided)
         await asyncio.to_thread(self._file.save, msgspec.to_builtins(decided))
         self.decided = decided

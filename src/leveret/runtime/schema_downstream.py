@@ -347,9 +347,7 @@ class SchemaDownstream:
         progress.upstream_cluster = await self._fetch(endpoint, source)
         progress.last_sync_sent_bytes = source.sent_bytes - before_bytes[0]
         progress.last_sync_received_bytes = source.received_bytes - before_bytes[1]
-        # Who asked and waits no more, as one who was told that it failed, forces nothing.
-        force = any(each.force and not each.done.done() for each in wanted)
-        outcome = await self._apply(source.unreadable, force=force)
+        outcome = await self._apply(source.unreadable, wanted)
         took_s = loop.time() - began
         progress.state = State.SYNCING
         progress.syncs += 1
@@ -378,20 +376,26 @@ class SchemaDownstream:
         self._failed_at = None
         return cluster
 
-    async def _apply(self, unreadable: Iterable[str], *, force: bool) -> Outcome:
+    async def _apply(self, unreadable: Iterable[str], wanted: Sequence[_Wanted]) -> Outcome:
         broker = self._node.broker
-        holding: Container[Key] = frozenset() if force else Holding(broker)
-        found, version = self._delta(holding), broker.version
+        seen = _is_forced(wanted), broker.version
+        found = self._delta(self._holding(wanted))
         if found.steps:
             async with self._node.changing():
-                if broker.version != version:
+                # That may have taken long: others changed something, or who forced it waits no more.
+                holding = self._holding(wanted)
+                if seen != (_is_forced(wanted), broker.version):
                     found = self._delta(holding)
                 outcome = await self._make(found, holding)
         else:
-            outcome = await apply(broker, found, holding)
+            outcome = await apply(broker, found, self._holding(wanted))
         outcome.refused += unreadable
         self._report(outcome)
         return outcome
+
+    def _holding(self, wanted: Sequence[_Wanted]) -> Container[Key]:
+        """The queues that are spared for their messages."""
+        return frozenset() if _is_forced(wanted) else Holding(self._node.broker)
 
     def _delta(self, holding: Container[Key]) -> Delta:
         broker = self._node.broker
@@ -456,6 +460,11 @@ class SchemaDownstream:
             applied.received_bytes,
         )
         await self._history.add(applied)
+
+
+def _is_forced(wanted: Iterable[_Wanted]) -> bool:
+    """Whether anybody forces the sync: who asked and waits no more, as one who was told that it failed, does not."""
+    return any(each.force and not each.done.done() for each in wanted)
 
 
 def _decline(wanted: Iterable[_Wanted], error: LeveretError) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic, time
 from typing import Any, Final
@@ -126,12 +127,15 @@ class SchemaSync:
         return self.follower == self._node.config.node_name
 
     async def start(self) -> None:
-        """Follow, if this node is a downstream and replication is enabled."""
+        """The node is open: follow, if this node is a downstream and replication is enabled."""
         self._is_open = True
         configured = self._node.config.schema_sync.operating_mode
         if self.mode != configured:
             logger.info("schema_sync_mode_set_at_run_time mode=%s configured=%s", self.mode, configured)
-        if self.follows and self._task is None:
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._is_open and self.follows and self._task is None:
             self._downstream = SchemaDownstream(self._node, self._timing, self._history, lambda: self.follows)
             self._progress = self._downstream.progress
             self._task = asyncio.create_task(self._downstream.run(), name="schema downstream")
@@ -147,10 +151,11 @@ class SchemaSync:
                 if not self._is_open:
                     return
                 if self.follows:
-                    await self.start()
+                    self._begin()
                 else:
                     await self.stop()
-                    self._progress = Progress()
+                    if self.mode is not Mode.DOWNSTREAM:
+                        self._progress = Progress()
         finally:
             self._looking = None
         self.look()
@@ -181,22 +186,22 @@ class SchemaSync:
     async def enable(self) -> None:
         """Follow or serve again; kept over restarts."""
         async with self._lock:
-            await self._decide(Decided(True, self.deciding.decided.operating_mode))
-            await self.start()
+            await self._decide(lambda held: Decided(True, held.operating_mode))
+            self._begin()
 
     async def disable(self) -> None:
         """Neither follow nor serve; kept over restarts."""
         async with self._lock:
-            await self._decide(Decided(False, self.deciding.decided.operating_mode))
+            await self._decide(lambda held: Decided(False, held.operating_mode))
             await self.stop()
 
     async def restart(self) -> None:
         """Disable and enable: takes new endpoints and credentials."""
         async with self._lock:
             # What cannot be kept is refused, and all goes on as it did.
-            await self._decide(Decided(True, self.deciding.decided.operating_mode))
+            await self._decide(lambda held: Decided(True, held.operating_mode))
             await self.stop()
-            await self.start()
+            self._begin()
 
     async def set_mode(self, mode: str) -> None:
         """Change sides at once; kept over restarts.
@@ -207,15 +212,15 @@ class SchemaSync:
         if mode not in tuple(Mode):
             raise InvalidCommand(f"operating mode '{mode}' is not one of {', '.join(Mode)}")
         async with self._lock:
-            await self._decide(Decided(self.enabled, Mode(mode)))
+            await self._decide(lambda held: Decided(held.enabled, Mode(mode)))
             await self.stop()
             # How this node followed, and its last error, are of the past.
             self._progress = Progress()
-            await self.start()
+            self._begin()
 
-    async def _decide(self, decided: Decided) -> None:
-        await self.deciding.decide(decided)
-        logger.info("schema_sync_decided enabled=%s mode=%s", decided.enabled, self.mode)
+    async def _decide(self, change: Callable[[Decided], Decided]) -> None:
+        await self.deciding.decide(change)
+        logger.info("schema_sync_decided enabled=%s mode=%s", self.enabled, self.mode)
 
     async def set_endpoints(self, text: str | bytes) -> None:
         """Set the upstream's endpoints and credentials from JSON; an open link keeps its own until a restart.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from leveret.core.broker import Broker
+import pytest
+
+from leveret.core.broker import SHARED_BYTES_MAX, Broker
 from leveret.core.pen import Pen
 from leveret.model import definitions as d
+from leveret.model.errors import InvalidCommand
 
 
 def test_a_node_alone_may_change_definitions_at_once() -> None:
@@ -85,3 +88,15 @@ def test_a_node_that_is_told_of_an_exclusive_queue_deletes_it_when_it_is_told_th
     assert broker.route("/", "amq.direct", "k", dict) == []
     broker.apply(d.Delete("queues", ("/", "theirs")))
     assert broker.queues == {}
+
+
+def test_what_nodes_cannot_share_is_refused_by_one_of_a_cluster() -> None:
+    """Etcd would decline it, and this node, then each other one, leave the cluster for it."""
+    large = d.Put(d.GlobalParameter(name="large", value="x" * SHARED_BYTES_MAX))
+    alone = Broker(lambda queue, offset: [])
+    alone.apply(large)
+    member = Broker(lambda queue, offset: [])
+    member.shared = []
+    with pytest.raises(InvalidCommand, match=r"global_parameters large: 1048.* octets are more than"):
+        member.apply(large)
+    assert (member.shared, member.definitions.by_kind["global_parameters"]) == ([], {})

@@ -377,6 +377,9 @@ def test_schema_replication_is_switched_at_any_node_and_told_by_the_one_that_fol
     assert trio.nodes[B].schema_sync.told == [("sync", True), "restart"]
     trio.get(A, f"{paths}/status")
     trio.get(A, f"{paths}/status/{C}")
+    # Who follows tells how, in the metrics too.
+    told = [trio.at(name).get("/metrics").text for name in (A, B)]
+    assert ["leveret_schema_sync_state{" in text for text in told] == [False, True]
     trio.get(C, "/api/replication/schema/history")
     assert trio.asked(A) == [
         (B, "/api/replication/schema/sync"),
@@ -384,6 +387,9 @@ def test_schema_replication_is_switched_at_any_node_and_told_by_the_one_that_fol
         (C, f"{paths}/status/{C}"),
     ]
     assert trio.asked(C) == [(B, "/api/replication/schema/restart"), (B, "/api/replication/schema/history")]
+    trio.room.down.add(C)
+    gone = trio.at(A).get(f"{paths}/status/{C}")
+    assert (gone.status_code, reason(gone)) == (503, f"node '{C}' does not answer")
 
 
 # -- nodes and totals -----------------------------------------------------------------------------

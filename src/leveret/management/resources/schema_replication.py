@@ -10,14 +10,21 @@ What is switched is so for all nodes of a cluster. How it follows is told by the
 
 from __future__ import annotations
 
+import asyncio
+from http import HTTPStatus
+from typing import Final
+
 import msgspec
 from starlette.responses import Response
 
+from leveret.management.asking import CHANGE_TIMEOUT_S
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.places import at_node
-from leveret.management.replies import done, json_reply
-from leveret.model.errors import NotFound
+from leveret.management.replies import Declined, done, json_reply
+from leveret.model.errors import NotFound, ResourceLocked
+
+_SYNC_MARGIN_S: Final = 10.0
 
 
 class Mode(msgspec.Struct):
@@ -42,6 +49,11 @@ class Forced(msgspec.Struct):
 async def show_status(call: Call) -> Response:
     """How the schema follows, or is served."""
     _known_node(call)
+    if "node" in call.request.path_params and call.path("node") != call.cluster.name:
+        # It was passed on, were there anybody.
+        raise Declined(
+            "unavailable", f"node '{call.path('node')}' does not answer", HTTPStatus.SERVICE_UNAVAILABLE
+        )
     return json_reply(call.node.schema_sync.status())
 
 
@@ -97,7 +109,17 @@ async def show_history(call: Call) -> Response:
 async def sync(call: Call) -> Response:
     """Sync at once; the reply says what was changed."""
     wanted = await call.body(Forced)
-    return json_reply(await call.node.schema_sync.sync(force=wanted.force))
+    syncing = call.node.schema_sync.sync(force=wanted.force)
+    if call.passed is None:
+        return json_reply(await syncing)
+    try:
+        # Whoever passed it on gives up a little later: what it says has failed must not be done then.
+        async with asyncio.timeout(CHANGE_TIMEOUT_S - _SYNC_MARGIN_S):
+            return json_reply(await syncing)
+    except TimeoutError:
+        raise ResourceLocked(
+            "the sync did not end in time, and may go on; nothing is forced any more"
+        ) from None
 
 
 def _known_node(call: Call) -> None:

@@ -230,7 +230,6 @@ class Coordinator:
         await self.placing.begin()
         await self.member.serve(self.links, str(self.door.uri))
         self._tasks += [self._spawn(self.placing.run()), self._spawn(self._tick())]
-        await self._schema_deciding.found()
         await self._schema_deciding.keep()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

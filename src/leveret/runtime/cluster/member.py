@@ -37,6 +37,7 @@ from leveret.core.cluster import (
 )
 from leveret.core.election import Put, Transaction
 from leveret.core.placing import Surroundings
+from leveret.core.schema_mode import Decided
 from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.runtime.clock import clock_ms
 from leveret.runtime.cluster.membership_file import MembershipFile
@@ -72,6 +73,7 @@ class ClusterMember:
         incarnation: of this run.
         node_id: of its data.
         http_uri: where this node's management is found.
+        found_with: what holds on schema replication in a cluster that this node founds.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class ClusterMember:
         """Enter nothing yet; `on_lost` is told when this node must begin anew."""
         self.state = ClusterState(Keys.under(config.etcd.prefix))
         self.is_founder = False
+        self.found_with = Decided()
         self.incarnation = secrets.token_urlsafe(_INCARNATION_BYTES)
         self.http_uri = f"http://{config.management.ip}:{config.management.port}"
         self._config = config
@@ -183,6 +186,9 @@ class ClusterMember:
         if self.is_founder:
             puts.append(Put(keys.cluster, encode(cluster_id)))
             puts.append(Put(keys.proof, encode(self._proof(cluster_id))))
+            if self.found_with != Decided():
+                # With it, or who joins first might follow an upstream that this node was promoted over.
+                puts.append(Put(keys.schema_sync, encode(self.found_with)))
         if self.name not in self.state.members:
             member = Member(self.name, self.node_id, self._started_at_ms)
             puts.append(Put(keys.member(self.name), encode(member)))

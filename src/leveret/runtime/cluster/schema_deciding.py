@@ -2,38 +2,43 @@
 
 It is a key in etcd. Each node keeps a copy as well, so that one that is started alone one day does not fall back to
 what its configuration says. Who applies a delta has the pen, and so has who decides: whoever applies one knows what was
-decided before.
+decided before, and so does who decides the next.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
+from typing import Final
 
 from leveret.core.cluster import encode
 from leveret.core.election import Put, Transaction
 from leveret.core.schema_mode import Decided
-from leveret.model.errors import LeveretError, StorageError
+from leveret.model.errors import ResourceLocked, StorageError
 from leveret.runtime.cluster.member import ClusterMember
 from leveret.runtime.schema_deciding import Deciding
 
 logger = logging.getLogger(__name__)
+
+PEN_TIMEOUT_S: Final = 30.0
 
 
 class ForAll:
     """See the module; schema_deciding.Deciding."""
 
     def __init__(self, member: ClusterMember, own: Deciding) -> None:
-        """Of this member, which keeps its copy as it would alone."""
+        """Of this member, which keeps its copy as it would alone; if it founds the cluster, that begins with it."""
         self._member = member
         self._own = own
+        self._keeping = asyncio.Lock()
+        member.found_with = own.decided
 
     @property
     def decided(self) -> Decided:
-        """See Deciding; whoever founds the cluster brings along what holds there."""
+        """See Deciding; what each node decided alone holds until anything is decided for all."""
         decided = self._member.state.schema_sync
-        if decided is None:
-            return self._own.decided if self._member.is_founder else Decided()
-        return decided
+        return self._own.decided if decided is None else decided
 
     @property
     def follower(self) -> str:
@@ -41,36 +46,38 @@ class ForAll:
         around = self._member.around()
         return next((name for name in around.members if name in around.alive and around.alive[name].uri), "")
 
-    async def decide(self, decided: Decided) -> None:
+    async def decide(self, change: Callable[[Decided], Decided]) -> None:
         """See Deciding.
 
         Raises:
-            LeveretError: etcd does not answer, or declines.
+            ResourceLocked: whoever has the pen does not hand it over.
+            LeveretError: etcd does not answer.
         """
         member = self._member
         with member.pen.pinned():
-            await member.pen.fetched()
-            write = Put(member.state.keys.schema_sync, encode(decided))
+            try:
+                async with asyncio.timeout(PEN_TIMEOUT_S):
+                    await member.pen.fetched()
+            except TimeoutError:
+                raise ResourceLocked(
+                    f"nothing can be decided for the cluster now: {member.state.pen or 'nobody'} may change "
+                    f"definitions, and did not hand over in {PEN_TIMEOUT_S:g} s"
+                ) from None
+            # With the pen here, all that was decided before is known here.
+            write = Put(member.state.keys.schema_sync, encode(change(self.decided)))
             revision = await member.store.transact(Transaction((member.pen.held,), (write,)))
             if revision is None:
-                raise LeveretError("another node changes definitions now: try again")
+                raise ResourceLocked("another node changes definitions by now: try again")
             await member.has_taken(revision)
-
-    async def found(self) -> None:
-        """The cluster begins with what was decided at its founder.
-
-        Raises:
-            LeveretError: etcd does not answer.
-        """
-        if self._member.is_founder and self._member.state.schema_sync is None and self.decided != Decided():
-            await self.decide(self.decided)
+        await self.keep()
 
     async def keep(self) -> None:
-        """Keep a copy of what holds now."""
-        decided = self.decided
-        try:
-            if decided != self._own.decided:
-                await self._own.decide(decided)
-        except StorageError as error:
-            # What counts is in etcd.
-            logger.error("schema_sync_decided_not_copied error=%s", error)
+        """Keep a copy of what holds now, if anything was decided for all."""
+        async with self._keeping:
+            while self.decided != self._own.decided:
+                try:
+                    await self._own.decide(lambda _: self.decided)
+                except StorageError as error:
+                    # What counts is in etcd.
+                    logger.error("schema_sync_decided_not_copied error=%s", error)
+                    return

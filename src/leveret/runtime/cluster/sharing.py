@@ -100,16 +100,17 @@ class Sharing:
     async def _write(self, changes: list[d.Change]) -> int | None:
         """Write them; the revision of the last one, None if this node may not."""
         keys = self._state.keys
-        writes: list[Put | Delete] = []
+        writes: dict[str, Put | Delete] = {}
         for change in changes:
-            match change:
-                case d.Put(d.Queue() as queue):
-                    writes += definition_writes(keys, change, self._placed(queue))
-                case _:
-                    writes += definition_writes(keys, change)
-        writes.append(Put(keys.epoch, encode(max(self._epochs.last, self._state.epoch))))
+            entity = change.entity if isinstance(change, d.Put) else None
+            placed = self._placed(entity) if isinstance(entity, d.Queue) else None
+            for write in definition_writes(keys, change, placed):
+                # What is deleted and put again is replaced: no node sees a moment without it.
+                writes.pop(write.key, None)
+                writes[write.key] = write
+        last = Put(keys.epoch, encode(max(self._epochs.last, self._state.epoch)))
         revision: int | None = 0
-        for part in parts(Transaction((self._held(),), tuple(writes))):
+        for part in parts(Transaction((self._held(),), (*writes.values(), last))):
             revision = await self._store.transact(part)
             if revision is None:
                 break
