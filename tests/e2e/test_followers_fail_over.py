@@ -19,7 +19,7 @@ from leveret.pipeline.stream_client import StreamClient, connect
 from leveret.runtime.replication.inbound import SILENCE_S
 from leveret.testing.follower_site import PATIENCE_S, FollowerSite, Member
 from leveret.testing.ports import LOOPBACK, accepts, speaks_amqp, wait_until
-from leveret.wire.record import EPOCH_PREFIX, OUTGOING_STREAM
+from leveret.wire.record import EPOCH_PREFIX, MARK_PREFIX, OUTGOING_STREAM
 from tests.conformance.rawclient import Peer
 from tests.e2e.follower_clients import (
     PERSISTENT,
@@ -124,7 +124,8 @@ def test_a_follower_that_takes_over_serves_what_was_collected_though_it_was_writ
     pair.promote(follower)
     after, found = collected(follower), served(follower, called["committed_offset"])
     assert found["log_id"] == called["log_id"]
-    assert found["epoch_before"] == called["epoch"], "whoever has it so far goes on"
+    assert (found["mark"], found["epoch"]) == (called["mark"], called["epoch"]), "who has it so far goes on"
+    assert found["writer"] != called["writer"]
     assert after[: len(before)] == before
     assert sum(chunk.count(b"".join(numbered(n, 1, 100_000))) for n in range(80) for chunk in after) == 80
     own = sum(path.stat().st_size for path in (follower.node.data_dir / "outgoing").rglob("*.segment*"))
@@ -143,14 +144,17 @@ def served(member: Member, end: int = 0) -> dict[str, int]:
         wait_until(lambda: client.stats(OUTGOING_STREAM)["committed_offset"] >= end, "collection", PATIENCE_S)
         stats = client.stats(OUTGOING_STREAM)
         at = end or stats["committed_offset"]
-        return stats | {"epoch_before": client.query_offset(f"{EPOCH_PREFIX}{at}", OUTGOING_STREAM) or 0}
+        told = {"epoch": EPOCH_PREFIX, "mark": MARK_PREFIX}
+        return stats | {
+            name: client.query_offset(f"{prefix}{at}", OUTGOING_STREAM) or 0 for name, prefix in told.items()
+        }
 
 
 @pytest.mark.parametrize("joins", ["before", "after"])
 def test_who_transferred_more_than_a_promoted_follower_had_learns_of_it(
     joins: str, pair: FollowerSite
 ) -> None:
-    """The offsets behind its end mean something else from then on (pipeline.source asks for the epoch)."""
+    """The offsets behind its end mean something else from then on (pipeline.source asks for the last chunk)."""
     old, [follower] = pair.leader, pair.followers
     replicate(old)
     publish(old, "orders", numbered(0, 10))
@@ -163,16 +167,18 @@ def test_who_transferred_more_than_a_promoted_follower_had_learns_of_it(
     lose_follower(pair, follower)
     publish(old, "orders", numbered(10, 20))
     ahead = served(old, 30)
-    assert shared["epoch_before"] == ahead["epoch_before"] == ahead["epoch"]
+    assert shared["epoch"] == ahead["epoch"]
+    assert shared["mark"] != ahead["mark"]
     old.node.kill9()
     pair.promote(follower)
     publish(follower, "orders", numbered(30, 40))
     after = served(follower, 30)
     assert after["log_id"] == ahead["log_id"], "by its name it is the same"
-    assert after["epoch"] == after["epoch_before"] > ahead["epoch_before"]
-    assert served(follower, 10)["epoch_before"] == shared["epoch_before"], "who has no more goes on"
+    assert after["epoch"] > ahead["epoch"]
+    assert after["mark"] != ahead["mark"]
+    assert served(follower, 10)["mark"] == shared["mark"], "who has no more goes on"
     with stream_client(follower) as client, pytest.raises(PreconditionFailed, match="another log"):
-        list(client.fetch(OUTGOING_STREAM, 30, 40, log_id=ahead["log_id"], epoch=ahead["epoch"]))
+        list(client.fetch(OUTGOING_STREAM, 30, 40, log_id=ahead["log_id"], writer=ahead["writer"]))
 
 
 def test_a_dry_run_tells_what_would_be_lost_and_promotes_nobody(pair: FollowerSite) -> None:

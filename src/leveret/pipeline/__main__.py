@@ -101,7 +101,7 @@ def _answer(task: str, line: bytes) -> dict[str, Any]:
     if task == "positions":
         from leveret.pipeline.positions import ask_positions
 
-        return {"positions": ask_positions(msgspec.json.decode(line, type=PositionsJob))}
+        return ask_positions(msgspec.json.decode(line, type=PositionsJob))
     from leveret.pipeline.forget import delete_all, forget_vhosts, set_aside
 
     if task == "forget":

@@ -134,6 +134,7 @@ def compact(data_dir: Place, files: list[StoredFile], since_ms: int | None = Non
         min_ms=min(file.min_ms for file in files),
         max_ms=max(file.max_ms for file in files),
         queues=[part for part in parts.values() if part.messages],
+        mark=files[-1].mark,
         epoch=files[-1].epoch,
         history_from_ms=max(file.max_ms for file in files) if since_ms is None else since_ms,
     )

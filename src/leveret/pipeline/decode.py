@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from leveret.pipeline.books import Bookkeeper
 from leveret.pipeline.manifest import QueuePart
-from leveret.wire.chunk import Attribute, Chunk, ChunkError, ChunkType, decode_chunk, decode_trailer
+from leveret.wire.chunk import Attribute, Chunk, ChunkError, ChunkType, Header, decode_chunk, decode_trailer
 
 Int64s = npt.NDArray[np.int64]
 
@@ -85,7 +85,7 @@ class Decoder:
         self.books = Bookkeeper()
         self.first = -1
         self.next = -1
-        self.written_in = 0
+        self.last: Header | None = None
         self.records = 0
 
     def decode(self, chunks: Iterable[bytes | memoryview]) -> Decoded:
@@ -117,7 +117,7 @@ class Decoder:
         part.count(first, header.records, header.timestamp_ms, header.type == ChunkType.USER)
         if self.first < 0:
             self.first = header.chunk_id
-        self.next, self.written_in = header.next_offset, header.epoch
+        self.next, self.last = header.next_offset, header
         self.records += header.records
         return _Placed(chunk, part, first)
 

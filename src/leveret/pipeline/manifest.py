@@ -15,7 +15,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -94,7 +94,7 @@ class StoredFile(msgspec.Struct, kw_only=True):
         settlements: path of the sidecar, empty when there is nothing settled.
         books: path of what readers and publishers of streams stored (`books`), empty for nothing.
         bytes: of all its files.
-        epoch: in which the upstream wrote the last record; 0: it is not known.
+        mark, epoch: of the last chunk (`LastChunk`).
         history_from_ms: from a compaction: how queues stood before this is not known any more.
     """
 
@@ -109,6 +109,7 @@ class StoredFile(msgspec.Struct, kw_only=True):
     min_ms: int
     max_ms: int
     queues: list[QueuePart]
+    mark: int = 0
     epoch: int = 0
     history_from_ms: int = 0
 
@@ -116,6 +117,13 @@ class StoredFile(msgspec.Struct, kw_only=True):
     def names(self) -> list[str]:
         """The paths of all its files."""
         return [name for name in (self.path, self.settlements, self.books) if name]
+
+
+class LastChunk(NamedTuple):
+    """What is known of a chunk beside its content: its mark (`wire.chunk.mark_of`), its writer's epoch; 0: nothing."""
+
+    mark: int
+    epoch: int
 
 
 class State(msgspec.Struct, kw_only=True):
@@ -184,12 +192,11 @@ class Manifest:
         """Those of one vhost, in order of offset."""
         return [file for file in self.files() if file.vhost == vhost]
 
-    def last_epoch(self, vhost: str) -> int:
-        """In which epoch the upstream wrote the last record that is stored of its log; 0: it is not known."""
+    def last_chunk(self, vhost: str) -> LastChunk:
+        """The last chunk that is stored of a vhost's log."""
         end = self.next_by_vhost.get(vhost)
-        return next(
-            (file.epoch for file in self._files.values() if (file.vhost, file.next) == (vhost, end)), 0
-        )
+        last = (file for file in self._files.values() if (file.vhost, file.next) == (vhost, end))
+        return next((LastChunk(file.mark, file.epoch) for file in last), LastChunk(0, 0))
 
     def ever_added(self, vhost: str, up_to: int) -> Iterator[StoredFile]:
         """Files added to `vhost` up to entry `up_to` since it was forgotten, those taken away since included.

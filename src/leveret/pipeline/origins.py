@@ -34,8 +34,8 @@ class OtherEnd(PreconditionFailed):
 
     def __init__(self, vhost: str, stored: int) -> None:
         super().__init__(
-            f"vhost '{vhost}': {stored} records were transferred, and the upstream's outgoing log has others at their "
-            "end: a follower that had not all of it was promoted there; promote this standby, which has what was "
+            f"vhost '{vhost}': the log is here up to offset {stored}, and the upstream's has others at the end of "
+            "that: a follower that had not all of it was promoted there; promote this standby, which has what was "
             "lost, or delete what is here with delete_orphaned_data_on_standby_replication_downstream_cluster and "
             "it begins anew"
         )
@@ -84,7 +84,7 @@ class Origins:
             vhost: whose log.
             log_id: what the upstream calls it.
             has_data: whether anything came of it yet.
-            lost_after: so many records came, and the last of them are not in it any more; None if they are.
+            lost_after: it is here up to that offset, and others are at the end of that by now; None: the same are.
 
         Raises:
             AnotherLog: what is here came from another one.

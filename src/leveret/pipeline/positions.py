@@ -8,16 +8,20 @@ from __future__ import annotations
 from leveret.pipeline.job import PositionsJob
 from leveret.pipeline.stream_client import connect
 from leveret.pipeline.tls import client_context
-from leveret.wire.record import OUTGOING_STREAM, TRANSFERRED_PREFIX
+from leveret.wire.record import OUTGOING_STREAM, TRANSFERRED_MARK_PREFIX, TRANSFERRED_PREFIX
 
 
-def ask_positions(job: PositionsJob) -> dict[str, int | None]:
-    """By vhost, up to which offset the log was transferred; None: nothing of that log ever was.
+def ask_positions(job: PositionsJob) -> dict[str, dict[str, int | None]]:
+    """Two answers by vhost.
+
+    positions   up to which offset the log was transferred; None: nothing of that log ever was
+    marks       the mark (`wire.chunk.mark_of`) of the last chunk of that; None: it is not known
 
     Raises:
         LeveretError: no endpoint answers, or the node there declines.
     """
-    found: dict[str, int | None] = {}
+    positions: dict[str, int | None] = {}
+    marks: dict[str, int | None] = {}
     for vhost, log_id in job.logs.items():
         with connect(
             job.endpoints,
@@ -27,5 +31,6 @@ def ask_positions(job: PositionsJob) -> dict[str, int | None]:
             timeout_s=job.timeout_s,
             tls=client_context(job.tls) if job.tls is not None else None,
         ) as client:
-            found[vhost] = client.query_offset(f"{TRANSFERRED_PREFIX}{log_id}", OUTGOING_STREAM)
-    return found
+            positions[vhost] = client.query_offset(f"{TRANSFERRED_PREFIX}{log_id}", OUTGOING_STREAM)
+            marks[vhost] = client.query_offset(f"{TRANSFERRED_MARK_PREFIX}{log_id}", OUTGOING_STREAM)
+    return {"positions": positions, "marks": marks}

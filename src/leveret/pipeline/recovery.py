@@ -148,6 +148,9 @@ class Recovery:
                 compared_s=round(time.monotonic() - begun_s - took_s, 3),
                 compared=compared,
                 transferred=self._transferred(),
+                marks={
+                    vhost: self._manifest.last_chunk(vhost).mark for vhost in self._manifest.next_by_vhost
+                },
             )
         finally:
             delete_tree(job.root / SCRATCH)

@@ -95,7 +95,7 @@ class StoreWriter(DataSourceStreamArrowWriter):
             if error is None:
                 if _is_doubtful(errors):
                     link_of(self._job, vhost).close()
-                file, error = self._transfer(vhost, first, row["next"], row["log_id"], row["epoch"])
+                file, error = self._transfer(vhost, first, row["next"], row["log_id"], row["writer"])
                 if file is not None:
                     stored.files.append(file)
                     first = file.next
@@ -123,13 +123,13 @@ class StoreWriter(DataSourceStreamArrowWriter):
         """Leave what was stored: no manifest names it, the next start deletes it."""
 
     def _transfer(
-        self, vhost: str, first: int, end: int, log_id: int, epoch: int
+        self, vhost: str, first: int, end: int, log_id: int, writer: int
     ) -> tuple[StoredFile | None, Exception | None]:
         """Store a slice, or as much of it as came, with the reason why not all."""
         link = link_of(self._job, vhost)
         lost: list[LeveretError] = []
         try:
-            with closing(self._fetch(link, first, end, log_id, epoch, lost)) as chunks:
+            with closing(self._fetch(link, first, end, log_id, writer, lost)) as chunks:
                 file = store_range(self._job.root, vhost, chunks)
         except (LeveretError, OSError, pa.ArrowException) as error:
             return None, error
@@ -139,7 +139,7 @@ class StoreWriter(DataSourceStreamArrowWriter):
         return file, None
 
     def _fetch(
-        self, link: Link, first: int, end: int, log_id: int, epoch: int, lost: list[LeveretError]
+        self, link: Link, first: int, end: int, log_id: int, writer: int, lost: list[LeveretError]
     ) -> Generator[memoryview]:
         """Chunks until the end or until there is trouble; a connection kept from before may be stale.
 
@@ -149,7 +149,7 @@ class StoreWriter(DataSourceStreamArrowWriter):
         for attempt in range(2):
             try:
                 client = link.client(self._job)
-                for raw in client.fetch(OUTGOING_STREAM, first, end, log_id=log_id, epoch=epoch):
+                for raw in client.fetch(OUTGOING_STREAM, first, end, log_id=log_id, writer=writer):
                     has_some = True
                     yield raw
                 return

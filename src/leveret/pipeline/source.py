@@ -28,7 +28,7 @@ from leveret.pipeline.origins import Origins
 from leveret.pipeline.progress import report
 from leveret.pipeline.stream_client import GapError, StreamClient
 from leveret.pipeline.worker import spare_modules
-from leveret.wire.record import BEGINNING_PREFIX, EPOCH_PREFIX, OUTGOING_STREAM
+from leveret.wire.record import BEGINNING_PREFIX, EPOCH_PREFIX, MARK_PREFIX, OUTGOING_STREAM
 
 WAIT_S: Final = 1.0
 POLL_MIN_S: Final = 0.02
@@ -50,14 +50,14 @@ _DESCRIPTORS: Final = pa.schema(
         ("first", pa.int64()),
         ("next", pa.int64()),
         ("log_id", pa.int64()),
-        ("epoch", pa.int64()),
+        ("writer", pa.int64()),
     ]
 )
-DESCRIPTOR: Final = "vhost string, first bigint, next bigint, log_id bigint, epoch bigint"
+DESCRIPTOR: Final = "vhost string, first bigint, next bigint, log_id bigint, writer bigint"
 
 Offsets = dict[str, int]
 Slice = tuple[str, int, int, int, int]
-"""Vhost, first offset and the one behind the last; what the upstream calls the log they are of, and its epoch."""
+"""Vhost, first offset and the one behind the last; what the upstream calls the log they are of, and its writer."""
 
 
 class TransferOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,11 +229,11 @@ class UpstreamReader(DataSourceStreamReader):
 
     def _check(self, client: StreamClient, vhost: str, start: int, stats: Mapping[str, int]) -> None:
         first, end = stats["first_chunk_id"], stats["committed_offset"]
-        log = stats.get("log_id", 0), stats.get("epoch", 0)
+        log = stats.get("log_id", 0), stats.get("writer", 0)
         if log != self._logs.get(vhost):
             has_data = self._stored(vhost) >= 0
             self._origins.check(vhost, log[0], has_data=has_data, lost_after=self._lost_after(client, vhost))
-            if vhost in self._logs and not has_data:
+            if self._logs.get(vhost, log)[0] != log[0] and not has_data:
                 raise BeginAgain(
                     f"vhost '{vhost}': the upstream's outgoing log is another one, and nothing came yet"
                 )
@@ -248,12 +248,16 @@ class UpstreamReader(DataSourceStreamReader):
             )
 
     def _lost_after(self, client: StreamClient, vhost: str) -> int | None:
-        """How many records came, if the last of them was written in another epoch than the upstream's in its place."""
+        """Up to which offset the log is here, if the upstream has another chunk than ours before that."""
         stored = self._stored(vhost)
         assert self._manifest is not None
-        epoch = self._manifest.last_epoch(vhost)
-        found = client.query_offset(f"{EPOCH_PREFIX}{stored}", OUTGOING_STREAM) if epoch else None
-        return stored if found is not None and found != epoch else None
+        mark, epoch = self._manifest.last_chunk(vhost)
+        # By its epoch a chunk is known that is retained no more; not by it alone, as two nodes may choose the same.
+        for prefix, ours in ((MARK_PREFIX, mark), (EPOCH_PREFIX, epoch)):
+            theirs = client.query_offset(f"{prefix}{stored}", OUTGOING_STREAM) if ours else None
+            if theirs is not None:
+                return stored if theirs != ours else None
+        return None
 
     def _limited(self, start: Offsets, ends: Offsets) -> Offsets:
         """Ends no further than what a batch may hold, shared evenly by the vhosts with news."""
@@ -270,8 +274,8 @@ class UpstreamReader(DataSourceStreamReader):
         pieces = min(self._options.cores, (end - first) * self._bytes_of(vhost) // SLICE_BYTES_MIN)
         step = -(-(end - first) // max(1, pieces))
         bounds = [*range(first, end, step), end]
-        log_id, epoch = self._origins.log_id(vhost), self._logs.get(vhost, (0, 0))[1]
-        return [(vhost, lower, upper, log_id, epoch) for lower, upper in pairwise(bounds)]
+        log_id, writer = self._origins.log_id(vhost), self._logs.get(vhost, (0, 0))[1]
+        return [(vhost, lower, upper, log_id, writer) for lower, upper in pairwise(bounds)]
 
     def _size_of(self, slices: Sequence[Slice]) -> int:
         """Octets in slices, as far as is known."""

@@ -33,6 +33,7 @@ from leveret.pipeline.files import (
 )
 from leveret.pipeline.manifest import Manifest, StoredFile
 from leveret.pipeline.tables import write_table
+from leveret.wire.chunk import mark_of
 
 RUN_BYTES_MAX: Final = 16_000_000
 ROW_GROUP_ROWS: Final = 16_384
@@ -82,7 +83,8 @@ def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview
         min_ms=min(part.min_ms for part in parts),
         max_ms=max(part.max_ms for part in parts),
         queues=parts,
-        epoch=decoder.written_in,
+        mark=mark_of(decoder.last) if decoder.last is not None else 0,
+        epoch=decoder.last.epoch if decoder.last is not None else 0,
     )
 
 

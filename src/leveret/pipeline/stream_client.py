@@ -170,14 +170,14 @@ class StreamClient:
         return link.request(Metadata(link.next_id(), streams), MetadataResponse).streams
 
     def fetch(
-        self, stream: str, start: int, end: int, *, log_id: int = 0, epoch: int = 0
+        self, stream: str, start: int, end: int, *, log_id: int = 0, writer: int = 0
     ) -> Iterator[memoryview]:
         """Yield in order the chunks with `start` <= chunk id < `end`: header, data, trailer, all checked.
 
         The caller may keep them; neighbours stand in one block of memory, some 16 MB of them. An `end` that
         the stream has not yet reached is waited for, up to the client's timeout from one chunk to the next.
         No other request may be made before the iterator is exhausted or closed. `log_id` is what the server calls
-        the log that is meant (`stats`), and `epoch` that in which it was written then, each 0 for whichever is there.
+        the log that is meant (`stats`), and `writer` who served it then, each 0 for whichever is there.
 
         Raises:
             GapError: offsets from `start` on are retained no more.
@@ -191,10 +191,10 @@ class StreamClient:
         link = self.connection
         if self._serves_stats:
             stats = self.stats(stream)
-            meant = {"log_id": log_id, "epoch": epoch}
+            meant = {"log_id": log_id, "writer": writer}
             if any(value and stats.get(name, 0) != value for name, value in meant.items()):
                 raise PreconditionFailed(
-                    f"{link.peer}: {stream} is another log than the one that was begun with"
+                    f"{link.peer}: {stream} is another log, or another writer's, than the one that was begun with"
                 )
             if (first := stats["first_chunk_id"]) > start:
                 raise GapError(stream, start, first)

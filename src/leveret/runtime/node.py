@@ -211,6 +211,7 @@ class Node:
         self.maintenance = Maintenance(self.amqp, self.streams)
         self.standby = StandbyDownstream(self, self.tree.file(self.data_dir / "standby.json"))
         self.stream_door.transferred = self.standby.transferred
+        self.stream_door.transferred_mark = self.standby.transferred_mark
         self.stream_door.deleted_at = self.standby.deleted_at
         self.engine.on_deleted = self.standby.note_deleted
         self.rejoin = Rejoin(self, self.tree.file(self.data_dir / REJOIN_FILE))

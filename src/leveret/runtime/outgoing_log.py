@@ -46,6 +46,7 @@ from leveret.wire.chunk import (
     encode_attribute,
     encode_entry,
     encode_trailer,
+    mark_of,
 )
 from leveret.wire.life import LIFE_BITS, epoch_of
 from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
@@ -101,7 +102,7 @@ class OutgoingLog(CommittedLog):
     Attributes:
         named: what it holds without a copy, of the logs of its queues.
         log_id: what the log is called; another one in its place is called otherwise.
-        epoch: in which it is written now.
+        writer: drawn each time that it is opened, so that none takes what another serves for the same.
         positions: by queue and life, the offset up to which the queue is copied.
         downstreams: by the name of its cluster, how far each downstream has the log.
         missing_messages: how many its queues hold that are in it no more, as of the last `count_missing`.
@@ -143,43 +144,66 @@ class OutgoingLog(CommittedLog):
             logger.warning("outgoing_log_cut log=%s offset=%d octets=%d", directory, cut_at, log.torn_bytes)
             self._failed_file.save({})
         super().__init__(log, last_chunk_id, gone=_GONE)
-        self.log_id, self._reigns = self._identify()
+        self.writer = secrets.randbits(LOG_ID_BITS)
+        self._identity, self._has_reign = self._identify(), False
+        for downstream in self.downstreams.values():
+            # What it has beyond the end of this log is of another one, and nothing here is spared for it.
+            downstream.offset = min(downstream.offset, log.next_offset)
         # What is older was hardly read at the start.
         self._cached_from = self.log.next_offset
 
-    def _identify(self) -> tuple[int, list[_Reign]]:
-        """What the log is called, and in which epoch it was written from where on, up to now and from now on.
+    def _identify(self) -> _Identity:
+        """What the log is called, and in which epoch it was written from where on, up to now.
 
-        One in which nothing is yet gets a name, as its segments may have been lost. That is on disk, and on its way to
-        followers, before anything is written in the epoch.
+        One in which nothing is yet gets a name, as its segments may have been lost: nobody has anything of it.
         """
         path, end = self._identity_file.path, self.log.next_offset
         try:
             found = msgspec.convert(self._identity_file.load(), _Identity)
         except msgspec.ValidationError as error:
             raise StorageError(f"{path}: {error}; remove the file, and downstreams begin anew") from None
-        log_id = found.log_id if found.log_id is not None and end else secrets.randbits(LOG_ID_BITS)
         # In what is not here any more nothing was served by this node: a leader before it may have done so.
         reigns = [reign for reign in found.reigns if reign.first < end][-REIGNS_MAX:]
+        if found.log_id is not None and end:
+            return _Identity(found.log_id, reigns)
+        new = _Identity(secrets.randbits(LOG_ID_BITS), reigns)
+        self._identity_file.save(msgspec.to_builtins(new))
+        self.downstreams.clear()
+        return new
+
+    def _begin_reign(self) -> None:
+        """On disk, and on its way to followers, before anything is written in the epoch."""
+        reigns = self._identity.reigns
         if not reigns or reigns[-1].epoch != self.log.epoch:
-            reigns.append(_Reign(self.log.epoch, end))
-        identity = _Identity(log_id, reigns)
-        if identity != found:
-            self._identity_file.save(msgspec.to_builtins(identity))
-        return log_id, reigns
+            reigns.append(_Reign(self.log.epoch, self.log.next_offset))
+            self._identity_file.save(msgspec.to_builtins(self._identity))
+        self._has_reign = True
 
     @property
-    def epoch(self) -> int:
+    def log_id(self) -> int:
         """See the class."""
-        return self.log.epoch
+        assert self._identity.log_id is not None
+        return self._identity.log_id
+
+    def mark_before(self, offset: int) -> int | None:
+        """The mark of the chunk that ends at `offset` (`chunk.mark_of`), 0 if none does; None: that is not retained.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        if not self.log.first_offset < offset <= self.log.next_offset:
+            return None
+        [(header, _)] = self.log.headers_before(offset, 1)
+        return mark_of(header) if header.next_offset == offset else 0
 
     def epoch_before(self, offset: int) -> int | None:
         """In which epoch the record before `offset` was written; None if that is not known.
 
         Whoever has the log up to there, and this record of another epoch, has something else than this log does.
         """
-        at = bisect_left(self._reigns, offset, key=lambda reign: reign.first)
-        return self._reigns[at - 1].epoch if at else None
+        reigns = self._identity.reigns
+        at = bisect_left(reigns, offset, key=lambda reign: reign.first)
+        return reigns[at - 1].epoch if at else None
 
     def _recovered(self, chunk: Chunk, segment: int) -> None:
         key, offset = b"", 0
@@ -303,6 +327,8 @@ class OutgoingLog(CommittedLog):
         crc: int | None,
         attributes: Sequence[bytes] = (),
     ) -> None:
+        if not self._has_reign:
+            self._begin_reign()
         trailer = encode_trailer(
             encode_attribute(Attribute.QUEUE_EPOCH, *key),
             encode_attribute(Attribute.QUEUE_OFFSET, b"", offset),

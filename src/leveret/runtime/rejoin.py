@@ -26,7 +26,7 @@ import time
 from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -160,6 +160,13 @@ class RejoiningNode(Protocol):
         """The queue whose log has that name."""
 
 
+class Seen(NamedTuple):
+    """How much of an outgoing log a new upstream has: up to `position`; the mark of the chunk before, if known."""
+
+    position: int
+    mark: int | None
+
+
 class Rejoin:
     """One node's way back."""
 
@@ -204,7 +211,7 @@ class Rejoin:
                     await self._node.maintenance.revive()
             return _told(upstream, reports)
 
-    async def _come_back(self, positions: dict[str, int], unknown: Container[Place]) -> list[Report]:
+    async def _come_back(self, positions: dict[str, Seen], unknown: Container[Place]) -> list[Report]:
         begun, reports = await self._set_aside(positions, unknown)
         # While this node still can stay what it is.
         await self._node.standby.keep_former_archive()
@@ -307,32 +314,33 @@ class Rejoin:
             ) from error
         return {tuple(row["key"]) for row in rows if row["action"] == "delete" and row["kind"] in _HOLDING}
 
-    async def _ask_positions(self, upstream: Upstream) -> dict[str, int]:
-        """By vhost, up to which offset of our outgoing log the new upstream has it."""
+    async def _ask_positions(self, upstream: Upstream) -> dict[str, Seen]:
+        """By vhost, how much of our outgoing log the new upstream has."""
         logs = {vhost: log.log_id for vhost, log in self._node.collector.logs.items()}
         job = {**self._node.standby.link_job(upstream), "logs": logs}
-        found = (await ask("positions", job))["positions"]
+        told = await ask("positions", job)
+        found = told["positions"]
         unknown = sorted(vhost for vhost in logs if found.get(vhost) is None)
         if unknown:
             raise PreconditionFailed(
                 f"the node at {', '.join(upstream.endpoints)} never took the place of this one in vhost "
                 f"'{unknown[0]}': it was no standby of this node, or has not been promoted; nothing was changed"
             )
-        return {vhost: found[vhost] for vhost in logs}
+        return {vhost: Seen(found[vhost], told["marks"].get(vhost)) for vhost in logs}
 
     # -- keeping ----------------------------------------------------------------------------------
 
     async def _set_aside(
-        self, positions: dict[str, int], unknown: Container[Place]
+        self, positions: dict[str, Seen], unknown: Container[Place]
     ) -> tuple[Begun, list[Report]]:
         """Keep what the new upstream never saw, durably; up to where of which queues that is."""
         await self._wait_for_quiet()
         aside, begun = _Aside(self._node), Begun()
         begins = self._begins_of_unknown(unknown)
-        for vhost, position in positions.items():
+        for vhost, seen in positions.items():
             log = self._node.collector.logs.get(vhost)
             if log is not None:
-                begins |= await self._begins(vhost, log, position)
+                begins |= await self._begins(vhost, log, seen)
         for queue, begin in begins.items():
             end = self._end_of(queue)
             await asyncio.to_thread(aside.add, queue, begin, end)
@@ -351,13 +359,18 @@ class Rejoin:
             and not queue.damage
         }
 
-    async def _begins(self, vhost: str, log: OutgoingLog, position: int) -> dict[Queue, int]:
-        """From where on the new upstream, which has a log up to `position`, lacks the queues that are in it.
+    async def _begins(self, vhost: str, log: OutgoingLog, seen: Seen) -> dict[Queue, int]:
+        """From where on the new upstream, which has so much of a log, lacks the queues that are in it.
+
+        It may have had that from another writer, where this node was a follower that had not all of it: then it is not
+        known what it has of what this node wrote in its place.
 
         Nothing is awaited between looking at the log and at how far it has each queue: what is collected meanwhile
         would be in neither.
         """
-        unseen = await first_unseen(log, position)
+        position, own = seen.position, log.mark_before(seen.position)
+        is_other = seen.mark is not None and own is not None and seen.mark != own
+        unseen = None if is_other else await first_unseen(log, position)
         queues = self._replicated(vhost)
         if unseen is None:
             logger.warning("rejoin_sets_all_aside vhost=%s position=%d", vhost, position)

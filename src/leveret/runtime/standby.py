@@ -95,6 +95,7 @@ class Promotion(msgspec.Struct, kw_only=True):
         wanted: what it was asked to recover.
         summary: a row for each vhost once it is done.
         transferred: by vhost, the id of the former upstream's outgoing log, and up to which offset it is here.
+        marks: by vhost, the mark (`wire.chunk.mark_of`) of the last chunk of that.
         deleted: by vhost, queue and reference, up to which number a queue had its messages when it was deleted.
         error: why it stopped short.
     """
@@ -104,6 +105,7 @@ class Promotion(msgspec.Struct, kw_only=True):
     wanted: Wanted = EVERYTHING
     summary: list[dict[str, Any]] = []
     transferred: dict[str, tuple[int, int]] = {}
+    marks: dict[str, int] = {}
     deleted: dict[str, dict[str, dict[str, int]]] = {}
     error: str = ""
 
@@ -343,10 +345,21 @@ class StandbyDownstream:
         promotions = self._decided.promotions
         if not promotions or self.mode != "upstream" or promotions[-1].log_id(vhost) != log_id:
             return None
-        own = [each for each in promotions if each.log_id(vhost) == log_id]
+        last = self._furthest(vhost, log_id)
+        return 0 if last is None else last.transferred[vhost][1]
+
+    def transferred_mark(self, vhost: str, log_id: int) -> int | None:
+        """The mark of the last chunk of that; None: there is none, or it was not kept."""
+        last = self._furthest(vhost, log_id) if self.transferred(vhost, log_id) else None
+        return None if last is None else last.marks.get(vhost) or None
+
+    def _furthest(self, vhost: str, log_id: int) -> Promotion | None:
+        """The promotion that recovered all of a log up to the highest offset; None if nobody can tell."""
+        own = [each for each in self._decided.promotions if each.log_id(vhost) == log_id]
         if any(each.lacks(vhost) for each in own):
-            return 0
-        return max((each.transferred[vhost][1] for each in own if each.is_whole()), default=0)
+            return None
+        whole = [each for each in own if each.is_whole()]
+        return max(whole, key=lambda each: each.transferred[vhost][1], default=None)
 
     def promotion_summary(self) -> list[dict[str, Any]]:
         """What promotions recovered, oldest first; rows as `promote` returns them."""
@@ -412,7 +425,7 @@ class StandbyDownstream:
             }
             done = await ask("recover", job, tell, process)
         missing = await self.archive.missing()
-        promotion.transferred = done["transferred"]
+        promotion.transferred, promotion.marks = done["transferred"], done["marks"]
         nothing = {"missing_records": 0, "missing_messages": 0}
         promotion.summary = [{**row, **missing.get(row["virtual_host"], nothing)} for row in done["summary"]]
 

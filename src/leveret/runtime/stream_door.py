@@ -35,7 +35,14 @@ from leveret.runtime.recovery_ingest import DeletedAt, RecoveryIngest, never_del
 from leveret.runtime.stream_store import StreamStore
 from leveret.session.certificate import LoginRule, TlsPeer
 from leveret.session.stream_types import Operation
-from leveret.wire.record import BEGINNING_PREFIX, EPOCH_PREFIX, OUTGOING_STREAM, TRANSFERRED_PREFIX
+from leveret.wire.record import (
+    BEGINNING_PREFIX,
+    EPOCH_PREFIX,
+    MARK_PREFIX,
+    OUTGOING_STREAM,
+    TRANSFERRED_MARK_PREFIX,
+    TRANSFERRED_PREFIX,
+)
 
 PARTITION_ORDER: Final = "x-stream-partition-order"
 _NUMBERS: Final = (
@@ -77,6 +84,7 @@ class StreamDoor:
         """What is not configured of the advertised addresses is the listeners'; see `listening`."""
         self.node_name = node_name
         self.transferred: Callable[[str, int], int | None] = _nothing_transferred
+        self.transferred_mark: Callable[[str, int], int | None] = _nothing_transferred
         self.deleted_at: DeletedAt = never_deleted
         self.mechanisms = mechanisms
         self.advertised_host, self.advertised_port = "127.0.0.1", 0
@@ -319,12 +327,16 @@ class StreamDoor:
         if reference.startswith(TRANSFERRED_PREFIX):
             log_id = reference.removeprefix(TRANSFERRED_PREFIX)
             return self.transferred(vhost, int(log_id)) if log_id.isdecimal() else None
+        if reference.startswith(TRANSFERRED_MARK_PREFIX):
+            log_id = reference.removeprefix(TRANSFERRED_MARK_PREFIX)
+            return self.transferred_mark(vhost, int(log_id)) if log_id.isdecimal() else None
         if reference.startswith(BEGINNING_PREFIX):
             return self._collector.begin_downstream(vhost, reference.removeprefix(BEGINNING_PREFIX))
         log = self._collector.logs.get(vhost)
-        if reference.startswith(EPOCH_PREFIX):
-            at = reference.removeprefix(EPOCH_PREFIX)
-            return log.epoch_before(int(at)) if log is not None and at.isdecimal() else None
+        for prefix, ask in ((EPOCH_PREFIX, OutgoingLog.epoch_before), (MARK_PREFIX, OutgoingLog.mark_before)):
+            at = reference.removeprefix(prefix)
+            if reference.startswith(prefix):
+                return ask(log, int(at)) if log is not None and at.isdecimal() else None
         known = log.downstreams.get(reference) if log is not None else None
         return known.offset if known is not None else None
 

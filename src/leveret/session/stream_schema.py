@@ -149,7 +149,7 @@ def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:
             "committed_timestamp_ms": log.last_timestamp_ms,
             "bytes": log.bytes,
             "log_id": collected.log_id,
-            "epoch": collected.epoch,
+            "writer": collected.writer,
             "missing_messages": collected.missing_messages,
         }
     else:

@@ -74,8 +74,8 @@ class CollectedLog(LogBounds, Protocol):
         """What it is called: a log that takes its place is called otherwise."""
 
     @property
-    def epoch(self) -> int:
-        """In which it is written now: another after each start of its node, and when another node leads."""
+    def writer(self) -> int:
+        """Drawn each time that a node opens it: what is served as of another one may be another log's."""
 
     @property
     def missing_messages(self) -> int:

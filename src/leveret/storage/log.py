@@ -33,7 +33,7 @@ from leveret.storage.directory import make_directory, sync_directory
 from leveret.storage.log_reader import LogReader
 from leveret.storage.log_recovery import Recovery
 from leveret.storage.segment import OnChunk, Segment, State, segment_of
-from leveret.storage.state_file import SUFFIX
+from leveret.storage.state_file import BESIDE, SUFFIX
 from leveret.storage.summary import is_summary, summary_path
 from leveret.wire.chunk import Chunk, Header, encode_header
 
@@ -476,7 +476,7 @@ class Log(LogReader):
         try:
             while self.directory.exists():
                 for path in self.directory.iterdir():
-                    if segment_of(path.name) or is_summary(path):
+                    if segment_of(path.name) or is_summary(path) or path.name.endswith(SUFFIX + BESIDE):
                         path.unlink(missing_ok=True)
                 left = list(self.directory.iterdir())
                 if left and all(path.suffix == SUFFIX for path in left):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -18,6 +19,8 @@ from leveret.storage.directory import sync_directory
 
 SUFFIX: Final = ".json"
 """How the names of state files end, so that what lists them need not know them."""
+BESIDE: Final = ".new"
+"""How the name of what is to take a file's place ends, beyond that; a crash may leave it."""
 
 OnReplaced: TypeAlias = Callable[[Path, bytes | None], None]
 """Told of a file's new content, None when it was removed."""
@@ -73,7 +76,7 @@ class StateFile:
         Raises:
             StorageError: as `save`.
         """
-        beside = self.path.with_name(f"{self.path.name}.new")
+        beside = self.path.with_name(f"{self.path.name}{BESIDE}")
         try:
             with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(octets)
@@ -82,6 +85,8 @@ class StateFile:
             beside.rename(self.path)
             sync_directory(self.path.parent)
         except OSError as error:
+            with suppress(OSError):
+                beside.unlink()
             raise StorageError(f"{self.path}: cannot be written: {error}") from error
         if self._on_replaced is not None:
             self._on_replaced(self.path, octets)

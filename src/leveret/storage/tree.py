@@ -28,7 +28,7 @@ _OWN: Final = frozenset({"transient", "divergent", "delayed", "standby", "log"})
 _OWN_FILES: Final = frozenset({"replication.json", "scrub.json", "cluster.json"})
 """State files of one node alone: who it is, when it was scrubbed, which cluster it belongs to."""
 
-_WITHOUT_FILES: Final = frozenset({"queues"})
+_WITHOUT_FILES: Final = frozenset({"queues", "streams"})
 """Directories of logs that have no state files beside them."""
 
 

@@ -82,7 +82,7 @@ class FakeServedLog:
         self.fails_with: Exception | None = None
         self.reads = 0
         self.log_id = LOG_ID
-        self.epoch = 1
+        self.writer = 1
         self.missing_messages = 0
 
     def append(

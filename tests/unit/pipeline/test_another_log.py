@@ -16,7 +16,7 @@ from leveret.pipeline.progress import Inbox
 from leveret.pipeline.sink import StoreWriter, TransferCut
 from leveret.pipeline.source import TransferOptions, UpstreamReader
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
-from leveret.wire.record import EPOCH_PREFIX
+from leveret.wire.record import EPOCH_PREFIX, MARK_PREFIX
 
 LIMIT: Any = None
 
@@ -45,24 +45,34 @@ def test_an_upstream_that_lost_the_end_of_what_came_says_so_and_nothing_is_skipp
         end = reader.latestOffset(begin, LIMIT)
         [task] = reader.partitions(begin, end)
         writer.commit([writer.write(reader.read(task))], 0)
-        assert Manifest(tmp_path).last_epoch("/") == 1
-        # Its node was started again, as epoch 5, with all that came: that is no reason to stop.
-        made.logs["/"].epoch = 5
-        made.host.offsets["/", f"{EPOCH_PREFIX}40"] = 1
+        mark, epoch = Manifest(tmp_path).last_chunk("/")
+        assert (mark != 0, epoch) == (True, 1)
+        # Its node was started again, with all that came: that is no reason to stop.
+        made.logs["/"].writer = 5
+        made.host.offsets["/", f"{MARK_PREFIX}40"] = mark
+        made.host.offsets["/", f"{EPOCH_PREFIX}40"] = 7
         made.publish("/", "q", [stored_message(b"more")] * 10)
         assert look(job) == 50
         # What was planned before that is not stored: whether it is the same was not asked.
         [task] = reader.partitions(end, {"/": 50})
         stored = writer.write(reader.read(task))
-        with pytest.raises(TransferCut, match="another log than the one that was begun with"):
+        with pytest.raises(
+            TransferCut, match="another log, or another writer's, than the one that was begun with"
+        ):
             writer.commit([stored], 1)
         time.sleep(BACKOFF_MIN_S)
-        # A follower was promoted that had 30 of the 40.
-        made.host.offsets["/", f"{EPOCH_PREFIX}40"] = 5
+        # A follower was promoted that had 30 of the 40, and it chose the same epoch; or the chunk is retained no more.
+        made.host.offsets["/", f"{EPOCH_PREFIX}40"] = 1
+        made.host.offsets["/", f"{MARK_PREFIX}40"] = mark ^ 2
+        assert look(job) == 40
+        del made.host.offsets["/", f"{MARK_PREFIX}40"]
+        time.sleep(2 * BACKOFF_MIN_S)
+        assert look(job) == 50
+        made.host.offsets["/", f"{EPOCH_PREFIX}40"] = 7
         assert look(job) == 40
         links = [event for event in inbox.wait(1) if event["event"] == "link"]
         assert links[-1]["state"] == "recover"
-        assert "has others at their end" in links[-1]["error"]
+        assert "has others at the end of that" in links[-1]["error"]
         assert Origins(tmp_path).by_vhost["/"].is_replaced, "delete_orphaned_data... takes it for what it is"
 
 
@@ -93,7 +103,9 @@ def test_a_batch_that_was_planned_from_another_log_stores_nothing_of_the_one_tha
             end = reader.latestOffset(half, LIMIT)
         assert end == {"/": 40}
         with upstream(2).serving(port):
-            with pytest.raises(TransferCut, match="another log than the one that was begun with"):
+            with pytest.raises(
+                TransferCut, match="another log, or another writer's, than the one that was begun with"
+            ):
                 carried_out(half, end)
             assert Manifest(tmp_path).next_by_vhost == {"/": 20}
         with upstream(1).serving(port):

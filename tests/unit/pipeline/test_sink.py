@@ -51,7 +51,7 @@ def writer_of(job: TransferJob) -> StoreWriter:
 def slices(*found: tuple[str, int, int]) -> Iterator[pa.RecordBatch]:
     """Descriptors as a task reads them."""
     rows = [
-        {"vhost": vhost, "first": first, "next": end, "log_id": 0, "epoch": 0} for vhost, first, end in found
+        {"vhost": vhost, "first": first, "next": end, "log_id": 0, "writer": 0} for vhost, first, end in found
     ]
     yield pa.RecordBatch.from_pylist(rows)
 

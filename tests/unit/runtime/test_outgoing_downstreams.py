@@ -197,7 +197,7 @@ def test_a_log_says_in_which_epoch_each_record_was_written() -> None:
             await site.restart()
         await site.publish(4)
         log = site.node.collector.logs["v"]
-        assert log.epoch == 4
+        assert log.log.epoch == 4
         assert [log.epoch_before(at) for at in (1, end, end + 1, log.log.next_offset)] == [1, 1, 4, 4]
         site.node.upstream.delete_logs()
         await site.settle()
@@ -211,11 +211,33 @@ def test_a_log_says_in_which_epoch_each_record_was_written() -> None:
         site.epoch = 5
         await site.start()
         log = site.node.collector.logs["v"]
-        assert (log.epoch, log.epoch_before(end)) == (5, None)
+        assert (log.log.epoch, log.epoch_before(end)) == (5, None)
         await site.kill()
         identity.save({"log_id": log.log_id, "reigns": "all"})
         await site.start()
         assert "v" not in site.node.collector.logs
+        await site.kill()
+
+    play(scenario)
+
+
+def test_nobody_has_more_of_a_log_than_is_in_it() -> None:
+    """A copy that was restored, or a follower that was made to lead in the middle of a join."""
+
+    async def scenario(directory: Path) -> None:
+        site, log = await collecting(directory, 40)
+        await site.kill()
+        place, called = directory / "outgoing" / "v", log.log_id
+        StateFile(place / "downstreams.json").save({"eu.2": {"offset": 500, "seen_ms": 1}})
+        await site.start()
+        log = site.node.collector.logs["v"]
+        assert (log.log_id, log.downstreams["eu.2"].offset) == (called, log.log.next_offset)
+        await site.kill()
+        for segment in place.glob("*.segment*"):
+            segment.unlink()
+        await site.start()
+        log = site.node.collector.logs["v"]
+        assert (log.log_id != called, log.downstreams) == (True, {})
         await site.kill()
 
     play(scenario)

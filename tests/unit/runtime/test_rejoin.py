@@ -24,7 +24,7 @@ from leveret.runtime.schema_sync import SchemaSync
 from leveret.runtime.standby_transfer import TransferSupervisor, Upstream
 from leveret.storage.state_file import StateFile
 from leveret.testing.waiting import until
-from leveret.wire.record import TRANSFERRED_PREFIX
+from leveret.wire.record import TRANSFERRED_MARK_PREFIX, TRANSFERRED_PREFIX
 from tests.unit.runtime.site import POLICY, TAGGED, Site, play
 
 UPSTREAM = Upstream(endpoints=["b:5552"], username="u", password="s3kRe7")
@@ -116,7 +116,7 @@ def test_a_node_that_did_not_take_this_ones_place_is_not_followed(
 
     async def ask(task: str, job: dict[str, Any]) -> dict[str, Any]:
         asked.append((task, job["logs"], job["endpoints"]))
-        return {"positions": positions}
+        return {"positions": positions, "marks": {}}
 
     monkeypatch.setattr(rejoin, "ask", ask)
     assert "never took the place of this one in vhost 'v'" in refused(node)
@@ -129,7 +129,7 @@ def test_a_promoted_node_that_serves_no_definitions_yet_is_told(
     node.know_schema_upstream()
 
     async def ask(task: str, job: dict[str, Any]) -> dict[str, Any]:
-        return {"positions": {"v": 5}}
+        return {"positions": {"v": 5}, "marks": {"v": None}}
 
     monkeypatch.setattr(rejoin, "ask", ask)
     assert "add_schema_replication_user" in refused(node)
@@ -154,6 +154,7 @@ class Promoted:
     def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         """Has nothing, and can tell, until a test says otherwise."""
         self.position: int | None = None
+        self.mark: int | None = None
         self._site = site
         monkeypatch.setattr(rejoin, "ask", self._ask)
         monkeypatch.setattr(rejoin, "RETRY_S", 0.05)
@@ -168,7 +169,8 @@ class Promoted:
     async def _ask(self, task: str, job: dict[str, Any]) -> dict[str, Any]:
         """All that is served of it, unless a test says otherwise."""
         log = self._site.node.collector.logs["v"]
-        return {"positions": {"v": log.committed_offset if self.position is None else self.position}}
+        position = log.committed_offset if self.position is None else self.position
+        return {"positions": {"v": position}, "marks": {"v": self.mark}}
 
 
 async def _nothing() -> None:
@@ -536,6 +538,35 @@ def test_a_start_without_a_crash_changes_nothing(monkeypatch: pytest.MonkeyPatch
     play(story)
 
 
+@pytest.mark.parametrize("is_same", [True, False])
+def test_all_is_set_aside_if_the_promoted_node_has_the_end_of_another_writer(
+    is_same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This node was a follower that had not all, and wrote something else where the standby has the old leader's."""
+
+    async def story(directory: Path) -> None:
+        site = await old_upstream(directory, "q")
+        promoted = Promoted(site, monkeypatch)
+        await site.publish(3)
+        site.epoch = 2
+        await site.restart()
+        promoted.unlink()
+        await site.publish(3)
+        await served(site)
+        log = site.node.collector.logs["v"]
+        promoted.position = log.committed_offset
+        await site.publish(2)
+        await served(site)
+        mark = log.mark_before(promoted.position)
+        assert mark
+        promoted.mark = mark if is_same else mark ^ 2
+        await site.node.rejoin.rejoin()
+        assert kept(site) == {"q": [b"%08d" % n for n in range(6 if is_same else 0, 8)]}
+        await site.kill()
+
+    play(story)
+
+
 # -- the promoted node: what it says that it has ----------------------------------------------------------
 
 
@@ -549,6 +580,7 @@ def promotion(position: int, *, log_id: int = 7, **fields: Any) -> dict[str, Any
         "wanted": wanted,
         "summary": [row | fields],
         "transferred": {"v": [log_id, position]},
+        "marks": {"v": position + 1},
     }
 
 
@@ -580,6 +612,9 @@ def test_a_promoted_node_claims_only_what_it_has_all_of(
         site = Site(directory)
         await site.start()
         assert site.node.stream_door.query_offset("v", f"{TRANSFERRED_PREFIX}7") == has
+        assert site.node.stream_door.query_offset("v", f"{TRANSFERRED_MARK_PREFIX}7") == (
+            (has and has + 1) or None
+        )
         await site.kill()
 
     play(story)

@@ -261,7 +261,7 @@ def test_statistics_are_the_bounds_of_the_log(peer: Peer) -> None:
         "committed_timestamp_ms": 30,
         "bytes": log.bytes,
         "log_id": log.log_id,
-        "epoch": log.epoch,
+        "writer": log.writer,
         "missing_messages": 3,
     }
 

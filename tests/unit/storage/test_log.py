@@ -396,6 +396,21 @@ def test_an_offset_is_found_by_time_among_many_chunks_also_after_a_restart(tmp_p
     assert [make(tmp_path).open().offset_at(stamp) for stamp in stamps] == wanted
 
 
+def test_a_deleted_log_leaves_only_state_files_that_go_by_themselves(tmp_path: Path) -> None:
+    log = make(tmp_path / "log").open()
+    append(log, 150)
+    (log.directory / "lives.json").write_text("{}")
+    (log.directory / "lives.json.new").write_text("{")  # of a crash
+    log.delete()
+    assert [path.name for path in log.directory.iterdir()] == ["lives.json"]
+    (log.directory / "lives.json").unlink()
+    log = make(tmp_path / "log").open()
+    append(log, 150)
+    (log.directory / "something").write_text("")
+    with pytest.raises(StorageError, match="cannot be removed"):
+        log.delete()
+
+
 def test_a_deleted_log_leaves_nothing(tmp_path: Path) -> None:
     log = make(tmp_path / "log").open()
     for _ in range(4):

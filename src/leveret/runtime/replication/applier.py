@@ -278,7 +278,10 @@ class Applier:
             make_directory(path.parent)
         except OSError as error:
             raise StorageError(f"{path.parent}: cannot be made: {error}") from error
-        self._tree.file(path).replace(octets)
+        file = self._tree.file(path)
+        # At a join all of them come, and hardly any is new.
+        if file.octets() != octets:
+            file.replace(octets)
 
     def _remove(self, name: str) -> None:
         """A state file may have outlasted the log that it stood beside, and its directory was kept for it."""
