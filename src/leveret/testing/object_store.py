@@ -43,6 +43,7 @@ class ObjectStore:
         self.knows_conditions = True
         self.is_down = False
         self.requests: list[tuple[str, str]] = []
+        self._one_at_a_time = threading.Lock()
         self._store = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=_QuietHandler)
         self._thread = threading.Thread(target=self._server.serve_forever, name="object store", daemon=True)
@@ -88,8 +89,9 @@ class ObjectStore:
             return []
         if not self.knows_conditions:
             environ.pop(CONDITION, None)
-        answer: Iterable[bytes] = self._store(environ, start_response)
-        return answer
+        # One after the other: moto closes an object's content under whoever reads it as another is put in its place.
+        with self._one_at_a_time:
+            return list(self._store(environ, start_response))
 
     def __enter__(self) -> Self:
         self._thread.start()
