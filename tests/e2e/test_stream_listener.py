@@ -85,10 +85,12 @@ def test_chunks_are_served_octet_for_octet_from_start_to_before_end(
 
 def test_nothing_is_fetched_of_another_log_than_is_meant(served: Served, client: StreamClient) -> None:
     served.fill(5, records=1)
-    log_id = client.stats(OUTGOING_STREAM)["log_id"]
-    assert len(list(client.fetch(OUTGOING_STREAM, 0, 5, log_id=log_id))) == 5
-    with pytest.raises(PreconditionFailed, match="another log than the one that was begun with"):
-        list(client.fetch(OUTGOING_STREAM, 0, 5, log_id=log_id + 1))
+    stats = client.stats(OUTGOING_STREAM)
+    meant = {name: stats[name] for name in ("log_id", "writer")}
+    assert len(list(client.fetch(OUTGOING_STREAM, 0, 5, **meant))) == 5
+    for name, value in meant.items():
+        with pytest.raises(PreconditionFailed, match="another log than the one that was begun with"):
+            list(client.fetch(OUTGOING_STREAM, 0, 5, **{**meant, name: value + 1}))
     assert len(list(client.fetch(OUTGOING_STREAM, 0, 5))) == 5
 
 

@@ -194,7 +194,7 @@ class StreamClient:
             meant = {"log_id": log_id, "writer": writer}
             if any(value and stats.get(name, 0) != value for name, value in meant.items()):
                 raise PreconditionFailed(
-                    f"{link.peer}: {stream} is another log, or another writer's, than the one that was begun with"
+                    f"{link.peer}: {stream} is another log than the one that was begun with, or another writer's"
                 )
             if (first := stats["first_chunk_id"]) > start:
                 raise GapError(stream, start, first)
