@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
+
+PEN_TIMEOUT_S: Final = 30.0
+"""How long whoever is asked to do something waits for it, and then tells the operator who does not hand it over."""
 
 
 class Pen:

@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from leveret.core.broker import Broker
+from leveret.core.pen import PEN_TIMEOUT_S
 from leveret.management.asking import UNREACHABLE, pass_on
 from leveret.management.auth import PASSED_SCOPE, Caller, Need, Passed, Unauthorised, identify
 from leveret.management.leadership import need_leader
@@ -43,7 +44,6 @@ from leveret.model.errors import InvalidCommand, LeveretError
 logger = logging.getLogger(__name__)
 
 NAME_BYTES_MAX: Final = 255
-PEN_TIMEOUT_S: Final = 30.0
 _READS: Final = ("GET", "HEAD")
 _UPSERTS: Final = ("PUT", "POST")
 _DEFAULT_EXCHANGE_NAME: Final = "amq.default"

@@ -70,7 +70,8 @@ def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview
     if book_place:
         size += write_table(book_place, books)
     sync_directory(directory)
-    parts = list(decoder.parts.values())
+    parts, last = list(decoder.parts.values()), decoder.last
+    assert last is not None
     return StoredFile(
         vhost=vhost,
         path=name_in(data_dir, path),
@@ -83,8 +84,8 @@ def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview
         min_ms=min(part.min_ms for part in parts),
         max_ms=max(part.max_ms for part in parts),
         queues=parts,
-        mark=mark_of(decoder.last) if decoder.last is not None else 0,
-        epoch=decoder.last.epoch if decoder.last is not None else 0,
+        mark=mark_of(last),
+        epoch=last.epoch,
     )
 
 

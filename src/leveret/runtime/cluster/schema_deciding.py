@@ -10,18 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
 
 from leveret.core.cluster import encode
 from leveret.core.election import Put, Transaction
+from leveret.core.pen import PEN_TIMEOUT_S
 from leveret.core.schema_mode import Decided
 from leveret.model.errors import ResourceLocked, StorageError
 from leveret.runtime.cluster.member import ClusterMember
 from leveret.runtime.schema_deciding import Deciding
 
 logger = logging.getLogger(__name__)
-
-PEN_TIMEOUT_S: Final = 30.0
 
 
 class ForAll:
