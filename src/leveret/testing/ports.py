@@ -1,17 +1,22 @@
 """Free loopback ports, and waiting for what listens on them.
 
-Everything a test starts listens on 127.0.0.1 on a port nobody else has. A port is found by
-binding to it; between letting it go and the server's own bind another process could take it,
-so a caller treats "address in use" as a failed start, not as a riddle.
+Everything a test starts listens on 127.0.0.1 on a port nobody else has. That a port is free is
+found by binding to it, and that it stays so is agreed on: who is given one keeps a lock on it
+that the other workers of a run see. Without that lock a worker takes the port of a node that
+another one has stopped for a moment, to start it again.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import socket
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -25,8 +30,9 @@ _FIRST_CLIENT_PORT_USUAL: Final = 32_768
 _CLIENT_PORTS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _CHOICE: Final = random.SystemRandom()
 """Not the module's own generator: tests seed that, and two workers with one seed would meet."""
-_GIVEN: Final[deque[int]] = deque(maxlen=1000)
-"""So that two that are prepared in one process, and bind later, never get the same one."""
+_KEPT_PORTS: Final = 1000
+"""How many of those it was given last a process keeps to itself; it has ended what used the ones before."""
+_GIVEN: Final[deque[int]] = deque()
 
 
 class NotReady(Exception):
@@ -34,7 +40,7 @@ class NotReady(Exception):
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different TCP ports that are free on loopback at this moment, and were not returned lately.
+    """Return `count` different TCP ports that are free on loopback, and that no process was given lately.
 
     They are below those that the system gives to clients: a client that tries a door again and again while its
     node is down would else be given the door's own port one day, connect to itself, and keep the node out.
@@ -42,10 +48,39 @@ def free_ports(count: int) -> list[int]:
     ports: list[int] = []
     while len(ports) < count:
         port = _CHOICE.randrange(_LOWEST_PORT, _first_client_port())
-        if port not in _GIVEN and _is_free(port):
-            ports.append(port)
-            _GIVEN.append(port)
+        if port not in _GIVEN and _claim(port):
+            if _is_free(port):
+                ports.append(port)
+                _keep(port)
+            else:
+                _release(port)
     return ports
+
+
+def _keep(port: int) -> None:
+    _GIVEN.append(port)
+    if len(_GIVEN) > _KEPT_PORTS:
+        _release(_GIVEN.popleft())
+
+
+def _claim(port: int) -> bool:
+    """Lock the octet of the file that stands for the port; the lock ends with the process, however that ends."""
+    try:
+        fcntl.lockf(_claims(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _release(port: int) -> None:
+    fcntl.lockf(_claims(), fcntl.LOCK_UN, 1, port)
+
+
+@cache
+def _claims() -> int:
+    """The file of all claims, opened once: to close it anywhere in the process would end all its locks."""
+    place = Path(tempfile.gettempdir()) / f"leveret-test-ports-{os.getuid()}"
+    return os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def _is_free(port: int) -> bool:

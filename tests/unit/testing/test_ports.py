@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
 
+from leveret.testing import ports
 from leveret.testing.ports import (
     LOOPBACK,
     NotReady,
@@ -23,6 +26,30 @@ def test_free_ports_are_all_different() -> None:
 def test_a_free_port_is_not_given_away_twice_before_it_is_bound() -> None:
     ports = [free_port() for _ in range(500)]
     assert len(set(ports)) == len(ports)
+
+
+def test_a_port_that_another_process_was_given_is_not_given_until_that_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    giving = "from leveret.testing.ports import free_port; print(free_port(), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", giving], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        taken = int(other.stdout.readline())
+        one = free_port()
+        ports._release(one)
+        ports._GIVEN.remove(one)
+        chosen = iter([taken, one])
+        with monkeypatch.context() as patch:
+            patch.setattr(ports._CHOICE, "randrange", lambda *_: next(chosen))
+            assert free_port() == one
+        other.stdin.close()
+        assert other.wait(30) != 0
+    chosen = iter([taken])
+    monkeypatch.setattr(ports._CHOICE, "randrange", lambda *_: next(chosen))
+    assert free_port() == taken
 
 
 def test_a_free_port_can_be_bound() -> None:
