@@ -14,8 +14,9 @@ import pytest
 
 from leveret.config.tls import TlsOptions
 from leveret.core import schema_digests
+from leveret.core.operating_mode import OperatingMode
 from leveret.core.schema import SCHEMA_VHOST, Key, canonical
-from leveret.core.schema_mode import Decided, Mode
+from leveret.core.schema_decided import SchemaDecided
 from leveret.model.definitions import (
     AnyEntity,
     Binding,
@@ -332,9 +333,9 @@ class Site:
     """What the nodes of a cluster agree on (schema_deciding.Deciding)."""
 
     follower: str
-    decided: Decided = field(default_factory=Decided)
+    decided: SchemaDecided = field(default_factory=SchemaDecided)
 
-    async def decide(self, change: Callable[[Decided], Decided]) -> None:
+    async def decide(self, change: Callable[[SchemaDecided], SchemaDecided]) -> None:
         self.decided = change(self.decided)
 
 
@@ -370,7 +371,7 @@ async def test_who_is_not_to_follow_any_more_when_it_may_change_definitions_chan
         site.follower = "down"
         sync.look()
         await until(lambda: link.downstream.schema() == link.upstream.schema(), "the schema")
-        site.decided = Decided(operating_mode=Mode.UPSTREAM)
+        site.decided = SchemaDecided(operating_mode=OperatingMode.UPSTREAM)
         sync.look()
         await until(lambda: sync.status()["state"] == "running", "the other side")
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from leveret.pipeline.contents import contents
 from leveret.pipeline.files import place_of
 from leveret.pipeline.inspect import count_messages
 from leveret.pipeline.job import Job
-from leveret.pipeline.look import look
 from leveret.pipeline.manifest import Manifest
 from leveret.testing.hdfs import NAME_SERVICE, Hdfs
 from leveret.testing.object_store import ObjectStore
@@ -52,7 +52,7 @@ def test_an_archive_in_a_store_is_transferred_into_recovered_from_and_set_aside(
         publish_some(upstream, 20, rng)
         wait_until(all_came, "what came meanwhile", TIMEOUT_S)
     assert_all_is_there_once(archive, upstream)
-    [row] = look(archive)["vhosts"]
+    [row] = contents(archive)["vhosts"]
     total = sum(len(life.messages) for lives in upstream.lives.values() for life in lives)
     assert (row["transferred"], row["records"]) == (upstream.logs["/"].committed_offset,) * 2
     assert sum(each["messages"] for each in count_messages(spark, Manifest(archive))) == total
@@ -69,10 +69,10 @@ def test_an_archive_in_a_store_is_transferred_into_recovered_from_and_set_aside(
 
     child = start_pipeline("set_aside", {**where, "at_ms": 5})
     assert child.wait() == 0
-    assert look(archive)["vhosts"] == []
-    assert look(archive / "former" / "5")["vhosts"] == [row], "it is all there"
+    assert contents(archive)["vhosts"] == []
+    assert contents(archive / "former" / "5")["vhosts"] == [row], "it is all there"
     assert start_pipeline("delete", where).wait() == 0
-    assert look(archive / "former" / "5")["vhosts"] == [row], "what was set aside stays"
+    assert contents(archive / "former" / "5")["vhosts"] == [row], "what was set aside stays"
     kept = [
         path for path in (tmp_path / "work").rglob("*") if path.suffix in (".parquet", ".settled", ".tmp")
     ]
@@ -95,7 +95,7 @@ def test_an_archive_in_a_store_is_transferred_into_recovered_from_and_set_aside(
 def test_places_that_cannot_hold_an_archive_are_refused(
     start_pipeline: Callable[[str, dict[str, Any]], Any], place: str, text: str
 ) -> None:
-    child = start_pipeline("look", {"data_dir": place})
+    child = start_pipeline("contents", {"data_dir": place})
     assert child.wait() == 1
     assert text in child.events[-1]["error"]
     assert "secret" not in child.events[-1]["error"]

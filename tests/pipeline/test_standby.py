@@ -21,8 +21,8 @@ from leveret.config.kinds import Address
 from leveret.core.broker import Broker
 from leveret.model.definitions import Definitions, GlobalParameter, Put, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
+from leveret.pipeline.contents import contents
 from leveret.pipeline.files import Place, matching
-from leveret.pipeline.look import look
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.origins import AnotherLog, Origins
 from leveret.pipeline.store import store_range
@@ -237,7 +237,7 @@ def test_orphaned_data_is_what_is_not_this_nodes_to_recover(tmp_path: Path, data
         assert row(standby)["transferred"] == 0
         assert await standby.archive.list_vhosts_available() == []
         [former] = matching(data_dir, "former/*")
-        assert [row["vhost"] for row in look(former)["vhosts"]] == ["kept"]
+        assert [row["vhost"] for row in contents(former)["vhosts"]] == ["kept"]
         again = store_range(data_dir, "kept", upstream.logs["kept"].read(0, 1 << 20))
         assert again is not None
         Manifest(data_dir).append([again])

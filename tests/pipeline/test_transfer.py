@@ -17,10 +17,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from leveret.pipeline.compaction import Compaction
+from leveret.pipeline.contents import contents
 from leveret.pipeline.files import Place, matching, name_in, opened, place_of
 from leveret.pipeline.forget import forget_vhosts
 from leveret.pipeline.job import TransferJob
-from leveret.pipeline.look import look
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.origins import Origins
 from leveret.pipeline.progress import Inbox
@@ -290,7 +290,7 @@ def test_what_the_upstream_no_longer_has_is_told_with_its_bounds_and_not_skipped
             assert (said.last("link")["missing"], said.last("link")["missing_messages"]) == (20, 4)
             assert f"{BEGINNING_PREFIX}eu.2" not in asked, "who has something does not begin"
     assert Manifest(tmp_path / "standby").next_by_vhost == {"/": 10}
-    [row] = look(tmp_path / "standby")["vhosts"]
+    [row] = contents(tmp_path / "standby")["vhosts"]
     assert (row["missing"], row["missing_messages"]) == (20, 4), "a promotion has to know"
     assert Origins(tmp_path / "standby").history_from_ms("/") == history_from_ms, "it does not begin again"
 
@@ -345,7 +345,7 @@ def test_an_upstream_with_another_log_is_told_and_nothing_of_it_is_taken_for_the
         with transferring(spark, transfer_job(port)) as said:
             wait_until(lambda: said.last("link").get("state") == "recover", "the other log", TIMEOUT_S)
             assert "is another one" in said.last("link")["error"]
-        assert look(data_dir)["vhosts"][0]["is_replaced"]
+        assert contents(data_dir)["vhosts"][0]["is_replaced"]
         assert Manifest(data_dir).next_by_vhost == {"/": 10}
         assert forget_vhosts(data_dir, data_dir, ["/"])[0]["vhost"] == "/"
         with transferring(spark, transfer_job(port)) as said:
@@ -376,7 +376,7 @@ def test_a_vhost_that_is_deleted_mid_way_takes_nothing_of_the_others_with_it(
         end = upstream.logs["/"].committed_offset
         wait_until(lambda: said.last("stored").get("next") == end, "the last", TIMEOUT_S)
     assert_all_is_there_once(tmp_path / "standby", upstream)
-    assert {row["vhost"]: row["records"] for row in look(tmp_path / "standby")["vhosts"]}["other"] == 20
+    assert {row["vhost"]: row["records"] for row in contents(tmp_path / "standby")["vhosts"]}["other"] == 20
 
 
 def test_another_job_is_taken_over_without_another_start(

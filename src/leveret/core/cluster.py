@@ -9,7 +9,7 @@ The keys, below one prefix; parts of them that are names are percent-encoded:
     PREFIX/pen                        name of the node that may change definitions; goes with its lease
     PREFIX/pen_wanted/NODE            the node's name: it would like to; goes with its lease
     PREFIX/epoch                      the highest epoch of a queue, ever
-    PREFIX/schema_sync                what an operator decided on schema replication, `schema_mode.Decided`
+    PREFIX/schema_sync                what an operator decided on schema replication, `schema_decided.SchemaDecided`
     PREFIX/definitions/KIND/KEY...    an entity, as the definitions log has it
     PREFIX/placements/VHOST/QUEUE     `Placement`
     PREFIX/turns/LEASE                which transaction of a node's was the last; goes with its lease
@@ -28,7 +28,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from leveret.core.election import Delete, Entry, Put, Unchanged, UnreadableState
-from leveret.core.schema_mode import Decided
+from leveret.core.schema_decided import SchemaDecided
 from leveret.model import definitions
 from leveret.model.definitions import KINDS, Change
 
@@ -182,7 +182,7 @@ _VALUES: Final[dict[str, Any]] = {
     "pen": str,
     "pen_wanted": str,
     "epoch": int,
-    "schema_sync": Decided,
+    "schema_sync": SchemaDecided,
     "placements": Placement,
 }
 
@@ -251,7 +251,7 @@ class PlacementChanged(NamedTuple):
 class SchemaSyncDecided(NamedTuple):
     """An operator decided on schema replication; None: nobody has any more."""
 
-    decided: Decided | None
+    decided: SchemaDecided | None
 
 
 Changed: TypeAlias = (
@@ -286,7 +286,7 @@ class ClusterState:
         self.pen: str | None = None
         self.pen_wanted: frozenset[str] = frozenset()
         self.epoch = 0
-        self.schema_sync: Decided | None = None
+        self.schema_sync: SchemaDecided | None = None
         self.placements: dict[tuple[str, str], Placed] = {}
         self._modified: dict[str, int] = {}
 
@@ -426,7 +426,7 @@ def _value(event: Event, key: Key) -> Any:
 # -- what is written ------------------------------------------------------------------------------
 
 
-def encode(value: Member | Presence | Placement | Decided | str | int) -> bytes:
+def encode(value: Member | Presence | Placement | SchemaDecided | str | int) -> bytes:
     """A value of a key, of anything but a definition."""
     return msgspec.json.encode(value)
 

@@ -17,10 +17,10 @@ import msgspec
 from leveret.model.errors import LeveretError
 from leveret.pipeline.console import Console
 from leveret.pipeline.job import (
+    ContentsJob,
     DeleteJob,
     ForgetJob,
     InspectJob,
-    LookJob,
     PositionsJob,
     RecoverJob,
     SetAsideJob,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 TASKS: Final = (
     "transfer",
     "recover",
-    "look",
+    "contents",
     "inspect",
     "forget",
     "delete",
@@ -94,10 +94,10 @@ def run(task: str, console: Console) -> None:
 
 def _answer(task: str, line: bytes) -> dict[str, Any]:
     """What a task without Spark has to say when it is done."""
-    if task == "look":
-        from leveret.pipeline.look import look
+    if task == "contents":
+        from leveret.pipeline.contents import contents
 
-        return look(msgspec.json.decode(line, type=LookJob).root)
+        return contents(msgspec.json.decode(line, type=ContentsJob).root)
     if task == "positions":
         from leveret.pipeline.positions import ask_positions
 

@@ -265,5 +265,5 @@ class InspectJob(Job, frozen=True, kw_only=True):
     spark: SparkSettings = SparkSettings()
 
 
-class LookJob(Job, frozen=True, kw_only=True):
+class ContentsJob(Job, frozen=True, kw_only=True):
     """Look at what was transferred, without Spark."""

@@ -23,7 +23,7 @@ from typing import Final
 
 from leveret.model.store_uri import is_hdfs
 from leveret.pipeline.hdfs import HdfsStore
-from leveret.pipeline.stores import RemoteStore, Store
+from leveret.pipeline.object_store import RemoteStore, Store
 
 WHOLE_BYTES_MAX: Final = 8_000_000
 """An object up to this size is read at once; of a larger one, what is asked for."""

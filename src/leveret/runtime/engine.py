@@ -34,8 +34,8 @@ from leveret.runtime.commit import GroupCommit
 from leveret.runtime.deadlines import Deadlines
 from leveret.runtime.definitions_store import DefinitionsStore
 from leveret.runtime.log_home import take_down
+from leveret.runtime.log_store import QueueLogs
 from leveret.runtime.outgoing import Collector
-from leveret.runtime.stores import QueueLogs
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.host import Sender

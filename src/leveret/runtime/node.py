@@ -36,6 +36,7 @@ from leveret.runtime.definitions_store import DefinitionsStore
 from leveret.runtime.engine import Engine
 from leveret.runtime.epoch_file import EpochFile
 from leveret.runtime.hosts import AmqpHost, Authority, SchemaHost
+from leveret.runtime.log_store import LogStore, log_name
 from leveret.runtime.maintenance import Maintenance
 from leveret.runtime.outgoing import Collector
 from leveret.runtime.rejoin import STATE_FILE as REJOIN_FILE
@@ -43,7 +44,6 @@ from leveret.runtime.rejoin import Rejoin
 from leveret.runtime.schema_sync import SchemaSync
 from leveret.runtime.showing import Showing
 from leveret.runtime.standby import StandbyDownstream
-from leveret.runtime.stores import Stores, log_name
 from leveret.runtime.stream_door import StreamDoor
 from leveret.runtime.stream_listener import StreamListener
 from leveret.runtime.tls import server_context
@@ -109,22 +109,22 @@ class Node:
             fsync=storage.durability == "fsync", on_failure=self._disk_failed
         )
         self._definitions = DefinitionsStore(self.tree.log(data_dir / "definitions"), self.commits, clock_ms)
-        self.stores = Stores(self.tree, self.commits, clock_ms, storage.segment_bytes_max)
-        self.stores.use_marks(self._definitions.has_log, self._definitions.mark_log)
-        self._queues = self.stores.queues
+        self.log_store = LogStore(self.tree, self.commits, clock_ms, storage.segment_bytes_max)
+        self.log_store.use_marks(self._definitions.has_log, self._definitions.mark_log)
+        self._queues = self.log_store.queues
         self.broker = Broker(
-            self.stores.read,
+            self.log_store.read,
             default_queue_type=config.objects.default_queue_type,
             queue_max=config.objects.queue_max,
         )
         self._epochs = EpochFile(self.tree.file(data_dir / "epochs.json"))
         self.broker.epochs.reserve = self._epochs.reserve
         self._build_upstream()
-        self.showing = Showing(self.tree, self.broker, self.stores, self._definitions)
+        self.showing = Showing(self.tree, self.broker, self.log_store, self._definitions)
         self.engine = Engine(
             self.broker,
             self.commits,
-            self.stores,
+            self.log_store,
             self._definitions,
             self.collector,
             clock_ms,
@@ -141,7 +141,7 @@ class Node:
         self.collector = Collector(
             self.tree,
             clock_ms,
-            self.stores.log,
+            self.log_store.log,
             self._queues,
             self.commits.settle,
             self.commits.shared,
@@ -157,7 +157,7 @@ class Node:
         )
         self.collector.released = self._queues.release
         self.upstream = Upstream(
-            self.broker, self.collector, self.stores, clock_ms, lambda: self.coordinator is not None
+            self.broker, self.collector, self.log_store, clock_ms, lambda: self.coordinator is not None
         )
 
     def _build_doors(self) -> None:
@@ -191,7 +191,7 @@ class Node:
         self.stream_door = StreamDoor(
             self.authority,
             self.collector,
-            self.stores.streams,
+            self.log_store.streams,
             self.engine,
             self.commits,
             node_name=config.node_name,
@@ -201,7 +201,7 @@ class Node:
             certificate_login=config.certificate_login,
             connection_max=config.amqp.connection_max,
         )
-        self.stores.streams.on_commit = self.stream_door.wake
+        self.log_store.streams.on_commit = self.stream_door.wake
         self.streams = StreamListener(
             self.stream_door,
             frame_max_bytes=config.streams.frame_max_bytes,
@@ -210,10 +210,10 @@ class Node:
         self.alarms.on_change.append(self.streams.alarms_changed)
         self.maintenance = Maintenance(self.amqp, self.streams)
         self.standby = StandbyDownstream(self, self.tree.file(self.data_dir / "standby.json"))
-        self.stream_door.transferred = self.standby.transferred
-        self.stream_door.transferred_mark = self.standby.transferred_mark
-        self.stream_door.deleted_at = self.standby.deleted_at
-        self.engine.on_deleted = self.standby.note_deleted
+        self.stream_door.transferred = self.standby.decided.transferred
+        self.stream_door.transferred_mark = self.standby.decided.transferred_mark
+        self.stream_door.deleted_at = self.standby.decided.deleted_at
+        self.engine.on_deleted = self.standby.decided.note_deleted
         self.rejoin = Rejoin(self, self.tree.file(self.data_dir / REJOIN_FILE))
 
     # -- life ---------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class Node:
     async def _restore(self) -> None:
         broker = self.broker
         stored = self._definitions.definitions
-        if not self._definitions.next_offset and self.stores.has_logs():
+        if not self._definitions.next_offset and self.log_store.has_logs():
             # Were this taken for a first start, the logs would be removed as nobody's.
             raise StorageError(
                 f"{self.data_dir / 'definitions'} is missing or empty, and yet there are logs of queues: restore "
@@ -306,15 +306,15 @@ class Node:
         if self.coordinator is None or self.coordinator.is_founder:
             self._definitions.restore(broker)
         self.upstream.open_logs()
-        known = self.collector.epochs | self.stores.epochs()
+        known = self.collector.epochs | self.log_store.epochs()
         broker.epochs.last = max(broker.epochs.last, self._epochs.last(), *known)
         if self.coordinator is not None:
             self.coordinator.take_definitions(stored)
             epochs = [queue.epoch for queue in broker.queues.values()]
         queues = broker.led_queues()
-        self.stores.remove_orphans(set(epochs), self.collector.named_epochs)
+        self.log_store.remove_orphans(set(epochs), self.collector.named_epochs)
         for count, queue in enumerate(queues):
-            self.stores.recover(queue)
+            self.log_store.recover(queue)
             if count % _RECOVERED_AT_ONCE == 0:
                 # A lease that was won is kept alive meanwhile: of thousands of queues it would end before this does.
                 await asyncio.sleep(0)
@@ -396,7 +396,7 @@ class Node:
         self.engine.stop()
         self.commits.close()
         self.collector.close()
-        self.stores.close()
+        self.log_store.close()
         self._definitions.close()
 
     async def _settle(self) -> None:
@@ -426,7 +426,7 @@ class Node:
             await asyncio.sleep(_RETAIN_EVERY_S)
             self.collector.retain()
             self._queues.release_ended()
-            self.stores.streams.retain()
+            self.log_store.streams.retain()
             self.collector.resume(self.broker.led_queues())
 
     # -- what the doors use -------------------------------------------------------------------

@@ -32,18 +32,19 @@ import msgspec
 
 from leveret.config import Config
 from leveret.core.broker import Broker
+from leveret.core.operating_mode import OperatingMode
 from leveret.core.queue import Queue
 from leveret.core.schema import UPSTREAM_PARAMETER as SCHEMA_PARAMETER
 from leveret.model.definitions import Delete
 from leveret.model.errors import LeveretError, PreconditionFailed, Refusal, StorageError
 from leveret.runtime.clock import clock_ms
+from leveret.runtime.log_store import LogStore, log_name
 from leveret.runtime.maintenance import Maintenance
 from leveret.runtime.outgoing import Collector
 from leveret.runtime.outgoing_log import OutgoingLog
 from leveret.runtime.pipeline_process import ask
 from leveret.runtime.standby import refuse_member
 from leveret.runtime.standby_transfer import Upstream
-from leveret.runtime.stores import Stores, log_name
 from leveret.runtime.unseen import first_unseen
 from leveret.storage.divergent import SetAside
 from leveret.storage.divergent_report import Report
@@ -135,7 +136,7 @@ class RejoiningNode(Protocol):
     broker: Broker
     collector: Collector
     maintenance: Maintenance
-    stores: Stores
+    log_store: LogStore
 
     @property
     def engine(self) -> Engine:
@@ -291,7 +292,7 @@ class Rejoin:
     def _check(self) -> Upstream:
         standby = self._node.standby
         refuse_member(self._node.config)
-        if standby.mode == "downstream":
+        if standby.mode is OperatingMode.DOWNSTREAM:
             raise PreconditionFailed("this node is a downstream already: it follows whom its endpoints name")
         upstream, why_not = standby.upstream
         if upstream is None:
@@ -378,7 +379,7 @@ class Rejoin:
         return {queue: unseen.get(log.key_of(queue), log.position_of(queue)) for queue in queues}
 
     def _end_of(self, queue: Queue) -> int:
-        return self._node.stores.log(queue).next_offset
+        return self._node.log_store.log(queue).next_offset
 
     async def _wait_for_quiet(self) -> None:
         """Until nobody is connected and all is durable: the logs do not change any more."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from leveret.core.schema_mode import Decided
+from leveret.core.schema_decided import SchemaDecided
 from leveret.model.errors import InvalidCommand
 from leveret.storage.state_file import StateFile
 
@@ -17,14 +17,14 @@ class Deciding(Protocol):
     """What all nodes of a site agree on; `HereAlone`, or runtime.cluster.schema_deciding."""
 
     @property
-    def decided(self) -> Decided:
+    def decided(self) -> SchemaDecided:
         """What holds now."""
 
     @property
     def follower(self) -> str:
         """Name of the node that follows the upstream, if one is to; empty while there is none."""
 
-    async def decide(self, change: Callable[[Decided], Decided]) -> None:
+    async def decide(self, change: Callable[[SchemaDecided], SchemaDecided]) -> None:
         """Have something else hold, after a restart too, made of what holds when it is this node's turn to say so.
 
         No node applies a delta by what held before once this returns.
@@ -47,11 +47,11 @@ class HereAlone:
         self.follower = node
         self._file = file
         try:
-            self.decided = msgspec.convert(file.load(), type=Decided)
+            self.decided = msgspec.convert(file.load(), type=SchemaDecided)
         except msgspec.ValidationError as error:
             raise InvalidCommand(f"{file.path}: {error}") from None
 
-    async def decide(self, change: Callable[[Decided], Decided]) -> None:
+    async def decide(self, change: Callable[[SchemaDecided], SchemaDecided]) -> None:
         """See Deciding."""
         decided = change(self.decided)
         await asyncio.to_thread(self._file.save, msgspec.to_builtins(decided))

@@ -19,9 +19,10 @@ from typing import Any, Final
 import msgspec
 
 from leveret.core.access import SALT_BYTES, hash_password, is_allowed, permission_of
+from leveret.core.operating_mode import OperatingMode, operating_mode
 from leveret.core.schema import SCHEMA_VHOST, UPSTREAM_PARAMETER, Locals, delta
+from leveret.core.schema_decided import SchemaDecided
 from leveret.core.schema_digests import Digests
-from leveret.core.schema_mode import Decided, Mode
 from leveret.model.definitions import GlobalParameter, Permission, Put, User, Vhost
 from leveret.model.errors import (
     AccessRefused,
@@ -107,9 +108,11 @@ class SchemaSync:
         self._last_request_stamp: int | None = None
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> OperatingMode:
         """Which side this node is now."""
-        return self.deciding.decided.operating_mode or Mode(self._node.config.schema_sync.operating_mode)
+        return self.deciding.decided.operating_mode or OperatingMode(
+            self._node.config.schema_sync.operating_mode
+        )
 
     @property
     def enabled(self) -> bool:
@@ -119,7 +122,7 @@ class SchemaSync:
     @property
     def follower(self) -> str:
         """Name of the node of this site that follows the upstream; empty if none is to."""
-        return self.deciding.follower if self.enabled and self.mode is Mode.DOWNSTREAM else ""
+        return self.deciding.follower if self.enabled and self.mode is OperatingMode.DOWNSTREAM else ""
 
     @property
     def follows(self) -> bool:
@@ -154,7 +157,7 @@ class SchemaSync:
                     self._begin()
                 else:
                     await self.stop()
-                    if self.mode is not Mode.DOWNSTREAM:
+                    if self.mode is not OperatingMode.DOWNSTREAM:
                         self._progress = Progress()
         finally:
             self._looking = None
@@ -186,20 +189,20 @@ class SchemaSync:
     async def enable(self) -> None:
         """Follow or serve again; kept over restarts."""
         async with self._lock:
-            await self._decide(lambda held: Decided(True, held.operating_mode))
+            await self._decide(lambda held: SchemaDecided(True, held.operating_mode))
             self._begin()
 
     async def disable(self) -> None:
         """Neither follow nor serve; kept over restarts."""
         async with self._lock:
-            await self._decide(lambda held: Decided(False, held.operating_mode))
+            await self._decide(lambda held: SchemaDecided(False, held.operating_mode))
             await self.stop()
 
     async def restart(self) -> None:
         """Disable and enable: takes new endpoints and credentials."""
         async with self._lock:
             # What cannot be kept is refused, and all goes on as it did.
-            await self._decide(lambda held: Decided(True, held.operating_mode))
+            await self._decide(lambda held: SchemaDecided(True, held.operating_mode))
             await self.stop()
             self._begin()
 
@@ -209,16 +212,15 @@ class SchemaSync:
         Raises:
             InvalidCommand: there is no such mode.
         """
-        if mode not in tuple(Mode):
-            raise InvalidCommand(f"operating mode '{mode}' is not one of {', '.join(Mode)}")
+        wanted = operating_mode(mode)
         async with self._lock:
-            await self._decide(lambda held: Decided(held.enabled, Mode(mode)))
+            await self._decide(lambda held: SchemaDecided(held.enabled, wanted))
             await self.stop()
             # How this node followed, and its last error, are of the past.
             self._progress = Progress()
             self._begin()
 
-    async def _decide(self, change: Callable[[Decided], Decided]) -> None:
+    async def _decide(self, change: Callable[[SchemaDecided], SchemaDecided]) -> None:
         await self.deciding.decide(change)
         logger.info("schema_sync_decided enabled=%s mode=%s", self.enabled, self.mode)
 
@@ -326,7 +328,7 @@ class SchemaSync:
         permission = permission_of(definitions, user, SCHEMA_VHOST)
         if not (is_allowed(permission, "write", RESOURCE) and is_allowed(permission, "read", RESOURCE)):
             raise AccessRefused(f"access to '{RESOURCE}' in vhost '{SCHEMA_VHOST}' refused for user '{user}'")
-        if self.mode is not Mode.UPSTREAM:
+        if self.mode is not OperatingMode.UPSTREAM:
             raise NotAllowed(f"this node is no upstream: its schema replication mode is '{self.mode}'")
         if not self.enabled:
             raise NotAllowed("schema replication is disabled on this node: use enable_schema_replication")
@@ -369,7 +371,7 @@ class SchemaSync:
 
         It may be behind for as long as it takes to look now and then.
         """
-        if not self.enabled or self.mode is not Mode.UPSTREAM:
+        if not self.enabled or self.mode is not OperatingMode.UPSTREAM:
             return b""
         began_s = monotonic()
         if began_s >= self._look_again_at_s:
@@ -384,8 +386,8 @@ class SchemaSync:
     def status(self) -> dict[str, Any]:
         """RabbitMQ's fields of `schema_replication_status`, and counts; no password."""
         status = msgspec.to_builtins(self._progress)
-        if self.mode is not Mode.DOWNSTREAM:
-            serving = self.enabled and self.mode is Mode.UPSTREAM
+        if self.mode is not OperatingMode.DOWNSTREAM:
+            serving = self.enabled and self.mode is OperatingMode.UPSTREAM
             status["state"] = State.RUNNING if serving else State.DISCONNECTED
             status["last_sync_request_stamp"] = self._last_request_stamp
         decided = self.deciding.decided.operating_mode is not None

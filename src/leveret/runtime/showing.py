@@ -11,7 +11,7 @@ from leveret.core.broker import Broker
 from leveret.core.queue import Queue
 from leveret.model import definitions as d
 from leveret.runtime.definitions_store import DefinitionsStore, take_over
-from leveret.runtime.stores import Stores, log_name
+from leveret.runtime.log_store import LogStore, log_name
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Chunk
@@ -20,7 +20,7 @@ from leveret.wire.chunk import Chunk
 class Showing:
     """See the module."""
 
-    def __init__(self, tree: Tree, broker: Broker, stores: Stores, definitions: DefinitionsStore) -> None:
+    def __init__(self, tree: Tree, broker: Broker, stores: LogStore, definitions: DefinitionsStore) -> None:
         """Show nothing yet."""
         self._tree = tree
         self._broker = broker

@@ -25,13 +25,13 @@ import msgspec
 from leveret.config import Config
 from leveret.config.tls import TlsOptions
 from leveret.core.broker import STANDBY_TAG
-from leveret.core.queue import Queue
-from leveret.core.schema import REHEARSAL_VHOSTS
+from leveret.core.operating_mode import OperatingMode, operating_mode
 from leveret.model.definitions import GlobalParameter, Vhost
-from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed, StorageError
+from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
 from leveret.runtime.clock import clock_ms
 from leveret.runtime.pipeline_process import Event, PipelineFailed, PipelineProcess, ask
 from leveret.runtime.standby_archive import StandbyArchive
+from leveret.runtime.standby_decided import Promotion, StandbyDecided
 from leveret.runtime.standby_recovery import (
     EVERYTHING,
     Recoveries,
@@ -42,12 +42,10 @@ from leveret.runtime.standby_recovery import (
 )
 from leveret.runtime.standby_transfer import TransferSupervisor, Upstream, parse_upstream
 from leveret.storage.state_file import StateFile
-from leveret.wire.record import RECOVERY_REFERENCE_PREFIX
 
 logger = logging.getLogger(__name__)
 
 UPSTREAM_PARAMETER: Final = "standby_replication_upstream"
-MODES: Final = ("upstream", "downstream", "none")
 DRAIN_TIMEOUT_S: Final = 20.0
 _LOSS: Final = (
     "virtual_host",
@@ -59,8 +57,6 @@ _LOSS: Final = (
     "last_timestamp",
 )
 """What is told of each vhost before a promotion."""
-_LACKS: Final = ("unreadable_records", "missing_records", "missing_messages")
-"""What a promotion's summary counts of a vhost that is not here although it lies before what was transferred."""
 Progress = Callable[[Event], None]
 
 
@@ -68,7 +64,7 @@ class Schema(Protocol):
     """What is needed of schema replication."""
 
     @property
-    def mode(self) -> str:
+    def mode(self) -> OperatingMode:
         """Which side this node is."""
 
     async def stop(self) -> None:
@@ -88,51 +84,6 @@ class StandbyNode(RecoveringNode, Protocol):
         """Schema replication."""
 
 
-class Promotion(msgspec.Struct, kw_only=True):
-    """One attempt to promote, from its begin on.
-
-    Attributes:
-        wanted: what it was asked to recover.
-        summary: a row for each vhost once it is done.
-        transferred: by vhost, the id of the former upstream's outgoing log, and up to which offset it is here.
-        marks: by vhost, the mark (`wire.chunk.mark_of`) of the last chunk of that.
-        deleted: by vhost, queue and reference, up to which number a queue had its messages when it was deleted.
-        error: why it stopped short.
-    """
-
-    begun_ms: int
-    done_ms: int = 0
-    wanted: Wanted = EVERYTHING
-    summary: list[dict[str, Any]] = []
-    transferred: dict[str, tuple[int, int]] = {}
-    marks: dict[str, int] = {}
-    deleted: dict[str, dict[str, dict[str, int]]] = {}
-    error: str = ""
-
-    def log_id(self, vhost: str) -> int | None:
-        """The id of the vhost's outgoing log that it recovered from; None for none."""
-        return self.transferred[vhost][0] if vhost in self.transferred else None
-
-    def lacks(self, vhost: str) -> bool:
-        """Whether it did without something of the vhost that stood before what was transferred."""
-        rows = [row for row in self.summary if row["virtual_host"] == vhost]
-        return any(row.get(name) for row in rows for name in _LACKS)
-
-    def is_whole(self) -> bool:
-        """Whether it was asked for all that was transferred."""
-        wanted = self.wanted
-        return not wanted.queues and not wanted.exclude and wanted.as_of_ms is None
-
-
-class Decided(msgspec.Struct, kw_only=True):
-    """The state file."""
-
-    operating_mode: str = ""
-    connected: bool = True
-    promoting: Promotion | None = None
-    promotions: list[Promotion] = []
-
-
 class StandbyDownstream:
     """Follows an upstream's messages, and takes its place."""
 
@@ -146,11 +97,7 @@ class StandbyDownstream:
         """
         self._node = node
         self._drain_timeout_s = drain_timeout_s
-        self._state_file = state_file
-        try:
-            self._decided = msgspec.convert(self._state_file.load(), Decided)
-        except msgspec.ValidationError as error:
-            raise InvalidCommand(f"{self._state_file.path}: {error}") from None
+        self.decided = StandbyDecided(state_file, OperatingMode(node.config.standby.operating_mode))
         work_dir = node.data_dir / "standby"
         self.archive = StandbyArchive(
             node.config.standby.data_dir or str(work_dir), work_dir, node.config.node_name, self._spark()
@@ -162,17 +109,22 @@ class StandbyDownstream:
     # -- life ---------------------------------------------------------------------------------
 
     @property
-    def mode(self) -> str:
-        """`upstream`, `downstream` or `none`."""
-        return self._decided.operating_mode or self._node.config.standby.operating_mode
+    def mode(self) -> OperatingMode:
+        """Which side this node is."""
+        return self.decided.mode
 
     async def start(self) -> None:
         """Follow, if that is what this node is for."""
-        configured = self._node.config.standby.operating_mode
-        if self.mode != configured:
-            logger.info("standby_mode_set_at_run_time mode=%s configured=%s", self.mode, configured)
+        if self.mode is not self.decided.configured:
+            logger.info(
+                "standby_mode_set_at_run_time mode=%s configured=%s", self.mode, self.decided.configured
+            )
         await self.recoveries.clear_up()
-        if self.mode == "downstream" and self._decided.connected and self._decided.promoting is None:
+        if (
+            self.mode is OperatingMode.DOWNSTREAM
+            and self.decided.connected
+            and self.decided.promoting is None
+        ):
             await self._transfer.start()
 
     async def stop(self) -> None:
@@ -191,8 +143,8 @@ class StandbyDownstream:
         async with self._changing("connect"):
             self._check_downstream("connected to an upstream")
             self._check_may_follow()
-            self._decided.connected = True
-            self._save()
+            self.decided.connected = True
+            self.decided.save()
             await self._transfer.start()
 
     async def disconnect(self) -> None:
@@ -203,8 +155,8 @@ class StandbyDownstream:
         """
         async with self._changing("disconnect"):
             self._check_downstream("disconnected from an upstream")
-            self._decided.connected = False
-            self._save()
+            self.decided.connected = False
+            self.decided.save()
             await self._transfer.stop()
 
     async def set_mode(self, mode: str) -> None:
@@ -214,18 +166,17 @@ class StandbyDownstream:
             InvalidCommand: there is no such mode.
             PreconditionFailed: its promotion has begun, so that it cannot be a downstream.
         """
-        if mode not in MODES:
-            raise InvalidCommand(f"operating mode '{mode}' is none of {', '.join(MODES)}")
-        if mode == "downstream":
+        wanted = operating_mode(mode)
+        if wanted is OperatingMode.DOWNSTREAM:
             refuse_member(self._node.config)
         async with self._changing("set the mode"):
-            if mode == "downstream":
+            if wanted is OperatingMode.DOWNSTREAM:
                 self._check_may_follow()
-                self._decided.connected = True
+                self.decided.connected = True
             await self._transfer.stop()
-            self._decided.operating_mode = mode
-            self._save()
-            logger.info("standby_mode_decided mode=%s", mode)
+            self.decided.mode_at_run_time = wanted
+            self.decided.save()
+            logger.info("standby_mode_decided mode=%s", wanted)
             await self.start()
 
     async def promote(
@@ -243,16 +194,16 @@ class StandbyDownstream:
             PipelineFailed: the recovery did not get to its end; promoting again goes on from there.
         """
         async with self._changing("promote"):
-            if not self._decided.promotions and self._decided.promoting is None:
+            if not self.decided.promotions and self.decided.promoting is None:
                 self._check_downstream("promoted")
             endpoint = own_endpoint(self._node, "stream")
             await self.recoveries.check_names(wanted)
-            before = self._decided.promoting
+            before = self.decided.promoting
             promotion = Promotion(
                 begun_ms=clock_ms(), wanted=wanted, deleted=before.deleted if before else {}
             )
-            self._decided.promoting = promotion
-            self._save()
+            self.decided.promoting = promotion
+            self.decided.save()
             logger.info("standby_promotion_begun data_dir=%s", self.archive.place["data_dir"])
             async with self.recoveries.held_back("a promotion"):
                 await self._carry_out(promotion, endpoint, on_progress or _ignore)
@@ -291,7 +242,7 @@ class StandbyDownstream:
             NotAllowed: a recovery reads what is here.
         """
         async with self._changing("delete orphaned data"):
-            if self._decided.promoting is not None:
+            if self.decided.promoting is not None:
                 raise PreconditionFailed(
                     "the promotion of this node has begun and may need the data: promote it again to finish"
                 )
@@ -315,9 +266,9 @@ class StandbyDownstream:
 
     def status(self) -> dict[str, Any]:
         """Mode, state, endpoints, and a row a vhost; quick."""
-        promoting = self._decided.promoting
+        promoting = self.decided.promoting
         upstream, error = self.upstream
-        state = "running" if self.mode == "upstream" else "disconnected"
+        state = "running" if self.mode is OperatingMode.UPSTREAM else "disconnected"
         if promoting is not None:
             state = "promoting"
             error = promoting.error or error
@@ -326,71 +277,19 @@ class StandbyDownstream:
         return {
             "node": self._node.config.node_name,
             "operating_mode": self.mode,
-            "operating_mode_source": "run time" if self._decided.operating_mode else "configuration",
+            "operating_mode_source": "run time" if self.decided.mode_at_run_time else "configuration",
             "state": state,
             "upstream_endpoints": upstream.endpoints if upstream else [],
             "upstream_username": upstream.username if upstream else "",
-            "error": self._transfer.error or error if self.mode == "downstream" else "",
+            "error": self._transfer.error or error if self.mode is OperatingMode.DOWNSTREAM else "",
             "lag_p50_ms": self._transfer.lag_ms(0.5),
             "lag_p99_ms": self._transfer.lag_ms(0.99),
-            "vhosts": self._transfer.rows(self._vhosts()) if self.mode == "downstream" else [],
+            "vhosts": self._transfer.rows(self._vhosts()) if self.mode is OperatingMode.DOWNSTREAM else [],
         }
-
-    def transferred(self, vhost: str, log_id: int) -> int | None:
-        """Up to which offset all of a former upstream's outgoing log is in the queues here; None: it is no former one.
-
-        0 says that nobody can tell, and what is before that is lost if it is not kept there: where a promotion, be it
-        the last one or not, did without something of the log, or none was asked for all of it.
-        """
-        promotions = self._decided.promotions
-        if not promotions or self.mode != "upstream" or promotions[-1].log_id(vhost) != log_id:
-            return None
-        last = self._furthest(vhost, log_id)
-        return 0 if last is None else last.transferred[vhost][1]
-
-    def transferred_mark(self, vhost: str, log_id: int) -> int | None:
-        """The mark of the last chunk of that; None: there is none, or it was not kept."""
-        last = self._furthest(vhost, log_id) if self.transferred(vhost, log_id) else None
-        return None if last is None else last.marks.get(vhost) or None
-
-    def _furthest(self, vhost: str, log_id: int) -> Promotion | None:
-        """The promotion that recovered all of a log up to the highest offset; None if nobody can tell."""
-        own = [each for each in self._decided.promotions if each.log_id(vhost) == log_id]
-        if any(each.lacks(vhost) for each in own):
-            return None
-        whole = [each for each in own if each.is_whole()]
-        return max(whole, key=lambda each: each.transferred[vhost][1], default=None)
 
     def promotion_summary(self) -> list[dict[str, Any]]:
         """What promotions recovered, oldest first; rows as `promote` returns them."""
-        found = [row for promotion in self._decided.promotions for row in told_rows(promotion.summary)]
-        recovered = [row for row in found if row["message_count"]]
-        return recovered or found[-1:]
-
-    def note_deleted(self, queues: list[Queue]) -> None:
-        """While messages are recovered into queues, keep how far those are that are deleted: it would go with them.
-
-        What a client consumed and deleted must not come back. Of a queue that another node of a cluster leads it does.
-        """
-        if (promotion := self._decided.promoting) is None:
-            return
-        found = {queue.key: numbers for queue in queues if (numbers := _recovered_numbers(queue))}
-        for (vhost, name), numbers in found.items():
-            promotion.deleted.setdefault(vhost, {}).setdefault(name, {}).update(numbers)
-            messages = max(numbers.values())
-            logger.warning(
-                "standby_promotion_queue_deleted vhost=%s queue=%s messages=%d", vhost, name, messages
-            )
-        try:
-            if found:
-                self._save()
-        except StorageError as error:
-            logger.error("standby_promotion_queue_deleted_not_kept error=%s", error)
-
-    def deleted_at(self, key: tuple[str, str], reference: str) -> int:
-        """See RecoveryIngest."""
-        promotion = self._decided.promoting
-        return promotion.deleted.get(key[0], {}).get(key[1], {}).get(reference, 0) if promotion else 0
+        return self.decided.promotion_summary()
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -400,12 +299,12 @@ class StandbyDownstream:
         try:
             # For good, and before anything is recovered: an upstream that came back would delete what was
             # declared here since.
-            if self._node.schema_sync.mode == "downstream":
+            if self._node.schema_sync.mode is OperatingMode.DOWNSTREAM:
                 await self._node.schema_sync.set_mode("upstream")
             await self._recover(promotion, endpoint, process, tell)
         except PipelineFailed as error:
             promotion.error = str(error)
-            self._save()
+            self.decided.save()
             raise
         finally:
             if process is not None:
@@ -431,10 +330,10 @@ class StandbyDownstream:
 
     def _finish(self, promotion: Promotion) -> None:
         promotion.done_ms = clock_ms()
-        self._decided.promotions.append(promotion)
-        self._decided.promoting = None
-        self._decided.operating_mode = "upstream"
-        self._save()
+        self.decided.promotions.append(promotion)
+        self.decided.promoting = None
+        self.decided.mode_at_run_time = OperatingMode.UPSTREAM
+        self.decided.save()
         logger.info("standby_mode_decided mode=upstream")
         for row in told_rows(promotion.summary):
             logger.info(
@@ -511,14 +410,14 @@ class StandbyDownstream:
 
         None once this node is an upstream itself: who follows nobody lags behind nobody.
         """
-        if self.mode != "downstream":
+        if self.mode is not OperatingMode.DOWNSTREAM:
             return []
         missing = await self.archive.missing()
         rows = [row | missing.get(row["virtual_host"], {}) for row in self._transfer.rows(self._vhosts())]
         return [{name: row[name] for name in _LOSS} for row in rows]
 
     def _check_may_follow(self) -> None:
-        if self._decided.promoting is not None:
+        if self.decided.promoting is not None:
             raise PreconditionFailed(
                 "the promotion of this node has begun: it cannot follow any more; promote it again to "
                 "finish, or give that up with delete_all_data_on_standby_replication_cluster"
@@ -526,11 +425,11 @@ class StandbyDownstream:
 
     def _give_up_promotion(self) -> None:
         """Forget one that has begun, once its plans are gone: the next one would carry them out first."""
-        self._decided.promoting = None
-        self._save()
+        self.decided.promoting = None
+        self.decided.save()
 
     def _check_downstream(self, what: str) -> None:
-        if self.mode != "downstream":
+        if self.mode is not OperatingMode.DOWNSTREAM:
             raise PreconditionFailed(
                 f"this node is not a downstream (operating mode: {self.mode}), so it cannot be {what}; see "
                 "standby.replication.operating_mode"
@@ -538,9 +437,6 @@ class StandbyDownstream:
 
     def _changing(self, what: str) -> _Alone:
         return _Alone(self._lock, what)
-
-    def _save(self) -> None:
-        self._state_file.save(msgspec.to_builtins(self._decided))
 
 
 class _Alone:
@@ -572,14 +468,6 @@ def _tls_of(options: TlsOptions) -> dict[str, Any] | None:
         "versions": list(options.versions),
         "ciphers": list(options.ciphers),
     }
-
-
-def _recovered_numbers(queue: Queue) -> dict[str, int]:
-    """By reference, up to which number a queue has messages of recoveries; a rehearsal's go with its vhosts."""
-    prefix = RECOVERY_REFERENCE_PREFIX.encode()
-    if queue.key[0].startswith(REHEARSAL_VHOSTS):
-        return {}
-    return {name.decode(): last for name, last in queue.sequences.logged.items() if name.startswith(prefix)}
 
 
 def _ignore(event: Event) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from leveret.runtime.pipeline_process import Event, ask
 
-_LOOK_CACHE_S: Final = 2.0
+_CACHE_S: Final = 2.0
 
 
 class StandbyArchive:
@@ -33,15 +33,15 @@ class StandbyArchive:
         self.place: Final = {"data_dir": data_dir, "work_dir": work}
         self._node_name = node_name
         self._spark = spark
-        self._looked: tuple[float, Event] = (0.0, {})
+        self._contents: tuple[float, Event] = (0.0, {})
 
     async def list_vhosts_available(self) -> list[str]:
         """Vhosts with data to recover."""
-        return [row["vhost"] for row in (await self.look())["vhosts"] if row["records"]]
+        return [row["vhost"] for row in (await self.contents())["vhosts"] if row["records"]]
 
     async def metrics(self) -> list[dict[str, Any]]:
         """A row a queue: queue, timestamp (of the newest record, ms), vhost, messages, settled."""
-        rows: list[dict[str, Any]] = (await self.look())["queues"]
+        rows: list[dict[str, Any]] = (await self.contents())["queues"]
         return rows
 
     async def disk_usage(self) -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ class StandbyArchive:
                 "vhost": row["vhost"],
                 "bytes": row["bytes"],
             }
-            for row in (await self.look())["vhosts"]
+            for row in (await self.contents())["vhosts"]
         ]
 
     async def inspect(self, tell: Callable[[Event], None]) -> list[dict[str, Any]]:
@@ -69,7 +69,7 @@ class StandbyArchive:
 
     async def missing(self) -> dict[str, dict[str, int]]:
         """By vhost, what never came because the upstream retained it no longer: missing_records, missing_messages."""
-        rows = (await self.look(fresh=True))["vhosts"]
+        rows = (await self.contents(fresh=True))["vhosts"]
         return {
             row["vhost"]: {"missing_records": row["missing"], "missing_messages": row["missing_messages"]}
             for row in rows
@@ -77,7 +77,7 @@ class StandbyArchive:
 
     async def orphans(self, wanted: Collection[str]) -> list[str]:
         """Vhosts that there is data of, and that are not `wanted` or are other ones at the upstream by now."""
-        rows = (await self.look(fresh=True))["vhosts"]
+        rows = (await self.contents(fresh=True))["vhosts"]
         return [row["vhost"] for row in rows if row["vhost"] not in wanted or row["is_replaced"]]
 
     async def forget(self, vhosts: list[str]) -> list[dict[str, Any]]:
@@ -87,7 +87,7 @@ class StandbyArchive:
             PipelineFailed: why they are not deleted.
         """
         done = await ask("forget", {**self.place, "vhosts": vhosts})
-        self._looked = (0.0, {})
+        self._contents = (0.0, {})
         rows: list[dict[str, Any]] = done["rows"]
         return rows
 
@@ -98,7 +98,7 @@ class StandbyArchive:
             PipelineFailed: why not all of it is deleted.
         """
         await ask("delete", self.place)
-        self._looked = (0.0, {})
+        self._contents = (0.0, {})
 
     async def keep_former(self, at_ms: int) -> None:
         """Move everything to `former/<at_ms>` in it, while nothing is transferred; nothing reads it there.
@@ -107,12 +107,12 @@ class StandbyArchive:
             PipelineFailed: why it is still where it was, or in part.
         """
         await ask("set_aside", {**self.place, "at_ms": at_ms})
-        self._looked = (0.0, {})
+        self._contents = (0.0, {})
 
-    async def look(self, *, fresh: bool = False) -> Event:
+    async def contents(self, *, fresh: bool = False) -> Event:
         """What the manifest says; a moment old, unless `fresh`."""
-        at_s, found = self._looked
-        if fresh or not found or time.monotonic() - at_s > _LOOK_CACHE_S:
-            found = await ask("look", self.place)
-            self._looked = (time.monotonic(), found)
+        at_s, found = self._contents
+        if fresh or not found or time.monotonic() - at_s > _CACHE_S:
+            found = await ask("contents", self.place)
+            self._contents = (time.monotonic(), found)
         return found

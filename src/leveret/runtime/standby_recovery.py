@@ -191,16 +191,16 @@ class Recoveries:
         """
         if not wanted.exclude and not wanted.queues:
             return
-        looked = await self._archive.look(fresh=True)
+        contents = await self._archive.contents(fresh=True)
         defined = self._node.broker.definitions.by_kind
-        vhosts = {row["vhost"] for row in looked["vhosts"]} | {key[0] for key in defined["vhosts"]}
+        vhosts = {row["vhost"] for row in contents["vhosts"]} | {key[0] for key in defined["vhosts"]}
         for name in wanted.exclude:
             if name not in vhosts:
                 raise InvalidCommand(
                     f"there is no vhost '{name}' to leave out; "
                     "see list_vhosts_available_for_standby_replication_recovery"
                 )
-        queues = {row["queue"] for row in looked["queues"]} | {key[1] for key in defined["queues"]}
+        queues = {row["queue"] for row in contents["queues"]} | {key[1] for key in defined["queues"]}
         for name in wanted.queues:
             if name not in queues:
                 raise InvalidCommand(

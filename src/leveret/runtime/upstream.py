@@ -10,8 +10,8 @@ from typing import Any
 from leveret.core.broker import STANDBY_TAG, Broker
 from leveret.core.queue import Queue
 from leveret.model.errors import StorageError
+from leveret.runtime.log_store import LogStore
 from leveret.runtime.outgoing import Collector
-from leveret.runtime.stores import Stores
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class Upstream:
         self,
         broker: Broker,
         collector: Collector,
-        stores: Stores,
+        stores: LogStore,
         clock_ms: Callable[[], int],
         is_one_of_many: Callable[[], bool],
     ) -> None:

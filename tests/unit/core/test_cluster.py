@@ -30,7 +30,8 @@ from leveret.core.cluster import (
     placement_write,
 )
 from leveret.core.election import Delete, Entry, Put, Unchanged, UnreadableState
-from leveret.core.schema_mode import Decided, Mode
+from leveret.core.operating_mode import OperatingMode
+from leveret.core.schema_decided import SchemaDecided
 from leveret.model import definitions
 from leveret.model.definitions import KINDS, Binding, Exchange, Permission, Queue, User, Vhost
 
@@ -168,7 +169,7 @@ class TestState:
 
     def test_knows_what_was_decided_on_schema_replication(self) -> None:
         state = ClusterState(KEYS)
-        decided = Decided(enabled=False, operating_mode=Mode.UPSTREAM)
+        decided = SchemaDecided(enabled=False, operating_mode=OperatingMode.UPSTREAM)
         found = told(state, Event(KEYS.schema_sync, encode(decided), 2), revision=2)
         assert (found, state.schema_sync) == ([SchemaSyncDecided(decided)], decided)
         assert told(state, Event(KEYS.schema_sync, None, 3), revision=3) == [SchemaSyncDecided(None)]

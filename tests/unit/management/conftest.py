@@ -51,7 +51,7 @@ class FakeSchemaSync:
 
     async def set_mode(self, mode: str) -> None:
         if mode not in ("upstream", "downstream"):
-            raise InvalidCommand(f"operating mode '{mode}' is not one of upstream, downstream")
+            raise InvalidCommand(f"operating mode '{mode}' is none of upstream, downstream, none")
         self.mode = mode
 
     async def set_endpoints(self, text: str | bytes) -> None:

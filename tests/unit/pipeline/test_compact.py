@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.pipeline import compact as module
 from leveret.pipeline.compact import compact, due, known_since_ms
+from leveret.pipeline.contents import contents
 from leveret.pipeline.files import Place
 from leveret.pipeline.job import Selection
-from leveret.pipeline.look import look
 from leveret.pipeline.manifest import Manifest, StoredFile
 from leveret.pipeline.plan import is_pinned
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
@@ -83,7 +83,7 @@ def test_only_what_was_not_settled_is_kept(played: list[Any]) -> None:
         assert pq.read_table(directory / file.path, partitioning=None).num_rows == file.records
         assert file.records >= len(wanted)
         assert {part.queue for part in file.queues} == set(expected(upstream))
-        [row] = look(directory)["vhosts"]
+        [row] = contents(directory)["vhosts"]
         assert (row["files"], row["transferred"]) == (1, upstream.logs[VHOST].committed_offset)
         assert len(list((directory / "data").glob("*/*"))) == 1 + bool(file.settlements)
 

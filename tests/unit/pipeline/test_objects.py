@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from leveret.pipeline import object_store as object_store_module
 from leveret.pipeline import objects as module
-from leveret.pipeline import stores
 from leveret.pipeline.files import opened
 from leveret.pipeline.objects import ObjectPath, StoreFailed
 from leveret.testing.hdfs import Hdfs
@@ -104,7 +104,7 @@ def test_a_store_that_is_down_is_said_in_a_sentence_without_secrets(
     object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = ObjectPath(object_store.new_place())
-    monkeypatch.setattr(stores, "_RETRIES", {"max_retries": 0})
+    monkeypatch.setattr(object_store_module, "_RETRIES", {"max_retries": 0})
     monkeypatch.setattr(object_store, "is_down", True)
     with pytest.raises(StoreFailed) as caught:
         (root / "x").write_bytes(b"")

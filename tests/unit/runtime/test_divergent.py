@@ -12,7 +12,7 @@ from leveret.model.definitions import Queue as Definition
 from leveret.model.errors import NotFound
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.divergent import divergent_messages, divergent_reports
-from leveret.runtime.stores import Stores
+from leveret.runtime.log_store import LogStore
 from leveret.storage.divergent import SetAside
 from leveret.storage.tree import Tree
 from tests.unit.runtime.site import head_of
@@ -30,7 +30,7 @@ def fail(error: BaseException) -> None:
 def data_dir(tmp_path: Path) -> Path:
     """Of a node whose queue had five messages, of which it gave away two, and whose stream had three."""
     commit = GroupCommit(fsync=False, on_failure=fail)
-    stores = Stores(Tree(tmp_path), commit, lambda: 1234, 300)
+    stores = LogStore(Tree(tmp_path), commit, lambda: 1234, 300)
     queue = Queue(Definition(name="q", vhost="v", epoch=7), stores.read)
     stream = Stream(Definition(name="s", vhost="v", epoch=8), stores.read)
     for body in (b"one", b"two", b"three", b"four", b"\xff"):

@@ -59,7 +59,7 @@ def collected(site: Site) -> list[bytes]:
 
 
 def retained(site: Site) -> list[bytes]:
-    log = site.node.stores.log(stream_of(site))
+    log = site.node.log_store.log(stream_of(site))
     chunks = log.read(log.first_offset, 1 << 30)
     return [
         entry
@@ -117,7 +117,7 @@ def test_what_a_streams_retention_took_does_not_come_back_at_the_standby() -> No
         )
         for number in range(30):
             await publish(site, b"\0\0\0\x28" + b"%040d" % number)
-        site.node.stores.streams.retain()
+        site.node.log_store.streams.retain()
         site.node.collector.retain()
         assert 0 < len(retained(site)) < 30
         assert collected(site) == retained(site)
@@ -166,7 +166,7 @@ def test_entries_come_back_into_a_stream_once_and_as_they_were(restart: bool) ->
         assert found[:3] == [RAW, BATCH, RAW]
         assert found[3].endswith(b"plain")
         assert stream_of(site).message_count == 8
-        log = site.node.stores.log(stream_of(site))
+        log = site.node.log_store.log(stream_of(site))
         filters = [
             (kind, name, many)
             for chunk in log.read(0, 1 << 20)

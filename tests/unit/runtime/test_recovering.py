@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from leveret.model import definitions as d
-from leveret.runtime import node, stores
+from leveret.runtime import log_store, node
 from tests.unit.runtime.site import Site, scratch
 
 QUEUES = 2 * node._RECOVERED_AT_ONCE + 1
@@ -24,7 +24,7 @@ def test_all_else_has_its_turn_while_queues_are_recovered(monkeypatch: Any) -> N
             await site.apply(*(d.Put(d.Queue(vhost="v", name=f"q{each}")) for each in range(QUEUES)))
             await site.kill()
             recovered = []
-            recover = stores.Stores.recover
+            recover = log_store.LogStore.recover
 
             def noted(own: Any, queue: Any) -> None:
                 recovered.append(queue)
@@ -35,7 +35,7 @@ def test_all_else_has_its_turn_while_queues_are_recovered(monkeypatch: Any) -> N
                     turns.append(len(recovered))
                     await asyncio.sleep(0)
 
-            monkeypatch.setattr(stores.Stores, "recover", noted)
+            monkeypatch.setattr(log_store.LogStore, "recover", noted)
             looking = asyncio.create_task(look())
             await site.start()
             looking.cancel()

@@ -11,6 +11,7 @@ import pytest
 
 from leveret.config import load
 from leveret.core.broker import Broker
+from leveret.core.operating_mode import OperatingMode
 from leveret.management.message_view import Properties, header_of
 from leveret.model import definitions as d
 from leveret.model.definitions import GlobalParameter, Put, Queue, Vhost
@@ -37,7 +38,7 @@ class FakeNode:
         self.config = load(None, {})
         self.data_dir = folder
         self.told: list[Any] = []
-        self.mode = "upstream"
+        self.mode = OperatingMode.UPSTREAM
         self.upstream: tuple[Upstream | None, str] = (UPSTREAM, "")
         self.broker = Broker(lambda *asked: [])
         self.broker.apply(Put(Vhost(name="v", tags=("standby_replication",))))
@@ -61,7 +62,7 @@ class FakeNode:
         raise NotFound("vhost 'rabbitmq_schema_definition_sync' does not exist")
 
     async def set_mode(self, mode: str) -> None:
-        self.mode = mode
+        self.mode = OperatingMode(mode)
         self.told.append(("standby", mode))
 
     async def keep_former_archive(self) -> None:
@@ -96,7 +97,7 @@ def refused(node: FakeNode) -> str:
 
 
 def test_a_downstream_has_nowhere_to_come_back_to(node: FakeNode) -> None:
-    node.mode = "downstream"
+    node.mode = OperatingMode.DOWNSTREAM
     assert "a downstream already" in refused(node)
 
 
@@ -453,7 +454,7 @@ def test_what_a_crash_interrupted_is_finished_before_anybody_is_let_in(
         Promoted(site, monkeypatch)
         bodies = {name: await site.publish(3, name) for name in ("q1", "q2", "q3")}
         queue = site.queue("q1")
-        end = site.node.stores.log(queue).next_offset
+        end = site.node.log_store.log(queue).next_offset
         since = await site.publish(2, "q1")
         await site.kill()
         state = [["v", "q1", queue.epoch, end], ["v", "q2"], ["v", "q3", 12345, end], ["v", "gone meanwhile"]]

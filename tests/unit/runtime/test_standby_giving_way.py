@@ -15,6 +15,7 @@ import pytest
 from leveret.config import Config, load
 from leveret.config.kinds import Address
 from leveret.core.broker import Broker
+from leveret.core.operating_mode import OperatingMode
 from leveret.model.definitions import Definitions
 from leveret.model.errors import NotAllowed
 from leveret.pipeline.files import locked
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class FakeSchemaSync:
-    mode = "upstream"
+    mode = OperatingMode.UPSTREAM
 
 
 @dataclass

@@ -20,7 +20,7 @@ from leveret.pipeline.publish import PlanPublisher, Publisher
 from leveret.pipeline.store import store_range
 from leveret.pipeline.tables import read_table
 from leveret.runtime.recovery_ingest import RecoveryIngest
-from leveret.runtime.standby import Promotion
+from leveret.runtime.standby_decided import Promotion
 from leveret.testing.standby_archive import freeze_plan
 from leveret.testing.standby_archive import transfer as archive
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
@@ -69,7 +69,7 @@ async def store(site: Site, reader: bytes, offset: int) -> None:
 
 def by_offset(site: Site) -> dict[int, bytes]:
     """Entries at their offsets."""
-    log = site.node.stores.log(stream_of(site))
+    log = site.node.log_store.log(stream_of(site))
     found: dict[int, bytes] = {}
     for chunk in log.read(log.first_offset, 1 << 30):
         offset = chunk.header.chunk_id
@@ -138,7 +138,7 @@ async def used(site: Site, arguments: dict[str, Any]) -> None:
     await store(site, b"beyond", 10_000)
     stream_of(site).store_offset(b"riding", 101)
     await publish(site, range(90, 100), reference=b"q")
-    site.node.stores.streams.retain()
+    site.node.log_store.streams.retain()
     site.node.collector.retain()
     await site.settle()
 
@@ -161,7 +161,7 @@ def test_a_stream_that_is_new_here_has_the_offsets_that_it_had_and_its_books(
         await down.start()
         await down.apply(d.Put(TAGGED), queue(KEPT))
         if looked_at:
-            down.node.stores.log(stream_of(down))
+            down.node.log_store.log(stream_of(down))
         with pytest.raises(InterruptedError):
             recover(down, plan, runs=5)
         await down.settle()
@@ -268,7 +268,7 @@ def test_of_a_queue_that_is_deleted_half_way_only_the_rest_comes(anew: dict[str,
         await used(up, KEPT)
         plan = freeze_plan(transfer(up, directory / "standby"), "v")
         await down.start()
-        down.node.standby._decided.promoting = Promotion(begun_ms=1)
+        down.node.standby.decided.promoting = Promotion(begun_ms=1)
         await down.apply(d.Put(TAGGED), queue({}))
         with pytest.raises(InterruptedError):
             recover(down, plan, runs=5)
@@ -378,7 +378,7 @@ def test_a_message_that_an_application_calls_an_entry_is_recovered_as_it_is(
         assert down.contents("qs") == [body, b"m1"]
         routes = [
             (run.head.exchange, run.head.routing_key)
-            for run in down.node.stores.queues.read(down.queue("qs"), 0)
+            for run in down.node.log_store.queues.read(down.queue("qs"), 0)
         ]
         assert routes == [(b"orders", b"eu"), (b"e", b"")]
         await down.kill()

@@ -27,7 +27,7 @@ from leveret.model.errors import NotFound, ResourceLocked
 _SYNC_MARGIN_S: Final = 10.0
 
 
-class Mode(msgspec.Struct):
+class NewMode(msgspec.Struct):
     """The body that sets a mode."""
 
     operating_mode: str
@@ -79,7 +79,7 @@ async def restart(call: Call) -> Response:
 
 async def set_mode(call: Call) -> Response:
     """Change sides."""
-    await call.node.schema_sync.set_mode((await call.body(Mode)).operating_mode)
+    await call.node.schema_sync.set_mode((await call.body(NewMode)).operating_mode)
     return done()
 
 

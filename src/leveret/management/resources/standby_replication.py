@@ -8,23 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from starlette.responses import Response
 
 from leveret.core.broker import STANDBY_TAG
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.replies import done, json_reply
+from leveret.management.resources.schema_replication import NewMode
 from leveret.model.definitions import GlobalParameter, Put
 from leveret.runtime.schema_endpoints import decode_upstream
 from leveret.runtime.standby import UPSTREAM_PARAMETER
 from leveret.runtime.standby_transfer import parse_upstream
-
-
-class Mode(msgspec.Struct):
-    """The body that sets a mode."""
-
-    operating_mode: str
 
 
 async def show_status(call: Call) -> Response:
@@ -39,7 +33,7 @@ async def show_details(call: Call) -> Response:
 
 async def set_mode(call: Call) -> Response:
     """Change sides."""
-    await call.node.standby.set_mode((await call.body(Mode)).operating_mode)
+    await call.node.standby.set_mode((await call.body(NewMode)).operating_mode)
     return done()
 
 

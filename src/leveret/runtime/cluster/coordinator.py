@@ -29,12 +29,12 @@ from leveret.core.schema import UPSTREAM_PARAMETER
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError, NotFound, Refusal
 from leveret.runtime.cluster.door import Caller, ClusterDoor, Credentials, Handler
-from leveret.runtime.cluster.hands import QueueKey
-from leveret.runtime.cluster.keeping import Keeping
 from leveret.runtime.cluster.links import MemberLinks
+from leveret.runtime.cluster.local_queues import QueueKey
 from leveret.runtime.cluster.member import ClusterMember
-from leveret.runtime.cluster.places import Places
 from leveret.runtime.cluster.placing import Placing
+from leveret.runtime.cluster.queue_locations import QueueLocations
+from leveret.runtime.cluster.queue_roles import QueueRoles
 from leveret.runtime.cluster.queues import ClusterQueues
 from leveret.runtime.cluster.relays import Relays
 from leveret.runtime.cluster.schema_deciding import ForAll
@@ -83,7 +83,7 @@ class Coordinator:
 
     Attributes:
         member: the node's membership.
-        places: where its queues are.
+        locations: where its queues are.
         placing: sees to that.
     """
 
@@ -112,22 +112,22 @@ class Coordinator:
             node.data_dir,
             lambda node_name, kind: self.links.dial(node_name, "mirror"),
             node=member.name,
-            name_of=lambda name: self._keeping.key_of(name),
-            is_led=lambda name: self._keeping.is_led(name),
+            name_of=lambda name: self._roles.key_of(name),
+            is_led=lambda name: self._roles.is_led(name),
             clock_ms=node.engine.clock_ms,
         )
         self.relays = Relays(member.name, node, self.links.dial, member.incarnation)
-        self.places = Places(settings, state, broker, member.around)
-        self._keeping = self._make_keeping()
+        self.locations = QueueLocations(settings, state, broker, member.around)
+        self._roles = self._make_roles()
         self.placing = Placing(
-            member.store, state, broker, self.places, self._keeping, member.around, self._tell
+            member.store, state, broker, self.locations, self._roles, member.around, self._tell
         )
         self.sharing = Sharing(
             member.store,
             state,
             broker.epochs,
             held=lambda: member.pen.held,
-            placed=self.places.first,
+            placed=self.locations.first,
             all_have=member.all_have,
             on_idle=member.pen.look,
             on_lost=member.lost,
@@ -139,7 +139,7 @@ class Coordinator:
         }
         self.door = ClusterDoor(settings, credentials, handlers, self._why_not)
         broker.shared = []
-        node.stores.relays = self.relays
+        node.log_store.relays = self.relays
         node.engine.beyond = self
         node.commits.fence = Fence(member.store.holds_lease_now, self.sources.cut)
         node.maintenance.on_change = self._drained
@@ -156,18 +156,18 @@ class Coordinator:
             return f"node {caller.name} is not known to run"
         return ""
 
-    def _make_keeping(self) -> Keeping:
+    def _make_roles(self) -> QueueRoles:
         node = self._node
         queues = ClusterQueues(
             self.member.name,
             node.broker,
-            node.stores,
+            node.log_store,
             node.tree,
             node.commits,
             node.engine,
-            self.places.placement_of,
+            self.locations.placement_of,
         )
-        return Keeping(
+        return QueueRoles(
             self.member.name,
             node.broker,
             node.engine,
@@ -176,7 +176,7 @@ class Coordinator:
             self.sources,
             self.copies,
             self.relays,
-            self.places.policy,
+            self.locations.policy,
             self.member.ask,
             lambda keys: self.placing.due(keys),
             give_timeout_s=node.config.cluster.slave_wait_timeout_ms / 1000,
@@ -260,7 +260,7 @@ class Coordinator:
         for task in self._tasks:
             task.cancel()
         self.sharing.stop()
-        self._keeping.stop()
+        self._roles.stop()
         self.links.stop()
         await self.door.stop()
         await self.copies.close()
@@ -325,10 +325,10 @@ class Coordinator:
                 self.placing.vhost_changed(key[0])
 
     def _mirror_changed(self, name: str, node: str, state: State) -> None:
-        key = self._keeping.key_of(name)
+        key = self._roles.key_of(name)
         if key is not None:
             if state in (State.GONE, State.UNSYNCHRONISED):
-                self._keeping.mirror_lacks(key, node)
+                self._roles.mirror_lacks(key, node)
             self.placing.due([key])
 
     def _drained(self, draining: bool) -> None:
@@ -380,13 +380,13 @@ class Coordinator:
                 await self.member.has_taken(int(about["revision"]))
                 return {}
             case "end":
-                epoch, next_offset = await self._keeping.end(str(about["log"]))
+                epoch, next_offset = await self._roles.end(str(about["log"]))
                 return {"epoch": epoch, "next_offset": next_offset}
             case "may_discard":
                 name = str(about["log"])
-                key = self._keeping.key_of(name)
+                key = self._roles.key_of(name)
                 is_at_rest = key is not None and self.placing.is_at_rest(key)
-                return {"may": is_at_rest and self._keeping.may_discard(name, node)}
+                return {"may": is_at_rest and self._roles.may_discard(name, node)}
             case "move":
                 key = str(about["vhost"]), str(about["name"])
                 return {"moved": await self.placing.move(key, str(about["to"]))}
@@ -398,7 +398,7 @@ class Coordinator:
 
     def is_synchronising(self, key: QueueKey) -> bool:
         """Whether a mirror of a queue that is led here is being sent what it lacks."""
-        return self._keeping.is_synchronising(key)
+        return self._roles.is_synchronising(key)
 
     def delete_queue(self, queue: Queue) -> None:
         """Delete a queue that nobody has any more."""
@@ -411,7 +411,7 @@ class Coordinator:
         """See engine.Beyond."""
         if isinstance(queue, RemoteQueue | Shadow):
             return True
-        return isinstance(queue, Queue) and self._keeping.led_name(queue) is not None
+        return isinstance(queue, Queue) and self._roles.led_name(queue) is not None
 
     def when_kept(self, batch: Batch, part: Part) -> None:
         """See engine.Beyond."""
@@ -427,9 +427,7 @@ class Coordinator:
         self._when_mirrored(queues, part)
 
     def _when_mirrored(self, queues: Iterable[object], part: Part) -> None:
-        names = [
-            name for each in queues if isinstance(each, Queue) and (name := self._keeping.led_name(each))
-        ]
+        names = [name for each in queues if isinstance(each, Queue) and (name := self._roles.led_name(each))]
         if names:
             has_all = part()
 
@@ -463,7 +461,7 @@ class Coordinator:
 
     def flushed(self, queue: Queue) -> None:
         """See engine.Beyond: mirrors are told what consumers may have, and need not have what is settled."""
-        name = self._keeping.led_name(queue)
+        name = self._roles.led_name(queue)
         if name is not None:
             self.sources.delivered(name, queue.backlog.cursor)
             self.sources.floor(name, queue.settled.floor)

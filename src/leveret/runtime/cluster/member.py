@@ -37,7 +37,7 @@ from leveret.core.cluster import (
 )
 from leveret.core.election import Put, Transaction
 from leveret.core.placing import Surroundings
-from leveret.core.schema_mode import Decided
+from leveret.core.schema_decided import SchemaDecided
 from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.runtime.clock import clock_ms
 from leveret.runtime.cluster.membership_file import MembershipFile
@@ -82,7 +82,7 @@ class ClusterMember:
         """Enter nothing yet; `on_lost` is told when this node must begin anew."""
         self.state = ClusterState(Keys.under(config.etcd.prefix))
         self.is_founder = False
-        self.found_with = Decided()
+        self.found_with = SchemaDecided()
         self.incarnation = secrets.token_urlsafe(_INCARNATION_BYTES)
         self.http_uri = f"http://{config.management.ip}:{config.management.port}"
         self._config = config
@@ -186,7 +186,7 @@ class ClusterMember:
         if self.is_founder:
             puts.append(Put(keys.cluster, encode(cluster_id)))
             puts.append(Put(keys.proof, encode(self._proof(cluster_id))))
-            if self.found_with != Decided():
+            if self.found_with != SchemaDecided():
                 # With it, or who joins first might follow an upstream that this node was promoted over.
                 puts.append(Put(keys.schema_sync, encode(self.found_with)))
         if self.name not in self.state.members:

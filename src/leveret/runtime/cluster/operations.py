@@ -18,9 +18,9 @@ from leveret.core.validation import CLASSIC, QUORUM, STREAM, queue_type
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed
 from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.forgetting import leader_without, row, undecided
-from leveret.runtime.cluster.hands import QueueKey
+from leveret.runtime.cluster.local_queues import QueueKey
+from leveret.runtime.log_store import queue_log_name
 from leveret.runtime.mirroring.led_log import State
-from leveret.runtime.stores import queue_log_name
 
 _KINDS: Final = (CLASSIC, QUORUM, STREAM)
 _LENGTHS: Final = "lengths"
@@ -93,12 +93,12 @@ class Operations:
     def placement(self, key: tuple[str, ...]) -> QueuePlacement:
         """See ClusterOperations."""
         queue_key = (key[0], key[1])
-        placement = self._coordinator.places.known(queue_key)
+        placement = self._coordinator.locations.known(queue_key)
         if placement is None:
             return QueuePlacement(self.name)
         alive = self._member.state.alive
         queue = self._coordinator.queue(queue_key)
-        policy = self._coordinator.places.policy(queue.definition) if queue is not None else NOT_MIRRORED
+        policy = self._coordinator.locations.policy(queue.definition) if queue is not None else NOT_MIRRORED
         copies = (*placement.mirrors, *placement.stopped)
         if (
             queue is not None
@@ -123,7 +123,7 @@ class Operations:
 
     def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:
         """See ClusterOperations."""
-        placement = self._coordinator.places.known((key[0], key[1]))
+        placement = self._coordinator.locations.known((key[0], key[1]))
         if placement is None or placement.leader != self.name:
             return []
         return [_mirror_state(row) for row in self._coordinator.sources.rows(queue_log_name(placement.epoch))]
@@ -162,12 +162,12 @@ class Operations:
     def _mirrored_here(self, vhost: str, name: str) -> str:
         """The name of the queue's log."""
         queue = self._coordinator.queue((vhost, name))
-        placement = self._coordinator.places.known((vhost, name))
+        placement = self._coordinator.locations.known((vhost, name))
         if queue is None or placement is None:
             raise NotFound(f"no queue '{name}' in vhost '{vhost}'")
         if placement.leader != self.name:
             raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' is led by {placement.leader}")
-        if not self._coordinator.places.policy(queue.definition).is_mirrored:
+        if not self._coordinator.locations.policy(queue.definition).is_mirrored:
             raise PreconditionFailed(NOT_MIRRORED_REASON)
         return queue_log_name(placement.epoch)
 

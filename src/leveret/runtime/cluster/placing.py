@@ -46,8 +46,8 @@ from leveret.core.placing import (
 )
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
-from leveret.runtime.cluster.hands import Hands, QueueKey
-from leveret.runtime.cluster.places import Places
+from leveret.runtime.cluster.local_queues import LocalQueues, QueueKey
+from leveret.runtime.cluster.queue_locations import QueueLocations
 from leveret.runtime.cluster.store import ClusterStore
 
 logger = logging.getLogger(__name__)
@@ -92,18 +92,18 @@ class Placing:
         store: ClusterStore,
         state: ClusterState,
         broker: Broker,
-        places: Places,
-        hands: Hands,
+        locations: QueueLocations,
+        local_queues: LocalQueues,
         around: Callable[[], Surroundings],
         log: Callable[[QueueKey, str], None],
     ) -> None:
         """Nothing is due. `log` says something of a mirrored queue."""
         self.is_held = False
-        self._places = places
+        self._locations = locations
         self._store = store
         self._state = state
         self._broker = broker
-        self._hands = hands
+        self._local_queues = local_queues
         self._around = around
         self._log = log
         self._due: dict[QueueKey, None] = {}
@@ -120,7 +120,7 @@ class Placing:
 
     def changed(self, key: QueueKey) -> None:
         """The record of a queue was written."""
-        self._places.recorded(key)
+        self._locations.recorded(key)
         if self._unseen.get(key, 0) <= self._state.revision:
             self._unseen.pop(key, None)
         self._changed[key] = None
@@ -181,7 +181,7 @@ class Placing:
             placed = self._state.placements.get(key)
             self._in_flight.add(key)
             try:
-                await self._hands.follow(key, placed.placement if placed is not None else None)
+                await self._local_queues.follow(key, placed.placement if placed is not None else None)
             except LeveretError as error:
                 self._retry(key, error)
             finally:
@@ -235,7 +235,7 @@ class Placing:
             # or was not followed yet.
             return
         around = self._around()
-        policy = self._places.policy(definition)
+        policy = self._locations.policy(definition)
         lost = is_lost(placement, around.alive, durable=definition.durable)
         if placement.leader == around.me:
             if lost:
@@ -244,31 +244,31 @@ class Placing:
                 self._look_at_led(key, placement, policy, found)
         elif placement.leader not in around.alive:
             promoted = promotion(placement, policy, around.alive)
-            if self._hands.is_damaged(key):
+            if self._local_queues.is_damaged(key):
                 after = stood_aside(placement, around.me)
                 if after != placement:
                     found.writes.append(Write(key, placement, after))
             elif promoted.leader == around.me:
                 self._follow_on(key, placement, promoted, found)
             if promoted.leader is None:
-                self._hands.leader_is(key, alive=False)
+                self._local_queues.leader_is(key, alive=False)
                 if self._is_first(around) and lost:
                     found.lost.append((key, placement))
         else:
-            self._hands.leader_is(key, alive=True)
+            self._local_queues.leader_is(key, alive=True)
             if self._is_first(around) and lost:
                 found.lost.append((key, placement))
 
     def _look_at_led(self, key: QueueKey, placement: Placement, policy: MirrorPolicy, found: _Found) -> None:
         around = self._around()
-        if self._hands.is_damaged(key):
+        if self._local_queues.is_damaged(key):
             # As good as gone; but that no mirror has all is no reason to lead it with less than may yet be mended.
             others = {name: presence for name, presence in around.alive.items() if name != around.me}
             promoted = promotion(placement, policy, others)
             if promoted.leader is not None and promoted.is_complete:
                 self._follow_on(key, placement, promoted, found)
             return
-        wanted, move_to = following(placement, policy, self._hands.ready(key), around)
+        wanted, move_to = following(placement, policy, self._local_queues.ready(key), around)
         after = self._prepared(key, placement, wanted, policy)
         if not move_to:
             self._patient_since_s.pop(key, None)
@@ -310,7 +310,7 @@ class Placing:
     async def ends(self, nodes: Sequence[str], placement: Placement) -> dict[str, tuple[int, int]]:
         """How far those of these nodes that say so have a queue, see core.placing.led_after_asking."""
         found = await asyncio.gather(
-            *(self._hands.end_of(node, placement) for node in nodes), return_exceptions=True
+            *(self._local_queues.end_of(node, placement) for node in nodes), return_exceptions=True
         )
         ends: dict[str, tuple[int, int]] = {}
         for node, end in zip(nodes, found, strict=True):
@@ -332,7 +332,7 @@ class Placing:
             self._fulfilled[key] = found.waits
             self.due([key])
 
-        self._hands.lead_by(key, policy, found.waits, fulfilled if found.is_open else None)
+        self._local_queues.lead_by(key, policy, found.waits, fulfilled if found.is_open else None)
         return found.placement
 
     def _is_first(self, around: Surroundings) -> bool:
@@ -404,16 +404,16 @@ class Placing:
             return False
         if to not in around.alive or to not in placed.placement.mirrors:
             return False
-        if not (loses or to in self._hands.ready(key)):
+        if not (loses or to in self._local_queues.ready(key)):
             return False
         self._log(key, f"Moving leader to {to}")
         self._moving.add(key)
         self._fulfilled.pop(key, None)
         revision: int | None = None
         try:
-            complete = await self._hands.give_to(key, to, frozenset(placed.placement.synchronised))
+            complete = await self._local_queues.give_to(key, to, frozenset(placed.placement.synchronised))
             around = self._around()
-            has_all = loses or to in self._hands.ready(key)
+            has_all = loses or to in self._local_queues.ready(key)
             if has_all and self._state.placements.get(key) == placed and to in around.alive:
                 conditions = (self._state.unchanged(self._state.keys.placement(*key)),)
                 after = handed_over(placed.placement, to, complete, around)
@@ -425,7 +425,7 @@ class Placing:
             if revision is not None:
                 self._wrote(key, revision)
             else:
-                self._hands.take_back(key)
+                self._local_queues.take_back(key)
                 self.due([key])
         return revision is not None
 
@@ -449,7 +449,7 @@ class Placing:
             queue = self._broker.queues.get(key)
             if placement.leader != around.me or queue is None:
                 continue
-            policy = self._places.policy(queue.definition)
+            policy = self._locations.policy(queue.definition)
             promoted = successor(policy, placement.mirrors, placement.synchronised, others, is_graceful=True)
             if promoted.log:
                 self._log(key, promoted.log)

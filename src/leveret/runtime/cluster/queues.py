@@ -18,8 +18,8 @@ from leveret.core.stream import Stream
 from leveret.model import definitions as d
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.engine import Engine
+from leveret.runtime.log_store import LogStore, log_name
 from leveret.runtime.replication.identity import STARTS_BITS
-from leveret.runtime.stores import Stores, log_name
 from leveret.storage.tree import Tree
 
 _TERM_SHIFT: Final = 32
@@ -44,7 +44,7 @@ class ClusterQueues:
         self,
         me: str,
         broker: Broker,
-        stores: Stores,
+        stores: LogStore,
         tree: Tree,
         commits: GroupCommit,
         engine: Engine,

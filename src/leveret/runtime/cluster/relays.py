@@ -1,6 +1,6 @@
 """Relays: queues that other nodes lead, and other nodes' clients at the queues led here.
 
-`Relays` is the store of the queues led elsewhere (stores.QueueStoring): what they gather goes to their leaders.
+`Relays` is the store of the queues led elsewhere (log_store.QueueStoring): what they gather goes to their leaders.
 It dials one link a leader and vhost while anything goes there, and again when it ends. At the other end `accept`
 makes of such a link a connection of the engine, as amqp_peer does of a client's socket.
 
@@ -81,7 +81,7 @@ class Relays:
         self.host.leaders = self.leaders
         node.alarms.on_change.append(self._alarms_changed)
 
-    # -- queues, as stores.QueueStoring -------------------------------------------------------
+    # -- queues, as log_store.QueueStoring ------------------------------------------------------
 
     def append_messages(self, queue: Queue) -> None:
         """Hand what the queue gathered to its leader."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from leveret.core.cluster import encode
 from leveret.core.election import Put, Transaction
 from leveret.core.pen import PEN_TIMEOUT_S
-from leveret.core.schema_mode import Decided
+from leveret.core.schema_decided import SchemaDecided
 from leveret.model.errors import ResourceLocked, StorageError
 from leveret.runtime.cluster.member import ClusterMember
 from leveret.runtime.schema_deciding import Deciding
@@ -33,7 +33,7 @@ class ForAll:
         member.found_with = own.decided
 
     @property
-    def decided(self) -> Decided:
+    def decided(self) -> SchemaDecided:
         """See Deciding; what each node decided alone holds until anything is decided for all."""
         decided = self._member.state.schema_sync
         return self._own.decided if decided is None else decided
@@ -44,7 +44,7 @@ class ForAll:
         around = self._member.around()
         return next((name for name in around.members if name in around.alive and around.alive[name].uri), "")
 
-    async def decide(self, change: Callable[[Decided], Decided]) -> None:
+    async def decide(self, change: Callable[[SchemaDecided], SchemaDecided]) -> None:
         """See Deciding.
 
         Raises:

@@ -1,4 +1,4 @@
-"""A follower's hands: applies the changes of its leader to its own tree.
+"""A follower's data: applies the changes of its leader to its own tree.
 
 A chunk is verified when its frame is decoded, before it is written. Changes are applied in the order in which
 they come; they count once the group commit of this node has synced them, and only then are they acked.
@@ -51,7 +51,7 @@ class HeldBack(NamedTuple):
     error: str = ""
 
 
-class Hands(Protocol):
+class FollowerData(Protocol):
     """What the link asks, and who does what it brings: an Applier, or a Delaying in front of one."""
 
     apply_delay_ms: int
@@ -168,7 +168,7 @@ class Applier:
         return [octets for _, octets in log.headers_before(before, count)]
 
     def files(self, here: Iterable[str]) -> list[str]:
-        """See Hands."""
+        """See FollowerData."""
         return list(here)
 
     def bounds(self, name: str) -> tuple[int, int] | None:
@@ -190,23 +190,23 @@ class Applier:
 
     @property
     def leader_ahead(self) -> Leader | None:
-        """See Hands."""
+        """See FollowerData."""
         return None
 
     def held_back(self) -> HeldBack | None:
-        """See Hands."""
+        """See FollowerData."""
         return None
 
     # -- changes ------------------------------------------------------------------------------
 
     def joining(self, leader: Leader) -> None:
-        """See Hands."""
+        """See FollowerData."""
         self._leader = leader
         self._is_copying = False
         self._on_joining(leader)
 
     def joined(self) -> None:
-        """See Hands; whoever is to know is told once all of it is durable, unless another join has begun by then."""
+        """See FollowerData; who is to know is told once all of it is durable, unless another join has begun by then."""
         leader = self._leader
         assert leader is not None
         self._is_copying = False

@@ -77,7 +77,7 @@ class _Join:
 
 
 class Delaying:
-    """See the module; Hands in front of an Applier.
+    """See the module; FollowerData in front of an Applier.
 
     Attributes:
         apply_delay_ms: how far this node stays behind.
@@ -215,29 +215,29 @@ class Delaying:
         due_ms = self._oldest_ms + self.apply_delay_ms - self._clock_ms()
         return min(max(least, due_ms / 1000), most)
 
-    # -- what the link asks and brings: applier.Hands -----------------------------------------
+    # -- what the link asks and brings: applier.FollowerData -----------------------------------------
 
     def inventory(self) -> list[Held]:
-        """See Hands."""
+        """See FollowerData."""
         return self._ahead.inventory()
 
     def files(self, here: Iterable[str]) -> list[str]:
-        """See Hands."""
+        """See FollowerData."""
         return self._ahead.files(here)
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
-        """See Hands."""
+        """See FollowerData."""
         return self._ahead.headers(name, before, count)
 
     def joining(self, leader: Leader) -> None:
-        """See Hands."""
+        """See FollowerData."""
         self._leader = leader
         self._begins_join = self._delays
         if not self._delays:
             self._applier.joining(leader)
 
     def take(self, head: FrameHead, changes: Iterable[Change]) -> None:
-        """See Hands: the changes of a frame wait, or none of them does."""
+        """See FollowerData: the changes of a frame wait, or none of them does."""
         if not self._delays:
             self._applier.take(head, changes)
             self.applied_at_ms = head.cut_at_ms
@@ -252,7 +252,7 @@ class Delaying:
             self._append(waiting[at : at + ENTRIES_MAX - 1])
 
     def joined(self) -> None:
-        """See Hands: that will be so when all is applied."""
+        """See FollowerData: that will be so when all is applied."""
         if not self._delays:
             leader = self._leader
             self._applier.joined()
@@ -264,11 +264,11 @@ class Delaying:
         self._delays |= leader is self._leader
 
     def drop_due(self) -> None:
-        """See Hands."""
+        """See FollowerData."""
         self._applier.drop_due()
 
     def held_back(self) -> HeldBack:
-        """See Hands."""
+        """See FollowerData."""
         oldest_ms, newest_ms = (self._oldest_ms, self._newest_ms) if self.waits else (None, None)
         return HeldBack(
             **asdict(self._waiting), oldest_at_ms=oldest_ms, newest_at_ms=newest_ms, error=self._error
@@ -469,7 +469,7 @@ def _leader_of(octets: bytes | memoryview) -> Leader:
     return msgspec.msgpack.decode(octets, type=Leader)
 
 
-async def hands_of(
+async def follower_data(
     data_dir: Path,
     applier: Applier,
     commits: GroupCommit,

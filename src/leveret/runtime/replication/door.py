@@ -18,12 +18,12 @@ from leveret.config.uris import NodeUri
 from leveret.core.in_sync import InSync
 from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.runtime.clock import clock_ms
+from leveret.runtime.log_store import log_name
 from leveret.runtime.node import Node
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.replication.listener import ReplicationListener
 from leveret.runtime.replication.outbound import Leading
-from leveret.runtime.stores import log_name
 from leveret.runtime.tls import server_context
 from leveret.session.link_handshake import Follower
 from leveret.storage.secret_file import Secret

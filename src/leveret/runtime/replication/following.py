@@ -19,7 +19,7 @@ from leveret.runtime.clock import clock_ms
 from leveret.runtime.node import Node
 from leveret.runtime.replication import holding
 from leveret.runtime.replication.applier import Applier
-from leveret.runtime.replication.delaying import Delaying, hands_of
+from leveret.runtime.replication.delaying import Delaying, follower_data
 from leveret.runtime.replication.door import TLS
 from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.replication.inbound import Inbound
@@ -95,7 +95,7 @@ class Following:
             StorageError: what waits from before cannot be read, or the disk refuses it.
         """
         identity, settings = self._identity.identity, self._config.followers
-        hands = await hands_of(
+        data = await follower_data(
             self.node.data_dir,
             self._applier,
             self.node.commits,
@@ -103,14 +103,14 @@ class Following:
             has_joined=identity.followed_epoch > 0 and identity.is_clean and not identity.rewriting,
             clock_ms=clock_ms,
         )
-        self.delaying = hands if isinstance(hands, Delaying) else None
+        self.delaying = data if isinstance(data, Delaying) else None
         self.inbound = Inbound(
             self.uri,
             secret=secret,
             identity=self._identity,
             name=self._config.node_name,
             own_uri=self._own_uri,
-            hands=hands,
+            data=data,
             commits=self.node.commits,
             followed=self,
             clock_ms=clock_ms,

@@ -17,7 +17,7 @@ from leveret.config.uris import NodeUri
 from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.backoff import RETRY_S, delay_s
 from leveret.runtime.commit import GroupCommit
-from leveret.runtime.replication.applier import Hands, HeldBack
+from leveret.runtime.replication.applier import FollowerData, HeldBack
 from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.replication.link_peer import LinkPeer
 from leveret.runtime.replication.questions import Questions, Unanswered, in_thread
@@ -117,7 +117,7 @@ class Inbound:
         identity: IdentityFile,
         name: str,
         own_uri: Callable[[], str],
-        hands: Hands,
+        data: FollowerData,
         commits: GroupCommit,
         followed: Followed,
         clock_ms: Callable[[], int],
@@ -127,7 +127,7 @@ class Inbound:
     ) -> None:
         """Connect nowhere yet.
 
-        `hands` do what the leader says, `tls` makes a context for a `tls://` leader, `answer` answers the leader's
+        `data` does what the leader says, `tls` makes a context for a `tls://` leader, `answer` answers the leader's
         questions, `on_hopeless` is told of what no further attempt can mend: the leader proves another secret.
         """
         self._on_hopeless = on_hopeless
@@ -138,7 +138,7 @@ class Inbound:
         self._identity = identity
         self._name = name
         self._own_uri = own_uri
-        self._hands = hands
+        self._data = data
         self._commits = commits
         self._followed = followed
         self._clock_ms = clock_ms
@@ -254,17 +254,17 @@ class Inbound:
     def state(self) -> str:
         """Of this follower: that of the link, but `delayed` when all it brings waits here."""
         state = self.progress.state
-        return "delayed" if state == "streaming" and self._hands.apply_delay_ms else state
+        return "delayed" if state == "streaming" and self._data.apply_delay_ms else state
 
     @property
     def error(self) -> str:
         """What is wrong with the link, or with what it brought; empty for nothing."""
-        held = self._hands.held_back()
+        held = self._data.held_back()
         return self.progress.error or (held.error if held is not None else "")
 
     def held_back(self) -> HeldBack | None:
         """What waits here on purpose; None for a node that applies everything at once."""
-        return self._hands.held_back()
+        return self._data.held_back()
 
     @property
     def is_connected(self) -> bool:
@@ -332,7 +332,7 @@ class Inbound:
                 self._handed_over.set()
             case Type.PROBE:
                 probe = decode(payload, Probe)
-                found = self._hands.headers(probe.path, probe.before, probe.count)
+                found = self._data.headers(probe.path, probe.before, probe.count)
                 peer.write(pack(Type.HEADERS, Headers(probe.path, found)))
             case Type.QUESTION | Type.ANSWER:
                 self.questions.received(peer, kind, payload)
@@ -347,7 +347,7 @@ class Inbound:
         peer, handshake = self._peer, self._handshake
         if handshake is None or peer is None:
             raise LinkError(f"message of type {message_.type} is not due")
-        identity, ahead = self._identity.identity, self._hands.leader_ahead
+        identity, ahead = self._identity.identity, self._data.leader_ahead
         reign = identity.reign if ahead is None or ahead.epoch < identity.epoch else ahead.reign
         if not peer.is_trusted:
             self._send(
@@ -369,7 +369,7 @@ class Inbound:
                 f"{reign.epoch}: it was replaced; follow the present leader"
             )
         self._followed.leader_epoch(leader)
-        self._hands.joining(leader)
+        self._data.joining(leader)
         progress = self.progress
         progress.leader, progress.state = leader, "joining"
         progress.error, progress.connected_at_ms = "", self._clock_ms()
@@ -385,11 +385,11 @@ class Inbound:
 
     async def _tell_inventory(self, peer: LinkPeer) -> None:
         """Of thousands of logs in slices: each has a header to be read."""
-        loop, delay_ms = asyncio.get_running_loop(), self._hands.apply_delay_ms
+        loop, delay_ms = asyncio.get_running_loop(), self._data.apply_delay_ms
         part: list[Held] = []
         until_s = loop.time() + _SLICE_S
         try:
-            for held in self._hands.inventory():
+            for held in self._data.inventory():
                 part.append(held)
                 if len(part) == _HELD_AT_ONCE:
                     peer.write(pack(Type.INVENTORY, Inventory(part, [], False, delay_ms)))
@@ -399,7 +399,7 @@ class Inbound:
                     until_s = loop.time() + _SLICE_S
                 if peer.is_closed or peer is not self._peer:
                     return
-            files = self._hands.files(self._followed.files())
+            files = self._data.files(self._followed.files())
             peer.write(pack(Type.INVENTORY, Inventory(part, files, True, delay_ms)))
         except LeveretError as error:
             peer.close(error)
@@ -413,7 +413,7 @@ class Inbound:
         if progress.state == "catching_up" and head.position == 0:
             progress.bytes_left = head.records
             progress.bytes_copied += len(payload)
-        self._hands.take(head, changes())
+        self._data.take(head, changes())
         self._note(head)
         self._acknowledge()
 
@@ -433,7 +433,7 @@ class Inbound:
         logger.info("replication Files synced leader=%s position=%d", self.uri, position)
         logger.info("replication Streaming changes leader=%s", self.uri)
         # What it is now in step with must be known before anybody counts on it.
-        self._hands.joined()
+        self._data.joined()
         self._acknowledge()
 
     def _acknowledge(self) -> None:
@@ -447,7 +447,7 @@ class Inbound:
         self._commits.begin()
 
     def _durable(self, peer: LinkPeer, position: int, received: int) -> None:
-        self._hands.drop_due()
+        self._data.drop_due()
         if peer is self._peer:
             self._acked = position, received
             self.progress.acked_position = position

@@ -20,11 +20,11 @@ from leveret.core.placing import (
     stood_aside,
     taken_over,
 )
-from leveret.testing.mirror_model.keeping import Keeping
 from leveret.testing.mirror_model.parts import Failed, Lost, Request, Store, Task
+from leveret.testing.mirror_model.queue_roles import QueueRoles
 
 
-class Node(Keeping):
+class Node(QueueRoles):
     """See the module."""
 
     # -- its life -----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from leveret.wire.chunk import decode_header
 from leveret.wire.link import Held
 
 if TYPE_CHECKING:
-    from leveret.testing.mirror_model.keeping import Keeping
+    from leveret.testing.mirror_model.queue_roles import QueueRoles
 
 Q: Final = "queues/1"
 
@@ -20,7 +20,7 @@ Q: Final = "queues/1"
 class Stream:
     """See the module."""
 
-    def __init__(self, owner: Keeping, link: Link, held: Held, followed: int) -> None:
+    def __init__(self, owner: QueueRoles, link: Link, held: Held, followed: int) -> None:
         """Of a mirror that has `held`, and has heard of the records up to the revision `followed`."""
         self.owner, self.link, self.held, self.followed = owner, link, held, followed
         self.first = held.first_offset

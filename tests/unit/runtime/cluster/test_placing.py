@@ -26,7 +26,7 @@ from leveret.core.placing import Surroundings, Waits
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster import placing as room
-from leveret.runtime.cluster.hands import QueueKey
+from leveret.runtime.cluster.local_queues import QueueKey
 from leveret.runtime.cluster.placing import Placing
 
 ALL: Final = MirrorPolicy(mode="all", promote_on_failure=WHEN_SYNCED)
@@ -72,7 +72,7 @@ class Store:
         return revision
 
 
-class Hands:
+class LocalQueues:
     """See runtime.cluster.hands: what it was told, and what it says."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class World:
     """Node `a` of a cluster of four: its placing, and what the others write."""
 
     def __init__(self, *, alive: str = NAMES, policy: MirrorPolicy = ALL) -> None:
-        self.store, self.hands, self.policy = Store(), Hands(), policy
+        self.store, self.hands, self.policy = Store(), LocalQueues(), policy
         self.state = ClusterState(self.store.keys)
         self.queues: dict[QueueKey, Any] = {}
         self.deleted: list[Any] = []

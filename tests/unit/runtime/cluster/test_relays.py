@@ -54,7 +54,7 @@ class Site:
         self.relays = Relays(name, self.node, self.links.dial, own.incarnation)
         self.door = ClusterDoor(SETTINGS, own, {"member": self.links.accept, "relay": self.relays.accept})
         self.node.broker.make_queue = partial(self._make_queue, leaders)
-        self.node.stores.relays = self.relays
+        self.node.log_store.relays = self.relays
         self.node.engine.beyond = self
 
     def _make_queue(
@@ -217,7 +217,7 @@ def _all_runs(site: Site) -> list[list[bytes]]:
     found: list[list[bytes]] = []
     at = 0
     while at < queue.next_offset:
-        for run in site.node.stores.read(queue, at):
+        for run in site.node.log_store.read(queue, at):
             found.append(run.bodies)
             at = run.end
     return found
@@ -233,7 +233,7 @@ def test_a_node_that_leads_the_queue_by_now_has_what_its_own_clients_published_m
             stop = threading.Event()
             publishing = asyncio.create_task(asyncio.to_thread(_publish_all, here, bodies, stop))
             await until(lambda: here.relays.unconfirmed_bytes)
-            led = make_queue(QUEUE, here.node.stores.read)
+            led = make_queue(QUEUE, here.node.log_store.read)
             before = here.node.broker.replace_queue(led)
             here.relays.led_here(before, led)
             await publishing

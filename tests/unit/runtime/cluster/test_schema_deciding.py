@@ -14,14 +14,15 @@ import pytest
 
 from leveret.core.cluster import ClusterState, Event, Keys, Presence
 from leveret.core.election import Put, Transaction, Unchanged
-from leveret.core.schema_mode import Decided, Mode
+from leveret.core.operating_mode import OperatingMode
+from leveret.core.schema_decided import SchemaDecided
 from leveret.model.errors import ResourceLocked
 from leveret.runtime.cluster import schema_deciding
 from leveret.runtime.cluster.schema_deciding import ForAll
 from leveret.runtime.schema_deciding import HereAlone
 from leveret.storage.state_file import StateFile
 
-FOLLOWS = Decided(operating_mode=Mode.DOWNSTREAM)
+FOLLOWS = SchemaDecided(operating_mode=OperatingMode.DOWNSTREAM)
 HELD = Unchanged("c/pen", 7)
 
 
@@ -53,7 +54,7 @@ class Member:
         self.pen = Pen()
         self.pen.comes.set()
         self.store = self
-        self.found_with = Decided()
+        self.found_with = SchemaDecided()
         self.alive: dict[str, Presence] = {}
 
     async def transact(self, transaction: Transaction) -> int:
@@ -85,12 +86,12 @@ def test_who_waits_to_decide_undoes_nothing_that_was_decided_meanwhile(tmp_path:
         member_b, own_b, b = node(tmp_path, "b", state)
         await a.decide(lambda held: FOLLOWS)
         member_b.pen.comes.clear()
-        enabling = asyncio.ensure_future(b.decide(lambda held: Decided(True, held.operating_mode)))
+        enabling = asyncio.ensure_future(b.decide(lambda held: SchemaDecided(True, held.operating_mode)))
         await asyncio.sleep(0)
-        await a.decide(lambda held: Decided(held.enabled, Mode.UPSTREAM))
+        await a.decide(lambda held: SchemaDecided(held.enabled, OperatingMode.UPSTREAM))
         member_b.pen.comes.set()
         await enabling
-        assert b.decided == a.decided == Decided(operating_mode=Mode.UPSTREAM)
+        assert b.decided == a.decided == SchemaDecided(operating_mode=OperatingMode.UPSTREAM)
         await a.keep()
         assert own_a.decided == own_b.decided == b.decided
         assert HereAlone(StateFile(tmp_path / "b.json"), "b").decided == b.decided, (
@@ -103,12 +104,12 @@ def test_who_waits_to_decide_undoes_nothing_that_was_decided_meanwhile(tmp_path:
 def test_copies_that_are_kept_at_once_end_with_what_holds(tmp_path: Path) -> None:
     async def scenario() -> None:
         _, own, deciding = node(tmp_path, "a", ClusterState(Keys.under("c")))
-        for mode in (Mode.DOWNSTREAM, Mode.UPSTREAM, Mode.NONE) * 5:
+        for mode in (OperatingMode.DOWNSTREAM, OperatingMode.UPSTREAM, OperatingMode.NONE) * 5:
             keeping = [deciding.keep() for _ in range(3)]
-            decide = deciding.decide(lambda held, mode=mode: Decided(not held.enabled, mode))  # type: ignore[misc]
+            decide = deciding.decide(lambda held, mode=mode: SchemaDecided(not held.enabled, mode))  # type: ignore[misc]
             await asyncio.gather(*keeping, decide, *(deciding.keep() for _ in range(3)))
         await deciding.keep()
-        assert own.decided == deciding.decided == Decided(False, Mode.NONE)
+        assert own.decided == deciding.decided == SchemaDecided(False, OperatingMode.NONE)
         assert HereAlone(StateFile(tmp_path / "a.json"), "a").decided == deciding.decided
 
     asyncio.run(scenario())
@@ -122,10 +123,10 @@ def test_what_each_decided_alone_holds_until_anything_is_decided_for_all(tmp_pat
         state = ClusterState(Keys.under("c"))
         member_a, _, a = node(tmp_path, "a", state)
         _, own_b, b = node(tmp_path, "b", state)
-        assert member_a.found_with == a.decided == Decided(operating_mode=Mode.UPSTREAM)
+        assert member_a.found_with == a.decided == SchemaDecided(operating_mode=OperatingMode.UPSTREAM)
         await a.keep()
         await b.keep()
-        assert b.decided == own_b.decided == Decided()
+        assert b.decided == own_b.decided == SchemaDecided()
         await b.decide(lambda held: FOLLOWS)
         assert a.decided == FOLLOWS
 
@@ -141,7 +142,7 @@ def test_nobody_waits_for_ever_for_who_does_not_hand_over(
         member.pen.comes.clear()
         with pytest.raises(ResourceLocked, match="nobody may change definitions, and did not hand over"):
             await deciding.decide(lambda held: FOLLOWS)
-        assert (deciding.decided, member.pen.pins) == (Decided(), 0)
+        assert (deciding.decided, member.pen.pins) == (SchemaDecided(), 0)
 
     asyncio.run(scenario())
 

@@ -31,7 +31,7 @@ class DelayedSite(FollowerSite):
 
     at_ms: int | None = None
 
-    def hands(self) -> Delaying:
+    def follower_data(self) -> Delaying:
         self.delaying = Delaying(
             Spool(self.directory, segment_bytes_max=SEGMENT_BYTES),
             self.applier,

@@ -17,7 +17,7 @@ from leveret.core.in_sync import InSync
 from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.clock import clock_ms
 from leveret.runtime.commit import GroupCommit
-from leveret.runtime.replication.applier import Applier, Hands
+from leveret.runtime.replication.applier import Applier, FollowerData
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.replication.inbound import Inbound
@@ -167,7 +167,7 @@ class FollowerSite:
             identity=self.identity,
             name="follower",
             own_uri=lambda: "",
-            hands=self.hands(),
+            data=self.follower_data(),
             commits=self.commits,
             followed=self,
             clock_ms=clock_ms,
@@ -177,7 +177,7 @@ class FollowerSite:
         )
         self.running = asyncio.create_task(self.inbound.run())
 
-    def hands(self) -> Hands:
+    def follower_data(self) -> FollowerData:
         """What stands at the link."""
         return self.applier
 

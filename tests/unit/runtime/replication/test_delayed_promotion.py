@@ -10,7 +10,7 @@ import pytest
 
 from leveret.model.errors import PreconditionFailed
 from leveret.runtime.clock import clock_ms
-from leveret.runtime.replication.delaying import hands_of, refuse_to_lead
+from leveret.runtime.replication.delaying import follower_data, refuse_to_lead
 from leveret.storage.divergent_report import reports
 from tests.unit.runtime.replication.delayed_site import DelayedSite, append, assert_is, moment, replaced
 from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite
@@ -78,7 +78,7 @@ def test_without_a_delay_what_waits_from_before_is_applied_at_start(tmp_path: Pa
         await follower.stop()
         await leader.stop()
         plain = FollowerSite(tmp_path / "follower", follower.inbound.uri)
-        hands = await hands_of(
+        data = await follower_data(
             plain.directory,
             plain.applier,
             plain.commits,
@@ -86,7 +86,7 @@ def test_without_a_delay_what_waits_from_before_is_applied_at_start(tmp_path: Pa
             has_joined=True,
             clock_ms=clock_ms,
         )
-        assert hands is plain.applier
+        assert data is plain.applier
         assert_is(plain.directory, tmp_path / "1")
         assert not (plain.directory / "delayed").exists()
         await plain.stop()

@@ -14,10 +14,10 @@ from leveret.core.mirror_policy import NOT_MIRRORED, MirrorPolicy, group_policy,
 from leveret.core.placing import Surroundings, first
 from leveret.core.validation import QUORUM, STREAM, queue_type
 from leveret.model import definitions as d
-from leveret.runtime.cluster.hands import QueueKey
+from leveret.runtime.cluster.local_queues import QueueKey
 
 
-class Places:
+class QueueLocations:
     """See the module."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Does at this node what the records of queues say: lead, mirror, stand in, hand over (placing.Hands)."""
+"""Does at this node what the records of queues say: lead, mirror, stand in, hand over (placing.LocalQueues)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from leveret.core.remote_queue import RemoteQueue
 from leveret.core.validation import CLASSIC, queue_type
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
-from leveret.runtime.cluster.hands import QueueKey
+from leveret.runtime.cluster.local_queues import QueueKey
 from leveret.runtime.cluster.queues import ClusterQueues
 from leveret.runtime.cluster.relays import Relays
 from leveret.runtime.commit import GroupCommit
 from leveret.runtime.engine import Engine
+from leveret.runtime.log_store import queue_log_name
 from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.led_log import State
 from leveret.runtime.mirroring.sources import MirrorSources
-from leveret.runtime.stores import queue_log_name
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _HOPE_S: Final = 3.0
 """So long a mirror that is recorded as synchronised may take to connect to a node that begins to lead."""
 
 
-class Keeping:
+class QueueRoles:
     """See the module."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Keeping:
     # -- what placing asks --------------------------------------------------------------------
 
     def ready(self, key: QueueKey) -> frozenset[str]:
-        """See placing.Hands."""
+        """See placing.LocalQueues."""
         name = self._names.get(key)
         led = self._sources.led.get(name) if name is not None else None
         if led is None:
@@ -112,7 +112,7 @@ class Keeping:
         return live | hoped if hoped and asyncio.get_running_loop().time() < until_s else live
 
     def is_damaged(self, key: QueueKey) -> bool:
-        """See placing.Hands."""
+        """See placing.LocalQueues."""
         queue = self._broker.queues.get(key)
         return (queue is not None and queue.damage is not None) or self._names.get(
             key
@@ -143,7 +143,7 @@ class Keeping:
         self._lead_by(name, policy, Waits((frozenset(placement.synchronised),), majority=False))
 
     async def follow(self, key: QueueKey, placement: Placement | None) -> None:
-        """See placing.Hands."""
+        """See placing.LocalQueues."""
         queue = self._broker.queues.get(key)
         name = queue_log_name(queue.epoch) if queue is not None else ""
         is_gone = queue is None and placement is None
@@ -276,7 +276,7 @@ class Keeping:
     # -- handing over -------------------------------------------------------------------------
 
     def leader_is(self, key: QueueKey, *, alive: bool) -> None:
-        """See placing.Hands."""
+        """See placing.LocalQueues."""
         queue = self._broker.queues.get(key)
         if isinstance(queue, RemoteQueue) and queue.is_down == alive:
             if alive:
@@ -286,7 +286,7 @@ class Keeping:
                 self._relays.down(queue)
 
     async def end_of(self, node: str, placement: Placement) -> tuple[int, int]:
-        """See placing.Hands."""
+        """See placing.LocalQueues."""
         name = queue_log_name(placement.epoch)
         if node == self._me:
             return await self.end(name)
@@ -306,7 +306,7 @@ class Keeping:
     def lead_by(
         self, key: QueueKey, policy: MirrorPolicy, waits: Waits, then: Callable[[], None] | None = None
     ) -> None:
-        """See placing.Hands."""
+        """See placing.LocalQueues."""
         name = self._names.get(key)
         if name is not None and (policy.is_mirrored or name in self._sources.led):
             self._lead_by(name, policy, waits, then)
@@ -325,7 +325,7 @@ class Keeping:
         self._sources.wait_for(name, *waits.sets, then=then)
 
     async def give_to(self, key: QueueKey, node: str, recorded: frozenset[str]) -> frozenset[str]:
-        """See placing.Hands: what is published from here on waits for the next leader."""
+        """See placing.LocalQueues: what is published from here on waits for the next leader."""
         queue = self._broker.queues[key]
         name = self._names[key]
         self._engine.flush()
@@ -356,7 +356,7 @@ class Keeping:
         return stands
 
     def take_back(self, key: QueueKey) -> None:
-        """See placing.Hands."""
+        """See placing.LocalQueues."""
         queue = self._given.pop(key, None)
         stands = self._broker.queues.get(key)
         if queue is not None and stands is not None:

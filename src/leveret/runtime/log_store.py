@@ -48,7 +48,7 @@ class QueueLogs(QueueStoring, Protocol):
     on_append: OnAppend
 
 
-class Stores:
+class LogStore:
     """See the module.
 
     Attributes:

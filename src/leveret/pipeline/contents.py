@@ -1,4 +1,4 @@
-"""Looking at what was transferred, from the manifest alone: quick enough for metrics."""
+"""What was transferred, by queue and by vhost, from the manifest alone: quick enough for metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.origins import Origin, Origins
 
 
-def look(data_dir: Place) -> dict[str, list[dict[str, Any]]]:
+def contents(data_dir: Place) -> dict[str, list[dict[str, Any]]]:
     """What there is.
 
     Returns:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from leveret.model.errors import StorageError
+from leveret.pipeline.contents import contents
 from leveret.pipeline.files import locked
 from leveret.pipeline.forget import forget_vhosts
-from leveret.pipeline.look import look
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.store import store_range
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
@@ -29,8 +29,8 @@ def data_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_looking_counts_by_queue_and_by_vhost(data_dir: Path) -> None:
-    found = look(data_dir)
+def test_it_is_counted_by_queue_and_by_vhost(data_dir: Path) -> None:
+    found = contents(data_dir)
     base = 1_700_000_000_000
     assert found["queues"] == [
         {"queue": "q", "vhost": "/", "timestamp": base + 5, "messages": 15, "settled": 3},
@@ -43,16 +43,16 @@ def test_looking_counts_by_queue_and_by_vhost(data_dir: Path) -> None:
     assert all(row["bytes"] > 0 for row in found["vhosts"])
 
 
-def test_looking_at_nothing_finds_nothing(tmp_path: Path) -> None:
-    assert look(tmp_path / "none") == {"queues": [], "vhosts": []}
+def test_an_empty_place_has_nothing(tmp_path: Path) -> None:
+    assert contents(tmp_path / "none") == {"queues": [], "vhosts": []}
 
 
 def test_forgetting_a_vhost_deletes_its_files_and_no_others(data_dir: Path) -> None:
-    before = {row["vhost"]: row["bytes"] for row in look(data_dir)["vhosts"]}
+    before = {row["vhost"]: row["bytes"] for row in contents(data_dir)["vhosts"]}
     assert forget_vhosts(data_dir, data_dir, ["/", "never"]) == [{"vhost": "/", "bytes": before["/"]}]
-    assert [row["vhost"] for row in look(data_dir)["vhosts"]] == ["b"]
+    assert [row["vhost"] for row in contents(data_dir)["vhosts"]] == ["b"]
     assert [path.name for path in (data_dir / "data").iterdir()] == ["vhost-b"]
-    assert [row["messages"] for row in look(data_dir)["queues"]] == [1]
+    assert [row["messages"] for row in contents(data_dir)["queues"]] == [1]
     assert forget_vhosts(data_dir / "none", data_dir / "none", ["/"]) == []
 
 
@@ -65,4 +65,4 @@ def test_nothing_is_forgotten_while_it_is_transferred(
         pytest.raises(StorageError, match="still at transferring"),
     ):
         forget_vhosts(data_dir, data_dir, ["/"])
-    assert len(look(data_dir)["vhosts"]) == 2
+    assert len(contents(data_dir)["vhosts"]) == 2

@@ -1,4 +1,4 @@
-"""What a node of the model does by the records, and what goes on by itself: runtime.cluster.keeping, and mirroring."""
+"""What a node of the model does by the records, and by itself: runtime.cluster.queue_roles, and mirroring."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _TERM_SHIFT: Final = 16
 
 
-class Keeping:
+class QueueRoles:
     """See the module. What a node loses with its process is set by `_begin`."""
 
     def __init__(self, world: World, name: str) -> None:
@@ -132,7 +132,7 @@ class Keeping:
         }
         return f"{self.log.first}..{self.log.end} {streams} unseen {self.unseen} tasks {len(self.tasks)}"
 
-    # -- keeping: runtime.cluster.keeping -----------------------------------------------------
+    # -- keeping: runtime.cluster.queue_roles -----------------------------------------------------
 
     def _ready(self) -> frozenset[str]:
         return frozenset(name for name, stream in self.streams.items() if stream.is_ready)

@@ -1,4 +1,4 @@
-"""runtime.cluster.keeping: what is done by the records, with logs and no broker."""
+"""runtime.cluster.queue_roles: what is done by the records, with logs and no broker."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from leveret.core.cluster import Placement
 from leveret.core.mirror_policy import MirrorPolicy
 from leveret.core.remote_queue import RemoteQueue
 from leveret.model import definitions as d
-from leveret.runtime.cluster.keeping import Keeping
+from leveret.runtime.cluster.queue_roles import QueueRoles
+from leveret.runtime.log_store import queue_log_name
 from leveret.runtime.mirroring.led_log import State
-from leveret.runtime.stores import queue_log_name
 from leveret.storage.log import Log
 from leveret.testing.waiting import until
 from tests.unit.runtime.mirroring.sites import Node, pair
@@ -31,11 +31,11 @@ def keeper(
     me: str = "a",
     ask: Callable[[str, str, Any], Awaitable[Any]] | None = None,
     give_timeout_s: float = 10,
-) -> tuple[Keeping, dict[Any, Any]]:
+) -> tuple[QueueRoles, dict[Any, Any]]:
     """Of a node whose broker has what is in that table."""
     queues: dict[Any, Any] = {}
     broker = SimpleNamespace(queues=queues)
-    keeping = Keeping(
+    keeping = QueueRoles(
         me,
         cast(Any, broker),
         cast(Any, None),

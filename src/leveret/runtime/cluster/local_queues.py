@@ -1,4 +1,4 @@
-"""What placing asks this node to do; `keeping.Keeping` does it."""
+"""What placing asks this node to do; `queue_roles.QueueRoles` does it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QueueKey = tuple[str, str]
 """Vhost and name."""
 
 
-class Hands(Protocol):
+class LocalQueues(Protocol):
     """Who does at this node what the records say."""
 
     def ready(self, key: QueueKey) -> frozenset[str]:
