@@ -359,7 +359,7 @@ class Manifest:
             self.refresh()
             return False
         self._take(entry)
-        self._log.fold(entry.number, self._lines)
+        self._log.fold(self.entries[0].number, entry.number, self._lines)
         return True
 
     def _shorten(self) -> None:
@@ -383,4 +383,5 @@ class Manifest:
         return Entry(number=self.number + 1, at_ms=at_ms, writer=self._writer, **what)
 
     def _lines(self, first: int, last: int) -> bytes:
-        return b"".join(line_of(entry) for entry in self.entries[first - 1 : last])
+        begin = self.entries[0].number
+        return b"".join(line_of(entry) for entry in self.entries[first - begin : last - begin + 1])

@@ -8,10 +8,14 @@ A store has no append and no lock, but an object that is created only if there i
 
     manifest/entries/<number>.entry   one line
     manifest/logs/<first>.log         FOLD_ENTRIES lines, whole ones: what the entries say that are deleted a day later
+    manifest/begins/<number>.begin    the entry of this number says what all before it came to
 
 The entry of a number is created once, by whichever process comes first; the other one reads it and thinks again. A
 number is not free again when its entry is deleted: a request to create is valid for minutes, not for a day.
 That rests on the store, so it is tried when a transfer starts (`check`).
+
+Who reads for the first time begins at the newest begin. Of what is before one, all is deleted a day later; a store
+tells nobody of that, so who found nothing new for so long that it may have happened looks for a begin ahead of it.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -39,7 +44,11 @@ from leveret.pipeline.objects import ObjectPath
 
 LOG_BYTES_MAX: Final = 8_000_000
 FOLD_ENTRIES: Final = 1000
+BEGIN_ENTRIES: Final = 20 * FOLD_ENTRIES
+"""How far begins are apart, some 8 MB; they are firsts of logs, so that a log can be written by who began there."""
 FOLDED_KEPT_S: Final = 86_400.0
+BEHIND_S: Final = 3600.0
+"""Who came upon nothing new for so long may be at an entry that was deleted; much less than `FOLDED_KEPT_S`."""
 _LOCK_TIMEOUT_S: Final = 30.0
 _READERS: Final = 16
 
@@ -83,8 +92,12 @@ class ManifestLog(Protocol):
     def append(self, number: int, line: bytes) -> bool:
         """Append the line of this number; false: there is one by now, to be read."""
 
-    def fold(self, number: int, lines: Callable[[int, int], bytes]) -> None:
-        """Tidy up after line `number`; `lines` gives those from a number to another, with their ends."""
+    def fold(self, first: int, number: int, lines: Callable[[int, int], bytes]) -> None:
+        """Tidy up after line `number`.
+
+        `lines` gives those from a number to another, with their ends; it knows them from `first` on, which is 1 or the
+        number of a line that stands for all before it.
+        """
 
 
 class FileLog:
@@ -176,7 +189,7 @@ class FileLog:
         self._log_bytes += line_bytes
         self._first_line_bytes = self._first_line_bytes or line_bytes
 
-    def fold(self, number: int, lines: Callable[[int, int], bytes]) -> None:
+    def fold(self, first: int, number: int, lines: Callable[[int, int], bytes]) -> None:
         """Nothing to tidy up."""
 
     def _read_log(self, log: Path, take: Take, is_last: bool) -> None:
@@ -206,8 +219,10 @@ class ObjectLog:
     def __init__(self, directory: ObjectPath) -> None:
         self._entries = directory / "entries"
         self._logs = directory / "logs"
+        self._begins = directory / "begins"
         self._probe = directory / "probes"
         self._next = 1
+        self._news_s = time.time()
 
     def check(self) -> None:
         """Try whether an object can be created twice; remove what writers that died left."""
@@ -226,26 +241,61 @@ class ObjectLog:
 
     def read(self, take: Take) -> None:
         """Read what there is: at first by listing it, then by asking for the next."""
-        if self._next == 1:
+        before, begin = self._next, None
+        if before == 1:
+            begin = self._go_to_begin()
             # What is folded and deleted meanwhile is read in what follows.
             with suppress(FileNotFoundError):
                 self._read_listed(take)
         while True:
-            entry = self._entry(self._next)
+            if self._read_next(take):
+                self._news_s = time.time()
+                continue
+            ahead = self._go_to_begin() if self._may_be_behind() else None
+            if ahead is None:
+                break
+            begin = ahead
+        if begin is not None and self._next == begin:
+            self._next = before
+            raise ManifestDamaged(f"{self._begin(begin)}, which names an entry that is not there,")
+
+    def _read_next(self, take: Take) -> bool:
+        entry = self._entry(self._next)
+        try:
+            octets = entry.read_bytes()
+        except FileNotFoundError:
+            entry = self._log_with(self._next)
             try:
-                octets = entry.read_bytes()
+                lines = entry.read_bytes().split(b"\n")
             except FileNotFoundError:
-                entry = self._log_with(self._next)
-                try:
-                    lines = entry.read_bytes().split(b"\n")
-                except FileNotFoundError:
-                    return
-                octets = b"\n".join(lines[(self._next - 1) % FOLD_ENTRIES :])
-            self._take_all(entry, octets, take)
+                return False
+            octets = b"\n".join(lines[(self._next - 1) % FOLD_ENTRIES :])
+        self._take_all(entry, octets, take)
+        return True
+
+    def _may_be_behind(self) -> bool:
+        if time.time() - self._news_s <= BEHIND_S:
+            return False
+        self._news_s = time.time()
+        return True
+
+    def _go_to_begin(self) -> int | None:
+        """Read on at the newest begin, if that is ahead; its number, None if it is not."""
+        newest = max(map(_number_of, self._begins.iterdir()), default=1)
+        if newest <= self._next:
+            return None
+        self._next = newest
+        return newest
 
     def shorten(self, number: int, line: Callable[[], bytes]) -> bool:
-        """Never: who reads it may be at any of its logs, and a store tells nobody that one went."""
-        return False
+        """The entry first: that there is a begin is said of what is there."""
+        if number % FOLD_ENTRIES != 1 or number == 1:
+            return False
+        newest = max(map(_number_of, self._begins.iterdir()), default=1)
+        if number - newest < BEGIN_ENTRIES or not self.append(number, line()):
+            return False
+        self._say_begin(number)
+        return True
 
     def locked(self) -> AbstractContextManager[None]:
         """Nobody is kept from trying."""
@@ -259,27 +309,35 @@ class ObjectLog:
         self._next = number + 1
         return True
 
-    def fold(self, number: int, lines: Callable[[int, int], bytes]) -> None:
-        """Write whole logs of what they are not written of yet, and delete the entries in them that are old."""
+    def fold(self, first: int, number: int, lines: Callable[[int, int], bytes]) -> None:
+        """Write whole logs of what they are not written of yet, and delete what those, or a begin, made superfluous."""
         if number % FOLD_ENTRIES:
             return
-        written = {log.name for log in self._logs.iterdir()}
-        for first in range(1, number, FOLD_ENTRIES):
-            log = self._log_with(first)
-            if log.name not in written:
-                log.create(lines(first, first + FOLD_ENTRIES - 1))
+        written = {_number_of(log) for log in self._logs.iterdir()}
+        for each in range(first, number, FOLD_ENTRIES):
+            if each not in written:
+                self._log_with(each).create(lines(each, each + FOLD_ENTRIES - 1))
+                written.add(each)
+        if first > 1:
+            # Whoever wrote the entry may have died before it said so.
+            self._say_begin(first)
+        begin = max(map(_number_of, self._begins.older_than(FOLDED_KEPT_S)), default=1)
+        for kept in (self._begins, self._logs):
+            for each_kept in kept.iterdir():
+                if _number_of(each_kept) < begin:
+                    each_kept.unlink(missing_ok=True)
         for entry in self._entries.older_than(FOLDED_KEPT_S):
-            if int(entry.name.partition(".")[0]) <= number:
+            if _number_of(entry) < begin or _number_of(self._log_with(_number_of(entry))) in written:
                 entry.unlink(missing_ok=True)
 
+    def _say_begin(self, number: int) -> None:
+        self._begin(number).create(b"")
+
     def _read_listed(self, take: Take) -> None:
-        """Everything there is, many at a time."""
-        logs = list(self._logs.iterdir())
-        if logs:
-            last = int(logs[-1].name.partition(".")[0]) + FOLD_ENTRIES - 1
-            entries = self._entries.listed_after(self._entry(last).name)
-        else:
-            entries = list(self._entries.iterdir())
+        """Everything there is from the next one on, many at a time."""
+        logs = [log for log in self._logs.iterdir() if _number_of(log) >= self._next]
+        last = _number_of(logs[-1]) + FOLD_ENTRIES - 1 if logs else self._next - 1
+        entries = self._entries.listed_after(self._entry(last).name)
         with ThreadPoolExecutor(_READERS, "manifest") as threads:
             for place, octets in zip(
                 [*logs, *entries], threads.map(ObjectPath.read_bytes, [*logs, *entries]), strict=True
@@ -295,6 +353,9 @@ class ObjectLog:
     def _entry(self, number: int) -> ObjectPath:
         return self._entries / f"{number:020}.entry"
 
+    def _begin(self, number: int) -> ObjectPath:
+        return self._begins / f"{number:020}.begin"
+
     def _log_with(self, number: int) -> ObjectPath:
         """The log that has, or is to have, the entry of this number."""
         first = (number - 1) // FOLD_ENTRIES * FOLD_ENTRIES + 1
@@ -307,11 +368,19 @@ def delete_manifest(directory: Place) -> None:
     Raises:
         StorageError: something stays.
     """
+    for begin in matching(directory, "begins/*.begin")[-1:]:
+        # In this order: as long as there is either of them, all that follows is there, too.
+        delete(directory / "entries" / f"{begin.name.partition('.')[0]}.entry")
+        delete(directory / "logs" / f"{begin.name.partition('.')[0]}.log")
     for pattern in ("*.log", "logs/*.log", "entries/*.entry"):
         for first in matching(directory, pattern)[:1]:
             delete(first)
             sync_directory(first.parent)
     delete(directory)
+
+
+def _number_of(place: ObjectPath) -> int:
+    return int(place.name.partition(".")[0])
 
 
 def _lines(octets: bytes) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -37,8 +38,27 @@ def names(place: ObjectPath, kind: str) -> list[int]:
     return [int(each.name.partition(".")[0]) for each in (place / "manifest" / kind).iterdir()]
 
 
-def test_many_writers_at_once_record_every_file_once_and_all_see_the_same(any_place: ObjectPath) -> None:
-    place, count = any_place, 8
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes after thousands of entries comes after a few."""
+    monkeypatch.setattr(module, "FOLD_ENTRIES", 4)
+    monkeypatch.setattr(module, "BEGIN_ENTRIES", 8)
+
+
+@pytest.fixture
+def hasty(short: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes a day later, or after an hour without news, comes at once; clocks of others may be ahead."""
+    monkeypatch.setattr(module, "FOLDED_KEPT_S", -3600.0)
+    monkeypatch.setattr(module, "BEHIND_S", -1.0)
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_many_writers_at_once_record_every_file_once_and_all_see_the_same(
+    any_place: ObjectPath, begins: bool, request: pytest.FixtureRequest
+) -> None:
+    if begins:
+        request.getfixturevalue("short")
+    place, count = any_place, 12
     writers = [Manifest(place) for _ in range(6)]
     for number in range(count):
         stored(place, number, number + 1)
@@ -59,6 +79,7 @@ def test_many_writers_at_once_record_every_file_once_and_all_see_the_same(any_pl
         writer.refresh()
         assert writer.entries == Manifest(place).entries
     assert [file.first for file in Manifest(place).files()] == list(range(count))
+    assert (Manifest(place).entries[0].state is not None) is begins
 
 
 def test_an_answer_that_was_lost_is_not_taken_for_another_writer(
@@ -152,3 +173,95 @@ def test_looking_for_news_costs_two_requests(place: ObjectPath, object_store: Ob
     before = len(object_store.requests)
     manifest.refresh()
     assert len(object_store.requests) - before == 2
+
+
+def test_what_has_grown_long_begins_anew_and_what_was_before_goes(any_place: ObjectPath, hasty: None) -> None:
+    place = any_place
+    late, late_writer = filled(place, 1), Manifest(place)
+    writer = Manifest(place)
+    for number in range(1, 40):
+        writer.append([stored(place, number, number + 1)], [f"{number - 1}.parquet"])
+    begin = writer.entries[0]
+    assert begin.state is not None
+    assert (begin.number, writer.number) == (41, 45), "forty appended, and five begins"
+    assert [names(place, kind) for kind in ("begins", "logs", "entries")] == [[41], [41], [45]]
+    fresh = Manifest(place)
+    late.refresh()
+    for each in (fresh, late):
+        assert (each.entries, each.files()) == (writer.entries, writer.files())
+        assert each.next_by_vhost == writer.next_by_vhost == {"/": 40}
+    assert late_writer.append([stored(place, 40, 41)]), "who knew less than there is now, writes behind it"
+    writer.refresh()
+    assert writer.entries == late_writer.entries == Manifest(place).entries
+
+
+def test_a_begin_that_its_writer_did_not_live_to_tell_of_is_told_of_by_the_next(
+    place: ObjectPath, hasty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = filled(place, 8)
+
+    def killed(log: module.ObjectLog, number: int) -> None:
+        raise KeyboardInterrupt(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.ObjectLog, "_say_begin", killed)
+        with pytest.raises(KeyboardInterrupt):
+            manifest.append([stored(place, 8, 9)])
+    successor = Manifest(place)
+    assert (successor.number, names(place, "begins")) == (9, [])
+    assert successor.entries[0].state is not None
+    for number in range(8, 11):
+        assert successor.append([stored(place, number, number + 1)])
+    assert [names(place, kind) for kind in ("begins", "logs", "entries")] == [[9], [9], []]
+    assert Manifest(place).entries == successor.entries
+    assert [file.first for file in Manifest(place).files()] == list(range(11))
+
+
+def test_a_begin_whose_entry_is_not_there_is_named(
+    place: ObjectPath, short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = filled(place, 3)
+    for number in range(3, 9):
+        Manifest(place).append([stored(place, number, number + 1)])
+    for name in ("entries", "logs"):
+        for each in (place / "manifest" / name).iterdir():
+            each.unlink()
+    monkeypatch.setattr(module, "BEHIND_S", -1.0)
+    for _ in range(2):
+        with pytest.raises(
+            ManifestDamaged, match=r"begins/0*9\.begin, which names an entry that is not there"
+        ):
+            late.append([stored(place, 3, 4)])
+    with pytest.raises(ManifestDamaged, match=r"begins/0*9\.begin, which names an entry that is not there"):
+        Manifest(place)
+    assert names(place, "entries") == []
+
+
+@pytest.mark.parametrize("count", [3, 8, 9, 14, 23])
+def test_a_deletion_that_is_cut_short_leaves_all_of_it_or_what_cannot_be_read(
+    place: ObjectPath, count: int, short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink, left = ObjectPath.unlink, 0
+
+    def mortal(path: ObjectPath, missing_ok: bool = False) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    whole = filled(place, count).entries
+    objects = {path: path.read_bytes() for path in place.glob("manifest/*/*")}
+    monkeypatch.setattr(ObjectPath, "unlink", mortal)
+    for steps in range(1000):
+        for path, octets in objects.items():
+            path.write_bytes(octets)
+        left = steps
+        try:
+            module.delete_manifest(place / "manifest")
+            break
+        except KeyboardInterrupt:
+            with suppress(ManifestDamaged):
+                assert Manifest(place).entries in (whole, [])
+    assert not Manifest(place).entries
+    assert steps >= len(objects)
