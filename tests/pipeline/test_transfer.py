@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from leveret.model.errors import StorageError
 from leveret.pipeline.compaction import Compaction
 from leveret.pipeline.contents import contents
 from leveret.pipeline.files import Place, matching, name_in, opened, place_of
@@ -66,6 +68,9 @@ class Recorder:
         assert self.failed() is None
         found = [each for each in self.events if each["event"] == event and each.get("vhost", vhost) == vhost]
         return found[-1] if found else {}
+
+    def has_stored(self, vhost: str, end: int) -> bool:
+        return bool(self.last("stored", vhost).get("next") == end)
 
 
 @contextmanager
@@ -236,6 +241,45 @@ def test_what_came_before_the_upstream_went_away_is_kept(
             log.read = reads  # type: ignore[method-assign]  # works again
             wait_until(lambda: said.last("stored").get("next") == 200, "the second half", TIMEOUT_S)
     assert_all_is_there_once(tmp_path / "standby", upstream)
+
+
+def test_a_vhost_that_cannot_be_read_on_is_held_back_and_tried_again_before_the_end(
+    spark: SparkSession, transfer_job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leveret.pipeline.transfer.HOLD_MIN_S", 3600.0)
+    monkeypatch.setattr("leveret.pipeline.transfer.HOLD_MAX_S", 3600.0)
+    upstream = StandbyUpstream(("/", "other"))
+    upstream.publish("/", "a", [stored_message(b"x")] * 10)
+    upstream.publish("other", "a", [stored_message(b"x")] * 10)
+    log = upstream.logs["/"]
+    reads = log.read
+
+    def read(offset: int, bytes_max: int) -> list[bytes]:
+        if offset >= 10:
+            raise StorageError("damaged chunk at byte 7")
+        return reads(offset, bytes_max)
+
+    with upstream.serving() as port:
+        job = transfer_job(port) | {"vhosts": ["/", "other"]}
+        with transferring(spark, job) as said:
+            wait_until(lambda: said.last("stored", "/").get("next") == 10, "what is whole", TIMEOUT_S)
+            log.read = read  # type: ignore[method-assign]  # fails from here on
+            upstream.publish("/", "a", [stored_message(b"y")] * 10)
+            wait_until(lambda: said.count("cut") == 2, "a second try", TIMEOUT_S)
+            assert said.last("cut")["offset"] == 10
+            wait_until(lambda: said.last("link", "/").get("state") == "recover", "that it is told", TIMEOUT_S)
+            assert "went away" in said.last("link", "/")["error"]
+            restarts = said.count("restarting")
+            for end in (20, 30, 40):
+                upstream.publish("other", "a", [stored_message(b"y")] * 10)
+                is_there = partial(said.has_stored, "other", end)
+                wait_until(is_there, "the other", TIMEOUT_S)
+            assert said.count("restarting") == restarts, "the query went on with the other vhost"
+            assert Manifest(tmp_path / "standby").next_by_vhost == {"/": 10, "other": 40}
+            log.read = reads  # type: ignore[method-assign]  # works again
+    assert Manifest(tmp_path / "standby").next_by_vhost == {"/": 20, "other": 40}, (
+        "it was asked for once more"
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from leveret.pipeline.tls import client_context
 
 BACKOFF_MIN_S: Final = 0.2
 BACKOFF_MAX_S: Final = 3.0
+NEEDS_OPERATOR: Final = "recover"
+"""The state of a link that does not mend itself, in the words of the guide."""
 
 
 class Link:
@@ -86,5 +88,5 @@ def link_of(job: TransferJob, vhost: str) -> Link:
 
 
 def state_of(error: LeveretError) -> str:
-    """The state a link is in after `error`: `connecting` mends itself, `recover` needs the operator."""
-    return "connecting" if isinstance(error, ConnectionLost | Unreachable) else "recover"
+    """The state a link is in after `error`: `connecting` mends itself."""
+    return "connecting" if isinstance(error, ConnectionLost | Unreachable) else NEEDS_OPERATOR

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 
 from leveret.model.errors import LeveretError
 from leveret.pipeline.files import Place
-from leveret.pipeline.link import Link, link_of
+from leveret.pipeline.link import NEEDS_OPERATOR, Link, link_of, state_of
 from leveret.pipeline.manifest import Manifest, StoredFile
 from leveret.pipeline.progress import report
 from leveret.pipeline.source import DESCRIPTOR, TransferOptions, read_options
@@ -58,11 +58,12 @@ class StoreSink(DataSource):
 
 
 class Cut(NamedTuple):
-    """From which offset on a vhost's records are not stored, and why."""
+    """From which offset on a vhost's records are not stored, why, and whether that is a matter of the vhost's alone."""
 
     vhost: str
     offset: int
     reason: str
+    is_its_own: bool
 
 
 @dataclass
@@ -101,7 +102,7 @@ class StoreWriter(DataSourceStreamArrowWriter):
                     first = file.next
             if error is not None:
                 errors.setdefault(vhost, error)
-                stored.cuts.append(Cut(vhost, first, str(error)))
+                stored.cuts.append(Cut(vhost, first, str(error), _is_its_own(error)))
         return stored
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -116,6 +117,8 @@ class StoreWriter(DataSourceStreamArrowWriter):
         files = [file for part in parts for file in part.files]
         for file in self._manifest().append(_before(cuts, files), begun=self._options.begun):
             self._tell(file)
+        for cut in {cut.vhost: cut for cut in sorted(cuts, reverse=True) if cut.is_its_own}.values():
+            report(self._options.inbox, "cut", vhost=cut.vhost, offset=cut.offset, error=cut.reason)
         if cuts:
             raise TransferCut(f"vhost '{cuts[0].vhost}': {cuts[0].reason}")
 
@@ -184,6 +187,11 @@ class StoreWriter(DataSourceStreamArrowWriter):
 def _of_all(errors: Mapping[str, Exception]) -> Exception | None:
     """The error that says that the upstream is away, if one does."""
     return next((error for error in errors.values() if isinstance(error, Unreachable)), None)
+
+
+def _is_its_own(error: Exception) -> bool:
+    """Whether what the upstream has of the vhost is the trouble, not the way there, nor the place here."""
+    return isinstance(error, LeveretError) and state_of(error) == NEEDS_OPERATOR
 
 
 def _is_doubtful(errors: Mapping[str, Exception]) -> bool:

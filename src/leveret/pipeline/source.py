@@ -4,7 +4,7 @@ An offset of the query is {vhost: offset in its outgoing log}. It starts at what
 what a checkpoint says, or else where the upstream's log begins; that goes into a micro-batch without
 data, which starts the workers too, so that the first one with data does not wait for them. Upstreams
 that are away, refuse or have lost what is needed make no progress for their vhost and are reported; the
-query goes on.
+query goes on. So does it without a vhost that is *held*, because what comes next of it cannot be read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.pipeline.job import TransferJob
-from leveret.pipeline.link import Link, link_of, state_of
+from leveret.pipeline.link import NEEDS_OPERATOR, Link, link_of, state_of
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.origins import Origins
 from leveret.pipeline.progress import report
@@ -60,17 +60,26 @@ Slice = tuple[str, int, int, int, int]
 """Vhost, first offset and the one behind the last; what the upstream calls the log they are of, and its writer."""
 
 
+class Held(msgspec.Struct, frozen=True):
+    """A vhost that is not asked for until a moment (of `time.monotonic`, the same in all processes), and why."""
+
+    until_s: float
+    error: str
+
+
 class TransferOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What source and sink are told through Spark: job, where to report to, how many cores there are.
 
     Attributes:
         begun: number of the manifest's last entry as the query starts.
+        held: vhosts whose next records failed again and again, and would end the query once more.
     """
 
     job: TransferJob
     inbox: str
     cores: int
     begun: int = 0
+    held: dict[str, Held] = {}
 
 
 class BeginAgain(Exception):
@@ -181,6 +190,10 @@ class UpstreamReader(DataSourceStreamReader):
         begun = self._stored(vhost) if is_new else start
         # A batch may end within a chunk, of which all is here then, and which the upstream may have let go of.
         start = self._not_stored(vhost, start)
+        held = self._options.held.get(vhost)
+        if held is not None and time.monotonic() < held.until_s:
+            self._tell_trouble(vhost, NEEDS_OPERATOR, held.error)
+            return begun
         try:
             client = link.client(self._job)
             if start < 0:
@@ -203,13 +216,7 @@ class UpstreamReader(DataSourceStreamReader):
         except LeveretError as error:
             if link.is_open:
                 link.failed(error)
-            self._tell(
-                vhost,
-                state=state_of(error),
-                error=str(error),
-                missing=self._origins.missing(vhost),
-                missing_messages=self._origins.missing_messages(vhost),
-            )
+            self._tell_trouble(vhost, state_of(error), str(error))
             return begun
         link.worked()
         if end > first:
@@ -314,6 +321,15 @@ class UpstreamReader(DataSourceStreamReader):
         if told is None or told[:2] != (client, offset) or now_s - told[2] > ACKNOWLEDGE_INTERVAL_S:
             client.store_offset(self._job.cluster_name, OUTGOING_STREAM, offset)
             self._acknowledged[link.vhost] = client, offset, now_s
+
+    def _tell_trouble(self, vhost: str, state: str, error: str) -> None:
+        self._tell(
+            vhost,
+            state=state,
+            error=error,
+            missing=self._origins.missing(vhost),
+            missing_messages=self._origins.missing_messages(vhost),
+        )
 
     def _tell(self, vhost: str, **details: object) -> None:
         """Report what is new, and now and then that nothing is."""

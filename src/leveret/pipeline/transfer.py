@@ -1,9 +1,12 @@
 """The driver of the transfer: keeps one streaming query going, whatever happens to it.
 
 Each start of the query begins where the manifest ends, with an empty checkpoint: Spark's own makes no
-fsync and could only disagree. On standard output: `started`, `link` (state of a vhost's upstream),
-`stored` (a file is durable), `compacted`, `compaction_failed`, `restarting`, `drained`. On standard input,
-after the job, commands: `{"command": "job", "job": {...}}` goes on with another job on the same data directory;
+fsync and could only disagree. A vhost whose next records cannot be read ends the query; so it is held back for
+a while, longer each time, and the others go on.
+
+On standard output: `started`, `link` (state of a vhost's upstream), `stored` (a file is durable), `cut` (from an offset
+on nothing could be), `compacted`, `compaction_failed`, `restarting`, `drained`. On standard input, after the job,
+commands: `{"command": "job", "job": {...}}` goes on with another job on the same data directory;
 `{"command": "drain", "timeout_ms": n}` ends the transfer once all that the upstream still gives has been stored. Spark
 stays for what comes then (`__main__`).
 """
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -28,13 +31,16 @@ from leveret.pipeline.objects import StoreFailed
 from leveret.pipeline.progress import Event, Inbox
 from leveret.pipeline.session import start_session
 from leveret.pipeline.sink import StoreSink
-from leveret.pipeline.source import TransferOptions, UpstreamSource, spark_options
+from leveret.pipeline.source import Held, TransferOptions, UpstreamSource, spark_options
 from leveret.pipeline.spark_error import cause_of
 from leveret.pipeline.sweep import sweep
 
 LOCK_TIMEOUT_S: Final = 30.0
 BACKOFF_MIN_S: Final = 0.25
 BACKOFF_MAX_S: Final = 5.0
+HOLD_MIN_S: Final = 2.0
+HOLD_MAX_S: Final = 60.0
+"""For so long a vhost is held back that ended the query twice at the same offset, and more often."""
 _POLL_S: Final = 0.1
 
 
@@ -58,6 +64,22 @@ def run_transfer(job: TransferJob, console: Console) -> SparkSession:
         return spark
 
 
+class Trouble(NamedTuple):
+    """Records of a vhost that could not be transferred, from which offset on, and how often in a row."""
+
+    offset: int
+    times: int
+    held: Held
+
+    @classmethod
+    def next(cls, before: Trouble | None, event: Event, now_s: float) -> Trouble:
+        """What it is after one more cut; nothing is held for what may have been a moment's."""
+        is_again = before is not None and before.offset == event["offset"]
+        times = before.times + 1 if before is not None and is_again else 0
+        hold_s = min(HOLD_MIN_S * 2 ** (times - 1), HOLD_MAX_S) if times else 0.0
+        return cls(event["offset"], times, Held(now_s + hold_s, event["error"]))
+
+
 class Transfer:
     """One run of the driver."""
 
@@ -70,6 +92,7 @@ class Transfer:
         self._compaction = Compaction(spark)
         self._stored: dict[str, int] = {}
         self._links: dict[str, Event] = {}
+        self._troubles: dict[str, Trouble] = {}
         self._next_job: TransferJob | None = None
         self._drain_from_s: float | None = None
         self._drain_until_s = 0.0
@@ -81,6 +104,7 @@ class Transfer:
             if self._next_job is not None:
                 self._job, self._next_job = self._next_job, None
                 self._links.clear()
+                self._troubles.clear()
             started_s = time.monotonic()
             error = self._run_query()
             if error is None:
@@ -114,9 +138,14 @@ class Transfer:
         sweep(manifest, self._job.work)
         self._stored = dict(manifest.next_by_vhost)
         shutil.rmtree(self._checkpoint, ignore_errors=True)
-        cores = self._spark.sparkContext.defaultParallelism
         options = spark_options(
-            TransferOptions(job=self._job, inbox=self._inbox.address, cores=cores, begun=manifest.number)
+            TransferOptions(
+                job=self._job,
+                inbox=self._inbox.address,
+                cores=self._spark.sparkContext.defaultParallelism,
+                begun=manifest.number,
+                held={vhost: trouble.held for vhost, trouble in self._troubles.items()},
+            )
         )
         return (
             self._spark.readStream.format(UpstreamSource.name())
@@ -149,6 +178,9 @@ class Transfer:
                 case "link":
                     event["transferred"] = self._stored.get(event["vhost"], 0)
                     self._links[event["vhost"]] = event | {"seen_s": time.monotonic()}
+                case "cut":
+                    before = self._troubles.get(event["vhost"])
+                    self._troubles[event["vhost"]] = Trouble.next(before, event, time.monotonic())
             self._console.pass_on(event)
         self._obey()
 
@@ -158,6 +190,9 @@ class Transfer:
                 case "drain":
                     self._drain_from_s = time.monotonic()
                     self._drain_until_s = self._drain_from_s + command.get("timeout_ms", 0) / 1000
+                    if self._troubles:
+                        # What could not be read may have been mended since: it is asked for once more.
+                        self._next_job = self._job
                 case "job":
                     self._next_job = msgspec.convert(command["job"], TransferJob)
 
