@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from leveret.wire.record import RECOVERY_REFERENCE_PREFIX
+
 SEQUENCES_MAX: Final = 255
 """Publishers whose last id is known; beyond, the one that published longest ago is forgotten (as in Osiris)."""
+_RECOVERY: Final = RECOVERY_REFERENCE_PREFIX.encode()
 
 
 class Numbered(NamedTuple):
@@ -56,10 +59,16 @@ class Sequences:
         return numbered
 
     def note_logged(self, sequences: dict[bytes, int]) -> None:
-        """These stand in the log; the newest are last, and too many are forgotten from the oldest on."""
+        """These stand in the log; the newest are last, and too many are forgotten from the oldest on.
+
+        Recoveries are not: one that was interrupted, however long ago, would bring again what it brought.
+        """
         logged = self.logged
         for reference, sequence in sequences.items():
             logged.pop(reference, None)
             logged[reference] = sequence
         while len(logged) > SEQUENCES_MAX:
-            del logged[next(iter(logged))]
+            oldest = next((each for each in logged if not each.startswith(_RECOVERY)), None)
+            if oldest is None:
+                return
+            del logged[oldest]

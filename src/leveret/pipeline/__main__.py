@@ -97,7 +97,8 @@ def _answer(task: str, line: bytes) -> dict[str, Any]:
     if task == "contents":
         from leveret.pipeline.contents import contents
 
-        return contents(msgspec.json.decode(line, type=ContentsJob).root)
+        wanted = msgspec.json.decode(line, type=ContentsJob)
+        return contents(wanted.root, with_queues=wanted.with_queues)
     if task == "positions":
         from leveret.pipeline.positions import ask_positions
 

@@ -9,8 +9,8 @@ from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.origins import Origin, Origins
 
 
-def contents(data_dir: Place) -> dict[str, list[dict[str, Any]]]:
-    """What there is.
+def contents(data_dir: Place, *, with_queues: bool = True) -> dict[str, list[dict[str, Any]]]:
+    """What there is; `queues` is empty unless `with_queues`.
 
     Returns:
         `queues`: queue, vhost, timestamp (of the newest record, ms), messages, settled (offsets that
@@ -40,7 +40,7 @@ def contents(data_dir: Place) -> dict[str, list[dict[str, Any]]]:
         total["bytes"] += file.bytes
         total["files"] += 1
         total["records"] += file.records
-        for part in file.queues:
+        for part in file.queues if with_queues else ():
             row = queues.setdefault(
                 (file.vhost, part.queue),
                 {"queue": part.queue, "vhost": file.vhost, "timestamp": 0, "messages": 0, "settled": 0},

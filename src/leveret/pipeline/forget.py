@@ -19,7 +19,8 @@ from leveret.pipeline.sweep import RECOVERY_LOCK, sweep_alone
 
 _LOCK_TIMEOUT_S: Final = 30.0
 _MANIFEST: Final = "manifest"
-_EVERYTHING: Final = (PLANS, EXPORTS, SCRATCH, _MANIFEST, DATA, ORIGINS)
+_EVERYTHING: Final = (_MANIFEST, PLANS, EXPORTS, SCRATCH, DATA, ORIGINS)
+"""The manifest first: without it there is nothing to recover, without plans what was recovered would be once more."""
 FORMER: Final = "former"
 
 

@@ -266,4 +266,10 @@ class InspectJob(Job, frozen=True, kw_only=True):
 
 
 class ContentsJob(Job, frozen=True, kw_only=True):
-    """Look at what was transferred, without Spark."""
+    """Look at what was transferred, without Spark.
+
+    Attributes:
+        with_queues: whether there is to be a row for each queue, too, of which there may be very many.
+    """
+
+    with_queues: bool = True

@@ -206,7 +206,9 @@ class UpstreamReader(DataSourceStreamReader):
                 missing = stats.get("missing_messages", 0)
                 self._origins.note_missing_messages(vhost, missing)
                 is_whole = first == 0 and not missing
-                self._origins.note_begin(vhost, time.time_ns() // 1_000_000, is_whole=is_whole)
+                # Moments are told by the upstream's clock, and this one may be behind it.
+                now_ms = max(time.time_ns() // 1_000_000, stats["committed_timestamp_ms"])
+                self._origins.note_begin(vhost, now_ms, is_whole=is_whole)
                 # From now on the upstream keeps what is to come for this downstream, too.
                 self._acknowledge_at(link, first)
             elif self._stored(vhost) >= end:

@@ -271,6 +271,8 @@ class Node:
             loop.create_task(self._retain()),
             loop.create_task(self.alarms.run()),
         ]
+        for task in self._tasks:
+            task.add_done_callback(self._task_ended)
         await self.schema_sync.start()
         await self.standby.start()
         # What was built so far stays for good; the collector need not look at it again and again.
@@ -421,13 +423,22 @@ class Node:
         logger.critical("fdatasync_failed error=%s action=stop", error)
         self.failed.set()
 
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """What goes on as long as the node does was to end with it only: a node that goes on without lies."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.critical("task_failed action=stop", exc_info=error)
+            self.failed.set()
+
     async def _retain(self) -> None:
         while True:
             await asyncio.sleep(_RETAIN_EVERY_S)
-            self.collector.retain()
-            self._queues.release_ended()
-            self.log_store.streams.retain()
-            self.collector.resume(self.broker.led_queues())
+            try:
+                self.collector.retain()
+                self._queues.release_ended()
+                self.log_store.streams.retain()
+                self.collector.resume(self.broker.led_queues())
+            except StorageError as error:
+                logger.error("retention_failed error=%s action=try_again", error)
 
     # -- what the doors use -------------------------------------------------------------------
 

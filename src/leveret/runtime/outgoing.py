@@ -29,6 +29,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -300,9 +301,18 @@ class Collector:
     async def run(self) -> None:
         """Sync and serve, every FLUSH_INTERVAL_S, until cancelled."""
         loop = asyncio.get_running_loop()
+        refused = ""
         while True:
             await asyncio.sleep(FLUSH_INTERVAL_S)
-            pending = [(log, *log.begin_commit()) for log in self.logs.values()]
+            try:
+                pending = self._begin_commits()
+            except StorageError as error:
+                # Such as when there are no descriptors for a moment. Nothing counts as synced: it is due again.
+                if str(error) != refused:
+                    refused = str(error)
+                    logger.error("collected_not_synced error=%s action=try_again", error)
+                continue
+            refused = ""
             descriptors = [fd for _, fds, _, _ in pending for fd in fds]
             if descriptors:
                 try:
@@ -329,6 +339,18 @@ class Collector:
             for log in self.logs.values():
                 if transferred := log.take_transferred():
                     self._executor.submit(uncache, transferred)
+
+    def _begin_commits(self) -> list[tuple[OutgoingLog, list[int], int, int]]:
+        """What each log has to sync, see `begin_commit`; of all or of none."""
+        pending: list[tuple[OutgoingLog, list[int], int, int]] = []
+        try:
+            for log in self.logs.values():
+                pending.append((log, *log.begin_commit()))
+        except StorageError:
+            for fd in (fd for _, fds, _, _ in pending for fd in fds):
+                os.close(fd)
+            raise
+        return pending
 
     def retain(self) -> None:
         """Drop what is beyond the configured size or age, or is transferred; first keep how far downstreams are."""
@@ -510,16 +532,7 @@ class Collector:
     def close(self) -> None:
         """Sync what is left and close."""
         for log in self.logs.values():
-            try:
-                log.log.sync()
-            except OSError as error:
-                logger.critical("outgoing_fdatasync_failed error=%s action=restart_the_node", error)
-                with suppress(StorageError):
-                    log.sync_failed()
-            with suppress(StorageError):
-                # Downstreams tell again what could not be kept.
-                log.save_downstreams()
-            log.log.close()
+            log.close(delete=False)
         self._executor.shutdown(wait=True)
 
 

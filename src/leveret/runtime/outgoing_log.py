@@ -12,6 +12,7 @@ import secrets
 from bisect import bisect_left
 from builtins import bytes as octets_type
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -135,7 +136,7 @@ class OutgoingLog(CommittedLog):
         def on_chunk(chunk: Chunk) -> None:
             nonlocal last_chunk_id
             last_chunk_id = chunk.header.chunk_id
-            self._recovered(chunk, log.newest_segment)
+            self._recovered(chunk, log.segment_with(chunk.header.chunk_id))
 
         cut_at = self._failed_file.load().get("committed_offset")
         log = tree.log(directory, segment_bytes_max=segment_bytes_max)
@@ -519,8 +520,21 @@ class OutgoingLog(CommittedLog):
             except (OSError, StorageError) as error:
                 logger.error("outgoing_log_not_removed error=%s", error)
         else:
-            self.log.close()
+            self._close_log()
         self.stop_serving()
+
+    def _close_log(self) -> None:
+        """Whoever opens it again takes all that is in it for durable."""
+        try:
+            self.log.sync()
+        except OSError as error:
+            logger.critical("outgoing_fdatasync_failed error=%s action=restart_the_node", error)
+            with suppress(StorageError):
+                self.sync_failed()
+        with suppress(StorageError):
+            # Downstreams tell again what could not be kept.
+            self.save_downstreams()
+        self.log.close()
 
 
 def remove_log(tree: Tree, directory: Path) -> None:

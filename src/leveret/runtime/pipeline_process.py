@@ -19,7 +19,8 @@ import msgspec
 from leveret.model.errors import LeveretError
 
 Event = dict[str, Any]
-_LINE_BYTES_MAX: Final = 16 * 1024 * 1024
+_LINE_BYTES_MAX: Final = 256 * 1024 * 1024
+"""A row for each of two million queues, about; memory is taken only for what is said."""
 _STOP_TIMEOUT_S: Final = 10.0
 
 
@@ -71,8 +72,7 @@ class PipelineProcess:
         Raises:
             PipelineFailed: a line is not what a pipeline process says.
         """
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
+        while line := await self._line():
             try:
                 event = msgspec.json.decode(line, type=Event)
             except msgspec.DecodeError as error:
@@ -83,6 +83,15 @@ class PipelineProcess:
         status = await self._process.wait()
         if status and not self.error:
             self.error = f"the pipeline process ended with status {status}; its log is in the data directory"
+
+    async def _line(self) -> bytes:
+        assert self._process.stdout is not None
+        try:
+            return await self._process.stdout.readline()
+        except ValueError:
+            raise PipelineFailed(
+                f"the pipeline process said more than {_LINE_BYTES_MAX:,} octets at once"
+            ) from None
 
     async def stop(self) -> None:
         """End it, and wait until it has ended; what it had not recorded is done again next time."""

@@ -198,10 +198,7 @@ class StandbyDownstream:
                 self._check_downstream("promoted")
             endpoint = own_endpoint(self._node, "stream")
             await self.recoveries.check_names(wanted)
-            before = self.decided.promoting
-            promotion = Promotion(
-                begun_ms=clock_ms(), wanted=wanted, deleted=before.deleted if before else {}
-            )
+            promotion = Promotion(begun_ms=clock_ms(), wanted=wanted)
             self.decided.promoting = promotion
             self.decided.save()
             logger.info("standby_promotion_begun data_dir=%s", self.archive.place["data_dir"])
@@ -330,10 +327,7 @@ class StandbyDownstream:
 
     def _finish(self, promotion: Promotion) -> None:
         promotion.done_ms = clock_ms()
-        self.decided.promotions.append(promotion)
-        self.decided.promoting = None
-        self.decided.mode_at_run_time = OperatingMode.UPSTREAM
-        self.decided.save()
+        self.decided.finish(promotion)
         logger.info("standby_mode_decided mode=upstream")
         for row in told_rows(promotion.summary):
             logger.info(
@@ -425,8 +419,7 @@ class StandbyDownstream:
 
     def _give_up_promotion(self) -> None:
         """Forget one that has begun, once its plans are gone: the next one would carry them out first."""
-        self.decided.promoting = None
-        self.decided.save()
+        self.decided.end_promoting(is_partial=False)
 
     def _check_downstream(self, what: str) -> None:
         if self.mode is not OperatingMode.DOWNSTREAM:

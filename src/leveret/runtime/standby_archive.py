@@ -69,7 +69,7 @@ class StandbyArchive:
 
     async def missing(self) -> dict[str, dict[str, int]]:
         """By vhost, what never came because the upstream retained it no longer: missing_records, missing_messages."""
-        rows = (await self.contents(fresh=True))["vhosts"]
+        rows = await self._vhosts()
         return {
             row["vhost"]: {"missing_records": row["missing"], "missing_messages": row["missing_messages"]}
             for row in rows
@@ -77,7 +77,7 @@ class StandbyArchive:
 
     async def orphans(self, wanted: Collection[str]) -> list[str]:
         """Vhosts that there is data of, and that are not `wanted` or are other ones at the upstream by now."""
-        rows = (await self.contents(fresh=True))["vhosts"]
+        rows = await self._vhosts()
         return [row["vhost"] for row in rows if row["vhost"] not in wanted or row["is_replaced"]]
 
     async def forget(self, vhosts: list[str]) -> list[dict[str, Any]]:
@@ -108,6 +108,11 @@ class StandbyArchive:
         """
         await ask("set_aside", {**self.place, "at_ms": at_ms})
         self._contents = (0.0, {})
+
+    async def _vhosts(self) -> list[Event]:
+        """A row a vhost, as of now; without the queues, of which there may be very many."""
+        rows: list[Event] = (await ask("contents", {**self.place, "with_queues": False}))["vhosts"]
+        return rows
 
     async def contents(self, *, fresh: bool = False) -> Event:
         """What the manifest says; a moment old, unless `fresh`."""

@@ -34,7 +34,6 @@ class Promotion(msgspec.Struct, kw_only=True):
         summary: a row for each vhost once it is done.
         transferred: by vhost, the id of the former upstream's outgoing log, and up to which offset it is here.
         marks: by vhost, the mark (`wire.chunk.mark_of`) of the last chunk of that.
-        deleted: by vhost, queue and reference, up to which number a queue had its messages when it was deleted.
         error: why it stopped short.
     """
 
@@ -44,7 +43,6 @@ class Promotion(msgspec.Struct, kw_only=True):
     summary: list[dict[str, Any]] = []
     transferred: dict[str, tuple[int, int]] = {}
     marks: dict[str, int] = {}
-    deleted: dict[str, dict[str, dict[str, int]]] = {}
     error: str = ""
 
     def log_id(self, vhost: str) -> int | None:
@@ -69,6 +67,8 @@ class _Content(msgspec.Struct, kw_only=True):
     connected: bool = True
     promoting: Promotion | None = None
     promotions: list[Promotion] = []
+    is_partial: bool = False
+    deleted: dict[str, dict[str, dict[str, int]]] = {}
 
 
 class StandbyDecided:
@@ -79,6 +79,9 @@ class StandbyDecided:
         connected: whether the link is wanted.
         promoting: the promotion that has begun.
         promotions: those that came to their end, oldest first.
+        is_partial: whether one of them may have left a plan behind that it was not asked to carry out.
+        deleted: by vhost, queue and reference, up to which number a queue had a plan's messages when it was deleted;
+            as long as a plan may go on.
     """
 
     def __init__(self, state_file: StateFile, configured: OperatingMode) -> None:
@@ -102,6 +105,8 @@ class StandbyDecided:
         self.connected = content.connected
         self.promoting = content.promoting
         self.promotions = content.promotions
+        self.is_partial = content.is_partial
+        self.deleted = content.deleted
 
     @property
     def mode(self) -> OperatingMode:
@@ -119,8 +124,32 @@ class StandbyDecided:
             connected=self.connected,
             promoting=self.promoting,
             promotions=self.promotions,
+            is_partial=self.is_partial,
+            deleted=self.deleted,
         )
         self._state_file.save(msgspec.to_builtins(content))
+
+    def finish(self, promotion: Promotion) -> None:
+        """It came to its end: this node is an upstream. One that was asked for all has carried out every plan.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        self.promotions.append(promotion)
+        self.mode_at_run_time = OperatingMode.UPSTREAM
+        self.end_promoting(is_partial=not promotion.is_whole())
+
+    def end_promoting(self, *, is_partial: bool) -> None:
+        """None goes on; unless `is_partial` there are no plans any more, or all are carried out.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        self.promoting = None
+        self.is_partial = is_partial
+        if not is_partial:
+            self.deleted.clear()
+        self.save()
 
     def transferred(self, vhost: str, log_id: int) -> int | None:
         """Up to which offset all of a former upstream's outgoing log is in the queues here; None: it is no former one.
@@ -158,15 +187,15 @@ class StandbyDecided:
         return recovered or found[-1:]
 
     def note_deleted(self, queues: list[Queue]) -> None:
-        """While messages are recovered into queues, keep how far those are that are deleted: it would go with them.
+        """While plans may go on, keep how far queues are that are deleted: it would go with them.
 
         What a client consumed and deleted must not come back. Of a queue that another node of a cluster leads it does.
         """
-        if (promotion := self.promoting) is None:
+        if self.promoting is None and not self.is_partial:
             return
         found = {queue.key: numbers for queue in queues if (numbers := _recovered_numbers(queue))}
         for (vhost, name), numbers in found.items():
-            promotion.deleted.setdefault(vhost, {}).setdefault(name, {}).update(numbers)
+            self.deleted.setdefault(vhost, {}).setdefault(name, {}).update(numbers)
             messages = max(numbers.values())
             logger.warning(
                 "standby_promotion_queue_deleted vhost=%s queue=%s messages=%d", vhost, name, messages
@@ -179,8 +208,7 @@ class StandbyDecided:
 
     def deleted_at(self, key: tuple[str, str], reference: str) -> int:
         """See RecoveryIngest."""
-        promotion = self.promoting
-        return promotion.deleted.get(key[0], {}).get(key[1], {}).get(reference, 0) if promotion else 0
+        return self.deleted.get(key[0], {}).get(key[1], {}).get(reference, 0)
 
 
 def _recovered_numbers(queue: Queue) -> dict[str, int]:

@@ -59,7 +59,7 @@ class LogReader:
 
     @property
     def newest_segment(self) -> int:
-        """First offset of the newest segment; while a log is opened, of the one that is read."""
+        """First offset of the newest segment."""
         return self._segments[-1].first_offset
 
     @property
@@ -115,6 +115,10 @@ class LogReader:
                 os.close(extent.fd)
             raise StorageError(f"log {self.directory}: cannot be opened: {error}") from error
         return found
+
+    def segment_with(self, offset: int) -> int:
+        """First offset of the segment that holds an offset; while a log is opened, of those that were read."""
+        return self._segments[self._segment_index(offset)].first_offset
 
     def segment_before(self, offset: int) -> int | None:
         """First offset of the segment that ends at an offset, or holds the one before it; None if there is none."""

@@ -66,3 +66,7 @@ def test_nothing_is_forgotten_while_it_is_transferred(
     ):
         forget_vhosts(data_dir, data_dir, ["/"])
     assert len(contents(data_dir)["vhosts"]) == 2
+
+
+def test_without_queues_the_vhosts_are_the_same(data_dir: Path) -> None:
+    assert contents(data_dir, with_queues=False) == contents(data_dir) | {"queues": []}

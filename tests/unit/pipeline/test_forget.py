@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from leveret.model.errors import StorageError
+from leveret.pipeline import files, forget
 from leveret.pipeline import sweep as sweeping
 from leveret.pipeline.compact import compact
 from leveret.pipeline.compaction import Compaction
@@ -341,3 +342,30 @@ def test_what_a_process_that_was_ended_records_late_is_refused(data_dir: Place, 
         StoreWriter(begun).commit([Stored([late], [])], 0)
     assert Manifest(data_dir).next_by_vhost == {VHOST: late.next, "b": other.next}
     assert transfer(upstream, data_dir).next_by_vhost == {VHOST: late.next, "b": other.next}
+
+
+def test_a_setting_aside_that_is_cut_short_recovers_nothing_a_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = StandbyUpstream((VHOST,))
+    upstream.publish(VHOST, "a", [stored_message(b"%d" % number) for number in range(5)])
+    standby = Standby(tmp_path / "standby", chunks_per_file=4)
+    standby.transfer(upstream)
+    assert standby.promote() == 5
+    move = files.move
+
+    def mortal(place: Place, other: Place) -> None:
+        move(place, other)
+        raise Killed
+
+    monkeypatch.setattr(forget, "move", mortal)
+    with pytest.raises(Killed):
+        forget.set_aside(standby.data_dir, tmp_path / "standby", 5)
+    assert Manifest(standby.data_dir).files() == []
+    monkeypatch.setattr(forget, "move", move)
+    forget.set_aside(standby.data_dir, tmp_path / "standby", 5)
+    assert {path.name for path in (tmp_path / "standby" / "former" / "5").iterdir()} >= {
+        "manifest",
+        "plans",
+        "data",
+    }

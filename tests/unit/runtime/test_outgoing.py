@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -17,6 +18,7 @@ from leveret.runtime import outgoing as outgoing_module
 from leveret.runtime.outgoing import FLUSH_INTERVAL_S, directory_name
 from leveret.runtime.outgoing_log import OutgoingLog
 from leveret.storage.log import Log
+from leveret.storage.segment import Segment
 from leveret.storage.tree import Tree
 from leveret.testing.waiting import until
 from leveret.wire.chunk import ChunkType, decode_chunk
@@ -382,6 +384,51 @@ def test_only_what_is_durable_is_served_and_readers_are_told(monkeypatch: pytest
         await site.kill()
 
     monkeypatch.setattr(outgoing_module, "FLUSH_INTERVAL_S", 0.001)
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_a_moment_without_descriptors_delays_what_is_served_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory)
+        await site.apply(d.Put(d.Vhost(name="w", tags=("standby_replication",))))
+        log = site.node.collector.logs["v"]
+        own = [segment for segment in log.log._segments]
+        second_fd = Segment.second_fd
+
+        def refused(segment: Segment) -> int:
+            if segment in own:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return second_fd(segment)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Segment, "second_fd", refused)
+            await site.publish(2)
+            await until(lambda: "collected_not_synced" in caplog.text)
+            await asyncio.sleep(0.05)
+            assert log.committed_offset == 0
+        await until(lambda: log.committed_offset == 2)
+        assert caplog.text.count("collected_not_synced") == 1
+        assert not site.node.failed.is_set()
+        await site.kill()
+
+    monkeypatch.setattr(outgoing_module, "FLUSH_INTERVAL_S", 0.001)
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_a_node_whose_collector_ends_does_not_go_on_as_if_it_collected(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory)
+        monkeypatch.setattr(site.node.collector, "_begin_commits", lambda: 1 / 0)
+        await asyncio.wait_for(site.node.failed.wait(), 10)
+        assert "task_failed action=stop" in caplog.text
+        await site.kill()
+
     with scratch() as directory:
         asyncio.run(scenario(directory))
 

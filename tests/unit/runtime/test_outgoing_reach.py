@@ -288,3 +288,35 @@ def test_the_lowest_offset_from_a_segment_on_is_known_though_offsets_begin_anew(
     reach.forget_before(cut)
     assert reach.begin_of("q") == min((offset for at, offset in noted if at >= cut), default=None)
     assert reach.keys == ({"q"} if any(at >= cut for at, _ in noted) else set())
+
+
+def test_a_log_whose_vhost_lost_its_tag_for_a_time_is_retained_as_if_it_had_not() -> None:
+    async def story(directory: Path, toggles: bool) -> tuple[int | None, int, int]:
+        site = await replicating(directory, *QUEUES)
+        await site.publish(10, "q1")
+        for _ in range(20):
+            await site.publish(8, "q2")
+            await site.ack(8, "q2")
+        log = site.node.collector.logs["v"]
+        await until(lambda: log.committed_offset == log.log.next_offset)
+        told(site, "eu.1", 7)
+        if toggles:
+            await site.apply(d.Put(d.Vhost(name="v")))
+            await site.apply(d.Put(TAGGED))
+            assert [row["transferred"] for row in site.node.upstream.downstreams()] == [7]
+        log = site.node.collector.logs["v"]
+        await retained(site, log.bytes - 1)
+        first = log.first_offset
+        await retained(site, 1)
+        begins = begin(site, "eu.9")
+        await site.kill()
+        return begins, first, log.missing_messages
+
+    async def scenario(directory: Path) -> None:
+        (directory / "one").mkdir()
+        (directory / "other").mkdir()
+        plain = await story(directory / "one", toggles=False)
+        assert plain[2] == 10
+        assert await story(directory / "other", toggles=True) == plain
+
+    play(scenario)

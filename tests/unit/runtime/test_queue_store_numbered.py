@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from leveret.core.sequences import SEQUENCES_MAX
 from leveret.runtime import queue_store as store_module
 from leveret.wire.chunk import Attribute, decode_trailer, split_entries
-from leveret.wire.record import decode_message
+from leveret.wire.record import RECOVERY_REFERENCE_PREFIX, decode_message
 from tests.unit.runtime.site import head_of, scratch
 from tests.unit.runtime.test_queue_store import Store
 
@@ -71,6 +71,23 @@ def test_publishers_that_have_not_published_for_longest_are_forgotten() -> None:
             assert len(store.queue.sequences.logged) == SEQUENCES_MAX
             assert store.queue.last_sequence(b"0") == 1
             assert store.queue.last_sequence(b"1") == 0
+            store.restart()
+        store.store.close()
+        store.commit.close()
+
+
+def test_how_far_a_recovery_came_is_never_forgotten() -> None:
+    with scratch() as directory:
+        store = Store(directory)
+        recovery = f"{RECOVERY_REFERENCE_PREFIX}1".encode()
+        for reference in [recovery, *(b"%d" % number for number in range(SEQUENCES_MAX + 5))]:
+            store.queue.gather(head_of(1), [b"x"])
+            store.queue.advance_sequence(reference, 7, 1)
+            store.store.append_messages(store.queue)
+        for _ in range(2):
+            assert len(store.queue.sequences.logged) == SEQUENCES_MAX
+            assert store.queue.last_sequence(recovery) == 7
+            assert store.queue.last_sequence(b"5") == 0
             store.restart()
         store.store.close()
         store.commit.close()

@@ -21,6 +21,7 @@ from leveret.pipeline.store import store_range
 from leveret.pipeline.tables import read_table
 from leveret.runtime.recovery_ingest import RecoveryIngest
 from leveret.runtime.standby_decided import Promotion
+from leveret.runtime.standby_recovery import Wanted
 from leveret.testing.standby_archive import freeze_plan
 from leveret.testing.standby_archive import transfer as archive
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
@@ -435,6 +436,35 @@ def test_where_there_is_a_queue_of_that_name_it_gets_the_entries() -> None:
         recover(down, plan)
         await down.settle()
         assert down.contents("qs") == list(by_offset(up).values())
+        await up.kill()
+        await down.kill()
+
+    run(scenario)
+
+
+def test_what_was_deleted_of_a_plan_that_a_later_promotion_left_out_is_remembered() -> None:
+    async def scenario(directory: Path) -> None:
+        up, down = Site(directory / "up"), Site(directory / "down")
+        await used(up, KEPT)
+        plan = freeze_plan(transfer(up, directory / "standby"), "v")
+        await down.start()
+        decided = down.node.standby.decided
+        decided.promoting = Promotion(begun_ms=1)
+        await down.apply(d.Put(TAGGED), queue({}))
+        with pytest.raises(InterruptedError):
+            recover(down, plan, runs=5)
+        await down.settle()
+        before = down.contents("qs")
+        decided.finish(Promotion(begun_ms=2, wanted=Wanted(exclude=["v"])))
+        await down.apply(d.Delete("queues", ("v", "qs")))
+        await down.restart()
+        decided = down.node.standby.decided
+        decided.promoting = Promotion(begun_ms=3)
+        recover(down, plan)
+        await down.settle()
+        assert before + list(by_offset(down).values()) == list(by_offset(up).values())
+        decided.finish(decided.promoting)
+        assert decided.deleted == {}, "all is carried out: nothing may go on any more"
         await up.kill()
         await down.kill()
 
