@@ -119,9 +119,9 @@ class Compaction:
         return [found[number] for number in range(len(work))]
 
     def _delete_garbage(self, manifest: Manifest, work: Path) -> None:
-        """Delete what was compacted a turn ago, once no recovery may read it any more."""
-        if self._garbage and delete_unread(manifest, work, self._garbage):
-            self._garbage.clear()
+        """Delete what was compacted a turn ago or before, once no recovery may read it any more."""
+        if self._garbage:
+            self._garbage = delete_unread(manifest, work, self._garbage)
 
 
 def _compacted(root: Place, work: Work) -> StoredFile | str:

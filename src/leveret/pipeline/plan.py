@@ -8,7 +8,8 @@
 
 A plan is of one vhost and pins the manifest at one entry. Order and content follow from it alone: a
 queue's survivors sorted by (life, offset), each identity once; the n-th has publishing id n. So a plan
-that was interrupted goes on where the broker says it is, whichever process does.
+that was interrupted goes on where the broker says it is, whichever process does. Its runs and the Parquet files that
+it names are all it needs: those are kept until it is finished, whatever takes their place in the manifest (`pinned`).
 
 What a finished plan saw is covered: its messages are settled or were recovered, and no later plan takes
 them up again, wherever they turn up. That is told by identity, not by time. A plan of some queues only, or
@@ -117,6 +118,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def reference(self) -> str:
         """The publisher reference under which the broker keeps how far the plan is."""
         return RECOVERY_REFERENCE_PREFIX + self.plan_id
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """Of what `plan.json` holds the files alone: its parts are many more, and of no use to who deletes."""
+
+    files: list[str]
 
 
 class QueueOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,6 +261,15 @@ class PlanDirectory:
         """
         return self._read(_PLAN, Plan)
 
+    @property
+    def files(self) -> list[str]:
+        """The files that the frozen plan's messages are in.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        return self._read(_PLAN, _Named).files
+
     def finish(self, outcome: Outcome) -> None:
         """Record that what the outcome says is in the broker, and let go of what is not needed any more."""
         self._keep_identities(outcome.totals)
@@ -313,13 +329,23 @@ def unfinished(data_dir: Place, plans: str = PLANS) -> list[PlanDirectory]:
     return [each for each in plan_directories(data_dir, plans) if each.is_frozen and not each.is_done]
 
 
-def is_pinned(data_dir: Place) -> bool:
-    """Whether a plan of any directory, that is not carried out yet, names files."""
-    return any(
-        not (plan.parent / _DONE).exists()
-        for plans in (PLANS, EXPORTS, SCRATCH)
-        for plan in (data_dir / plans).rglob(_PLAN)
-    )
+def pinned(data_dir: Place) -> set[str]:
+    """The files that plans of any directory, which are not carried out yet, go on with, whoever else names them.
+
+    Their sidecars and books are not among them: what is settled is out of the survivors, what was stored is in the
+    plan. Nor is what a plan that is being made looks at, or one that was never complete: see to it that nobody makes
+    one meanwhile.
+
+    Raises:
+        StorageError: a plan cannot be read, so nobody knows which files it names.
+    """
+    found: set[str] = set()
+    for plans in (PLANS, EXPORTS, SCRATCH):
+        for path in (data_dir / plans).rglob(_PLAN):
+            directory = PlanDirectory(data_dir, path.parent)
+            if not directory.is_done:
+                found.update(directory.files)
+    return found
 
 
 def finished(manifest: Manifest, vhost: str, plans: str = PLANS) -> list[PlanDirectory]:

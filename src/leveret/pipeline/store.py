@@ -9,7 +9,7 @@ Knows no Spark and no network: chunks come in, files come out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -89,10 +89,10 @@ def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview
     )
 
 
-def delete_orphans(manifest: Manifest) -> int:
-    """Delete files that no manifest entry names; only while no transfer runs. Returns how many."""
+def delete_orphans(manifest: Manifest, pinned: Collection[str] = ()) -> int:
+    """Delete files that neither the manifest nor `pinned` names; only while no transfer runs. Returns how many."""
     with manifest.locked():
-        known = {name for file in manifest.files() for name in file.names}
+        known = {name for file in manifest.files() for name in file.names}.union(pinned)
         present = sweepable(manifest.data_dir / DATA)
         orphans = [place for place in present if name_in(manifest.data_dir, place) not in known]
         for place in orphans:

@@ -1,8 +1,10 @@
-"""Deleting files that the manifest does not name any more: once no recovery, under way or interrupted, needs them."""
+"""Deleting files that the manifest does not name any more, and that no recovery needs.
+
+One that is under way may need any of them, one that was interrupted those that its plan names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -11,14 +13,14 @@ from leveret.model.errors import StorageError
 from leveret.pipeline.files import Place, delete_tree, locked
 from leveret.pipeline.job import SCRATCH
 from leveret.pipeline.manifest import Manifest
-from leveret.pipeline.plan import delete_forgotten, is_pinned
+from leveret.pipeline.plan import delete_forgotten, pinned
 from leveret.pipeline.store import delete_orphans
 
 RECOVERY_LOCK: Final = "recovery.lock"
 
 
 def sweep(manifest: Manifest, work: Path) -> None:
-    """Delete files that no manifest entry names, if no recovery needs them; only while no transfer runs.
+    """Delete files that no manifest entry names and no recovery needs; only while no transfer runs.
 
     `work` is the job's.
     """
@@ -28,24 +30,31 @@ def sweep(manifest: Manifest, work: Path) -> None:
 
 def sweep_alone(manifest: Manifest) -> None:
     """As `sweep`, for who holds the recovery's lock."""
-    if not _is_needed(manifest):
-        delete_orphans(manifest)
+    needed = _needed(manifest)
+    if needed is not None:
+        delete_orphans(manifest, needed)
 
 
-def delete_unread(manifest: Manifest, work: Path, places: Iterable[Place]) -> bool:
-    """Delete these, which no manifest entry names any more, if no recovery needs them; whether that was done."""
+def delete_unread(manifest: Manifest, work: Path, places: list[Place]) -> list[Place]:
+    """Delete those of these that no recovery needs: no manifest entry names them any more. Returns the others."""
     with suppress(StorageError), locked(work / RECOVERY_LOCK, 0, "recovering"):
-        if not _is_needed(manifest):
+        needed = _needed(manifest)
+        if needed is not None:
+            kept = {manifest.data_dir / name for name in needed}
             for place in places:
-                place.unlink(missing_ok=True)
-            return True
-    return False
+                if place not in kept:
+                    place.unlink(missing_ok=True)
+            return [place for place in places if place in kept]
+    return places
 
 
-def _is_needed(manifest: Manifest) -> bool:
-    """Whether a recovery goes on later with files that only its plan names; asked under the recovery's lock."""
+def _needed(manifest: Manifest) -> set[str] | None:
+    """Files that recoveries go on with later, None if that cannot be told; asked under the recovery's lock."""
     # Left by rehearsals and dry runs that were ended: nobody rehearses now.
     delete_tree(manifest.data_dir / SCRATCH)
     with suppress(StorageError):
         delete_forgotten(manifest)
-    return is_pinned(manifest.data_dir)
+    try:
+        return pinned(manifest.data_dir)
+    except StorageError:
+        return None

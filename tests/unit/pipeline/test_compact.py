@@ -17,7 +17,7 @@ from leveret.pipeline.contents import contents
 from leveret.pipeline.files import Place
 from leveret.pipeline.job import Selection
 from leveret.pipeline.manifest import Manifest, StoredFile
-from leveret.pipeline.plan import is_pinned
+from leveret.pipeline.plan import pinned
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 from tests.unit.pipeline.test_survivors import QUEUES, VHOST, Standby, expected, play, steps
 from tests.unit.runtime.site import scratch
@@ -215,12 +215,12 @@ def test_what_a_plan_needs_is_pinned_until_it_is_done(data_dir: Place) -> None:
     play(upstream, [("publish", "a", 3)])
     standby = Standby(data_dir)
     standby.transfer(upstream)
-    assert not is_pinned(data_dir)
+    assert not pinned(data_dir)
     directory = standby.plan(Selection())
     assert directory is not None
-    assert is_pinned(data_dir)
+    assert pinned(data_dir) == {file.path for file in standby.manifest.files()}
     standby.publish(directory)
-    assert not is_pinned(data_dir)
+    assert not pinned(data_dir)
 
 
 def test_a_damaged_file_is_left_alone(tmp_path: Path) -> None:

@@ -17,13 +17,13 @@ from leveret.pipeline import sweep as sweeping
 from leveret.pipeline.compact import compact
 from leveret.pipeline.compaction import Compaction
 from leveret.pipeline.console import Console
-from leveret.pipeline.files import Place, locked, matching
+from leveret.pipeline.files import Place, locked, matching, name_in
 from leveret.pipeline.forget import delete_all, forget_vhosts
 from leveret.pipeline.job import AmqpTarget, Credentials, RecoverJob
 from leveret.pipeline.manifest import Manifest, StoredFile
 from leveret.pipeline.manifest_log import ManifestDamaged
 from leveret.pipeline.objects import ObjectPath
-from leveret.pipeline.plan import PlanDirectory, is_pinned
+from leveret.pipeline.plan import PlanDirectory, pinned
 from leveret.pipeline.progress import Inbox
 from leveret.pipeline.publish import PlanPublisher
 from leveret.pipeline.recovery import Recovery
@@ -62,7 +62,7 @@ def assert_begins_anew(data_dir: Place, work: Path) -> None:
     standby.transfer(upstream)
     assert left_of_exports(data_dir, work) == []
     sweep(standby.manifest, work)
-    assert not is_pinned(data_dir)
+    assert not pinned(data_dir)
     if isinstance(data_dir, Path):
         named = {data_dir / name for file in standby.manifest.files() for name in file.names}
         assert set(matching(data_dir, "data/*/*")) == named
@@ -288,18 +288,18 @@ def test_no_recovery_begins_between_a_look_at_the_plans_and_a_deletion(
     standby, _, files = rehearsed(tmp_path)
     looked = []
 
-    def look(data_dir: Place) -> bool:
+    def look(data_dir: Place) -> set[str]:
         with (
             pytest.raises(StorageError, match="still at recovering"),
             locked(tmp_path / RECOVERY_LOCK, 0, "recovering"),
         ):
             pass
         looked.append(data_dir)
-        return True
+        return {name_in(data_dir, place) for place in files}
 
-    monkeypatch.setattr(sweeping, "is_pinned", look)
+    monkeypatch.setattr(sweeping, "pinned", look)
     sweep(standby.manifest, tmp_path)
-    assert not sweeping.delete_unread(standby.manifest, tmp_path, files)
+    assert sweeping.delete_unread(standby.manifest, tmp_path, files) == files
     assert looked == [tmp_path, tmp_path]
     assert all(place.exists() for place in files)
 

@@ -18,6 +18,7 @@ from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.plan import PlanDirectory
 from leveret.pipeline.publish import PlanPublisher, Publisher
 from leveret.pipeline.store import store_range
+from leveret.pipeline.sweep import sweep
 from leveret.pipeline.tables import read_table
 from leveret.runtime.recovery_ingest import RecoveryIngest
 from leveret.runtime.standby_decided import Promotion
@@ -126,6 +127,15 @@ def recover(site: Site, plan: PlanDirectory | None, *, runs: int = 1 << 30) -> N
     PlanPublisher(plan, lambda: Ingesting(site, runs), lambda count: None, marks_streams=True).publish(["qs"])
 
 
+def replace_all(manifest: Manifest, work: Path) -> None:
+    """Put one file in the place of all, which are deleted as far as no plan needs them: sidecars and books are not."""
+    files = manifest.files()
+    manifest.append([compact(manifest.data_dir, files)], removed=[file.path for file in files])
+    sweep(manifest, work)
+    assert any(file.books for file in files)
+    assert not any((manifest.data_dir / file.books).exists() for file in files if file.books)
+
+
 async def used(site: Site, arguments: dict[str, Any]) -> None:
     """A stream of which retention took the begin, if it may, with two publishers and some readers."""
     await site.start()
@@ -165,6 +175,7 @@ def test_a_stream_that_is_new_here_has_the_offsets_that_it_had_and_its_books(
             down.node.log_store.log(stream_of(down))
         with pytest.raises(InterruptedError):
             recover(down, plan, runs=5)
+        replace_all(manifest, directory)
         await down.settle()
         await down.restart()
         recover(down, plan)
