@@ -54,6 +54,10 @@ class Unreachable(CtlError):
         super().__init__(exits.UNAVAILABLE, text)
 
 
+class WentAway(Unreachable):
+    """The node was reached, and was gone before it had answered."""
+
+
 class Api:
     """One node's HTTP API."""
 
@@ -187,6 +191,8 @@ class Api:
             yield
         except httpx.TimeoutException:
             raise TimedOut(exits.RETRY, f"{self._place} does not answer in time") from None
+        except (httpx.RemoteProtocolError, httpx.ReadError) as error:
+            raise WentAway(f"{self._place} went away before it had answered: {error}") from None
         except httpx.HTTPError as error:
             raise Unreachable(f"cannot reach {self._place}: {error}; is the node running?") from None
 

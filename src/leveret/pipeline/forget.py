@@ -19,8 +19,10 @@ from leveret.pipeline.sweep import RECOVERY_LOCK, sweep_alone
 
 _LOCK_TIMEOUT_S: Final = 30.0
 _MANIFEST: Final = "manifest"
-_EVERYTHING: Final = (_MANIFEST, PLANS, EXPORTS, SCRATCH, DATA, ORIGINS)
-"""The manifest first: without it there is nothing to recover, without plans what was recovered would be once more."""
+_DELETED: Final = (PLANS, EXPORTS, SCRATCH, DATA, ORIGINS)
+_MOVED: Final = (DATA, PLANS, EXPORTS, SCRATCH, _MANIFEST, ORIGINS)
+"""In this order: a manifest without its plans would have everything recovered once more, one without its files
+nothing; and as long as there is one, no transfer takes the files for nobody's."""
 FORMER: Final = "former"
 
 
@@ -66,9 +68,8 @@ def delete_all(data_dir: Place, work: Path) -> None:
         # A manifest that is damaged, and a full disk, are what this is asked for, too.
         with suppress(StorageError, OSError):
             _forget_all(Manifest(data_dir))
-        for name in _EVERYTHING:
-            if name != _MANIFEST:
-                delete(data_dir / name)
+        for name in _DELETED:
+            delete(data_dir / name)
         delete_manifest(data_dir / _MANIFEST)
 
 
@@ -79,7 +80,7 @@ def set_aside(data_dir: Place, work: Path, at_ms: int) -> None:
         StorageError: a transfer or a recovery goes on, or not all of it can be moved.
     """
     with _alone(work):
-        for name in _EVERYTHING:
+        for name in _MOVED:
             move(data_dir / name, data_dir / FORMER / str(at_ms) / name)
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -347,25 +348,31 @@ def test_what_a_process_that_was_ended_records_late_is_refused(data_dir: Place, 
 def test_a_setting_aside_that_is_cut_short_recovers_nothing_a_second_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    upstream = StandbyUpstream((VHOST,))
-    upstream.publish(VHOST, "a", [stored_message(b"%d" % number) for number in range(5)])
-    standby = Standby(tmp_path / "standby", chunks_per_file=4)
-    standby.transfer(upstream)
-    assert standby.promote() == 5
-    move = files.move
+    def mortal(place: Place, target: Place) -> None:
+        nonlocal left
+        files.move(place, target)
+        left -= 1
+        if not left:
+            raise Killed
 
-    def mortal(place: Place, other: Place) -> None:
-        move(place, other)
-        raise Killed
-
-    monkeypatch.setattr(forget, "move", mortal)
-    with pytest.raises(Killed):
-        forget.set_aside(standby.data_dir, tmp_path / "standby", 5)
-    assert Manifest(standby.data_dir).files() == []
-    monkeypatch.setattr(forget, "move", move)
-    forget.set_aside(standby.data_dir, tmp_path / "standby", 5)
-    assert {path.name for path in (tmp_path / "standby" / "former" / "5").iterdir()} >= {
-        "manifest",
-        "plans",
-        "data",
-    }
+    for steps in range(1, 7):
+        left, place = steps, tmp_path / str(steps)
+        standby = Standby(place, chunks_per_file=4)
+        standby.transfer(upstream_with(b"1", b"2", b"3", b"4", b"5"))
+        assert standby.promote() == 5
+        with monkeypatch.context() as patch:
+            patch.setattr(forget, "move", mortal)
+            with pytest.raises(Killed):
+                forget.set_aside(place, place, 5)
+        promoted = tmp_path / f"promoted-{steps}"
+        shutil.copytree(place, promoted)
+        with suppress(StorageError):
+            plan = freeze_plan(Manifest(promoted), VHOST)
+            assert plan is None or not plan.load().queues
+        sweep(Manifest(place), place)
+        forget.set_aside(place, place, 6)
+        assert Manifest(place).files() == []
+        kept = place / "former"
+        [manifest] = [found for at in "56" if (found := Manifest(kept / at)).files()]
+        wanted = {name for file in manifest.files() for name in file.names}
+        assert {str(path.relative_to(kept))[2:] for path in kept.glob("?/data/*/*")} == wanted

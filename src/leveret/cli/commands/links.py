@@ -10,7 +10,7 @@ from typer import Argument
 Endpoints = Annotated[
     str,
     Argument(
-        help='JSON {"endpoints": ["host:5672"], "username": "...", "password": "..."}; - reads it from standard '
+        help='JSON {"endpoints": ["HOST:PORT"], "username": "...", "password": "..."}; - reads it from standard '
         "input, unseen in the process list."
     ),
 ]

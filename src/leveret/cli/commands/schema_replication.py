@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from typer import Argument, Option
 
@@ -87,6 +87,14 @@ def _detail(row: dict[str, Any]) -> str:
     return ", ".join(f"{field}: {row['own'][field]} -> {row['upstream'][field]}" for field in row["fields"])
 
 
+_CHANGES_SHOWN: Final = 3
+
+
+def _shortened(changes: list[str]) -> str:
+    more = [f"and {len(changes) - _CHANGES_SHOWN} more"] if len(changes) > _CHANGES_SHOWN else []
+    return ", ".join([*changes[:_CHANGES_SHOWN], *more])
+
+
 @command("Schema changes that were applied ...", "schema_replication_history")
 def schema_replication_history(ctl: Session) -> Table:
     """Show the last changes that this node took over from its upstream, newest first."""
@@ -95,7 +103,7 @@ def schema_replication_history(ctl: Session) -> Table:
     columns += ["duration_ms", "sent_bytes", "received_bytes"]
     if not ctl.for_people:
         return Table.of([*columns, "changes"], rows)
-    shown = [{**row, "changes": ", ".join(row["changes"][:3])} for row in rows]
+    shown = [{**row, "changes": _shortened(row["changes"])} for row in rows]
     return Table.of([*columns, "changes"], shown)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from typer import Option
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError
+from leveret.cli.api import CtlError, WentAway
 from leveret.cli.command import Session, command
 from leveret.cli.progress_bar import ProgressBar
 from leveret.cli.secrets import password_of
@@ -39,11 +40,11 @@ AllAvailable = Annotated[
     ),
 ]
 ExcludeVirtualHosts = Annotated[
-    str, Option("--exclude-virtual-hosts", help="Virtual hosts to leave out, separated by commas.")
+    str | None, Option("--exclude-virtual-hosts", help="Virtual hosts to leave out, separated by commas.")
 ]
-Queues = Annotated[str, Option("--queues", help="The only queues to recover, separated by commas.")]
+Queues = Annotated[str | None, Option("--queues", help="The only queues to recover, separated by commas.")]
 AsOf = Annotated[
-    str,
+    str | None,
     Option(
         "--as-of",
         help="Recover the queues as they stood at that time: 2026-11-21T14:00:00Z; UTC without an offset.",
@@ -56,45 +57,48 @@ def promote_standby_replication_downstream(
     ctl: Session,
     start_from_scratch: FromScratch = False,
     all_available: AllAvailable = False,
-    exclude_virtual_hosts: ExcludeVirtualHosts = "",
-    queues: Queues = "",
-    as_of: AsOf = "",
+    exclude_virtual_hosts: ExcludeVirtualHosts = None,
+    queues: Queues = None,
+    as_of: AsOf = None,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Only tell what would come back, by queue, and what would be lost.")
     ] = False,
     to: Annotated[
-        str,
+        str | None,
         Option(
             "--to",
             help="Recover into this AMQP broker and leave this node as it is: amqp://USER@HOST:PORT/VHOST. The "
             f"password is typed, piped in or in {TO_PASSWORD}, never in the URI.",
         ),
-    ] = "",
+    ] = None,
 ) -> Table | Report:
     """End the links and put every message that was not consumed back into its queue."""
     body = _body(start_from_scratch, all_available, exclude_virtual_hosts, queues, as_of)
-    if to:
-        body["to"] = {"uri": _without_password(to), "password": _password()}
+    if to is not None:
+        body["to"] = {"uri": _without_password(_given("--to", to)), "password": _password()}
     if dry_run:
         ctl.announce("Finding out what a promotion would bring back ...")
         found = carry_out(ctl, "dry-run", body, _LOOK)
         lines = [("Would come back", _amount(found["queues"])), *_losses(found)]
         return Report(lines, found, _queues(found))
-    if to:
+    if to is not None:
         ctl.announce(f"Recovering into {urlsplit(to).hostname} ...")
         rows = carry_out(ctl, "promote", body, "that; do it again, it goes on from there")
         return _summary((*_SUMMARY, "in_doubt"), rows)
     ctl.announce("Will promote cluster to upstream...")
-    return _summary((*_SUMMARY, *_BOOKS), carry_out(ctl, "promote", body, _PROMOTION))
+    rows = carry_out(ctl, "promote", body, _PROMOTION)
+    if not rows:
+        ctl.announce("Nothing was transferred to this node: no message was recovered")
+    return _summary((*_SUMMARY, *_BOOKS), rows)
 
 
 @command("Rehearsing a promotion in scratch virtual hosts ...", "rehearse_promotion")
 def rehearse_promotion(
     ctl: Session,
     all_available: AllAvailable = False,
-    exclude_virtual_hosts: ExcludeVirtualHosts = "",
-    queues: Queues = "",
-    as_of: AsOf = "",
+    exclude_virtual_hosts: ExcludeVirtualHosts = None,
+    queues: Queues = None,
+    as_of: AsOf = None,
 ) -> Report:
     """Recover into scratch virtual hosts, compare every message, remove them; tell how long that took."""
     body = _body(False, all_available, exclude_virtual_hosts, queues, as_of)
@@ -128,19 +132,30 @@ def _queues(found: dict[str, Any]) -> Table:
 
 
 def _body(
-    start_from_scratch: bool, all_available: bool, exclude_virtual_hosts: str, queues: str, as_of: str
+    start_from_scratch: bool,
+    all_available: bool,
+    exclude_virtual_hosts: str | None,
+    queues: str | None,
+    as_of: str | None,
 ) -> dict[str, Any]:
     return {
         "start_from_scratch": start_from_scratch,
         "all_available": all_available,
-        "exclude_virtual_hosts": _names(exclude_virtual_hosts),
-        "queues": _names(queues),
-        "as_of": as_of or None,
+        "exclude_virtual_hosts": _names("--exclude-virtual-hosts", exclude_virtual_hosts),
+        "queues": _names("--queues", queues),
+        "as_of": None if as_of is None else _given("--as-of", as_of),
     }
 
 
-def _names(text: str) -> list[str]:
-    return [name for name in text.split(",") if name]
+def _names(option: str, text: str | None) -> list[str]:
+    return [] if text is None else [name for name in _given(option, text).split(",") if name]
+
+
+def _given(option: str, text: str) -> str:
+    """What stands behind an option. A script's variable that was never set is not a wish for everything."""
+    if not text.strip(" ,"):
+        raise CtlError(exits.USAGE, f"{option} is empty: say what is meant, or leave it out")
+    return text
 
 
 def _without_password(uri: str) -> str:
@@ -206,7 +221,7 @@ def follow(steps: Iterator[dict[str, Any]], *, shows: bool, left: str) -> Any:
     Raises:
         CtlError: it failed, or the node went away; then `left` says what that means.
     """
-    with ProgressBar(shows, "starting Spark", _columns) as bar:
+    with suppress(WentAway), ProgressBar(shows, "starting Spark", _columns) as bar:
         recovery = _Recovery(bar)
         for step in steps:
             if "summary" in step:

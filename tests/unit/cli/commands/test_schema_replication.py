@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from leveret.cli.commands import schema_replication as commands
 from tests.unit.cli.commands.test_followers import Ctl, ctl, node  # noqa: F401 - fixtures
 from tests.unit.management.conftest import FakeNode
 
@@ -30,6 +31,11 @@ def test_what_was_changed_is_listed(ctl: Ctl) -> None:  # noqa: F811
     assert out.splitlines()[-1].endswith("\tput queues v/q")
     [row] = json.loads(ctl("--formatter", "json", "schema_replication_history")[1])
     assert row["changes"] == ["put queues v/q"]
+
+
+def test_changes_that_are_not_shown_are_counted() -> None:
+    assert commands._shortened(["a", "b", "c"]) == "a, b, c"
+    assert commands._shortened(["a", "b", "c", "d", "e"]) == "a, b, c, and 2 more"
 
 
 def test_a_sync_is_forced_only_when_that_is_said(ctl: Ctl, node: FakeNode) -> None:  # noqa: F811

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from typing import Any, cast
 
+import httpx
 import pytest
 
-from leveret.cli.api import Api, CtlError
+from leveret.cli import exits
+from leveret.cli.api import Api, CtlError, WentAway
 from leveret.cli.command import Session
 from leveret.cli.commands import rejoin
 from leveret.cli.commands import standby_promotion as commands
@@ -53,6 +55,22 @@ def session(api: FakeApi) -> Session:
 @pytest.mark.parametrize("shows", [True, False])
 def test_a_promotion_is_followed_to_its_summary(shows: bool) -> None:
     assert follow(steps({"summary": [ROW]}), shows=shows, left=LEFT) == [ROW]
+
+
+def test_a_node_that_goes_away_in_the_middle_is_told_with_what_that_means() -> None:
+    def broken(request: httpx.Request) -> httpx.Response:
+        def lines() -> Iterator[bytes]:
+            yield b'{"progress": {"event": "started"}}\n'
+            raise httpx.RemoteProtocolError("peer closed connection without sending complete message body")
+
+        return httpx.Response(200, content=lines())
+
+    api = Api(httpx.Client(transport=httpx.MockTransport(broken), base_url="http://node"), "the node")
+    with pytest.raises(CtlError, match=r"^the node went away during the promotion; promote again") as caught:
+        follow(api.stream("promote", body={}), shows=False, left=LEFT)
+    assert caught.value.status == exits.UNAVAILABLE
+    with pytest.raises(WentAway, match=r"^the node went away before it had answered: peer closed"):
+        list(api.stream("promote", body={}))
 
 
 def test_a_promotion_that_fails_ends_the_command_with_its_reason() -> None:
@@ -145,6 +163,16 @@ def test_a_dry_run_has_a_row_a_queue_and_says_what_would_be_lost() -> None:
     ]
     [(path, body)] = api.asked
     assert (path, body["queues"], body["as_of"]) == ("dry-run", ["q", "r"], "2026-11-21")
+
+
+@pytest.mark.parametrize("option", ["to", "queues", "as_of", "exclude_virtual_hosts"])
+@pytest.mark.parametrize("text", ["", " ", ","])
+def test_an_option_that_is_empty_is_no_wish_for_everything(option: str, text: str) -> None:
+    api = FakeApi([ROW])
+    with pytest.raises(CtlError, match=f"^--{option.replace('_', '-')} is empty") as caught:
+        promote(api, **{option: text})
+    assert caught.value.status == exits.USAGE
+    assert api.asked == []
 
 
 @pytest.mark.parametrize(
