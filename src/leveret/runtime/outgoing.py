@@ -30,10 +30,11 @@ import asyncio
 import hashlib
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import starmap
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -146,6 +147,27 @@ class Collector:
         if log is not None:
             log.close(delete=delete)
             self.released()
+
+    def remove_former(self, vhosts: Iterable[str]) -> None:
+        """Remove the logs of all vhosts but these, for a new one of such a name is another one."""
+        own = {directory_name(vhost) for vhost in vhosts}
+        for path in sorted(self._directory.iterdir()) if self._directory.exists() else []:
+            if path.name not in own:
+                self._remove(path)
+
+    def remove_closed(self, vhost: str) -> None:
+        """A vhost is gone: remove the log that it had while it was tagged, and one that is damaged."""
+        path = self._directory / directory_name(vhost)
+        if vhost not in self.logs and path.exists():
+            self._remove(path)
+        self._broken.pop(vhost, None)
+
+    def _remove(self, path: Path) -> None:
+        """Never fails the broker: the next start tries again."""
+        try:
+            remove_log(self._tree, path)
+        except (OSError, StorageError) as error:
+            logger.error("outgoing_log_not_removed error=%s", error)
 
     def follow(self, queue: Queue) -> None:
         """Collect this queue from now on, and beside live traffic what its log holds already."""

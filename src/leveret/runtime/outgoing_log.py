@@ -2,7 +2,8 @@
 
 See `runtime.outgoing`, which fills it. Beside its segments are state files: the lives of queues
 (`lives.json`), what the log is called (`identity.json`, made with it: a log that replaces another one is not
-taken for its continuation), and how far each downstream has it (`downstreams.json`).
+taken for its continuation), how far each downstream has it (`downstreams.json`), and how far it has queues of which
+no record is retained (`positions.json`; `runtime.outgoing_carried`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from leveret.core.stream import Stream
 from leveret.model.errors import StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime.committed_log import CommittedLog
+from leveret.runtime.outgoing_carried import Carried
 from leveret.runtime.outgoing_named import (
     Named,
     QueueLogs,
@@ -56,8 +58,8 @@ from leveret.wire.stream_entry import pack_entries
 logger = logging.getLogger(__name__)
 
 LOG_ID_BITS: Final = 62
-STATE_FILES: Final = ("lives.json", "failed_sync.json", "identity.json", "downstreams.json")
-"""Beside the segments: lives of queues, a failed sync, the log's name, how far downstreams are."""
+STATE_FILES: Final = ("lives.json", "failed_sync.json", "identity.json", "downstreams.json", "positions.json")
+"""Beside the segments: lives of queues, a failed sync, the log's name, how far downstreams and queues are."""
 REIGNS_MAX: Final = 1000
 """Epochs that are told of; what is older was transferred long ago."""
 DOWNSTREAMS_MAX: Final = 1000
@@ -118,15 +120,15 @@ class OutgoingLog(CommittedLog):
             StorageError: the log, or a state file in its directory, is damaged.
         """
         self._tree = tree
-        self.positions: dict[Key, int] = {}
         self.missing_messages = 0
         self.named = Named()
         self._queues = queues
         self._unreadable_id = -1
         self._reach: Reach[Key] = Reach()
-        self._lives_file, self._failed_file, self._identity_file, self._downstreams_file = (
+        self._lives_file, self._failed_file, self._identity_file, self._downstreams_file, positions_file = (
             tree.file(directory / name) for name in STATE_FILES
         )
+        self._carried = Carried(positions_file)
         self._lives: dict[str, int] = self._lives_file.load()
         self._lives_saved = True
         self.downstreams = _downstreams(self._downstreams_file)
@@ -136,6 +138,7 @@ class OutgoingLog(CommittedLog):
         def on_chunk(chunk: Chunk) -> None:
             nonlocal last_chunk_id
             last_chunk_id = chunk.header.chunk_id
+            # Of a log that was open already all is read, and the newest segment is not the one that is read.
             self._recovered(chunk, log.segment_with(chunk.header.chunk_id))
 
         cut_at = self._failed_file.load().get("committed_offset")
@@ -145,6 +148,7 @@ class OutgoingLog(CommittedLog):
             logger.warning("outgoing_log_cut log=%s offset=%d octets=%d", directory, cut_at, log.torn_bytes)
             self._failed_file.save({})
         super().__init__(log, last_chunk_id, gone=_GONE)
+        self.positions = self._carried.load(log)
         self.writer = secrets.randbits(LOG_ID_BITS)
         self._identity, self._has_reign = self._identify(), False
         for downstream in self.downstreams.values():
@@ -220,11 +224,8 @@ class OutgoingLog(CommittedLog):
             self.named.note(epoch, offset, named_bytes(named), segment=segment, end=chunk.header.next_offset)
         if chunk.header.type == ChunkType.USER:
             self._reach.note((key, epoch), segment, offset)
-        if chunk.header.type == ChunkType.TRACKING and _closes(chunk, offset):
-            self.positions.pop((key, epoch), None)
-        else:
-            position = offset + chunk.header.records
-            self.positions[key, epoch] = max(position, self.positions.get((key, epoch), 0))
+        ends = chunk.header.type == ChunkType.TRACKING and _closes(chunk, offset)
+        self._carried.note((key, epoch), segment, None if ends else offset + chunk.header.records)
 
     @property
     def epochs(self) -> set[int]:
@@ -254,6 +255,7 @@ class OutgoingLog(CommittedLog):
             self._lives_file.save(self._lives)
             self._lives_saved = True
         self.settle_below(key, offset, timestamp_ms, at=offset)
+        self._carried.note(key, self.log.newest_segment, None)
 
     # -- what the collector appends -----------------------------------------------------------
 
@@ -337,6 +339,7 @@ class OutgoingLog(CommittedLog):
         )
         header = self.log.append(kind, entries, records, data, timestamp_ms, trailer, crc)
         self.last_appended_id = header.chunk_id
+        self._carried.note(key, self.log.newest_segment, offset + records)
 
     def count_missing(self, queues: Iterable[Queue]) -> None:
         """Retention took something, or queues gave something: count what these hold and the log does not."""
@@ -387,10 +390,17 @@ class OutgoingLog(CommittedLog):
         Raises:
             StorageError: the disk refused it.
         """
+        first = self.log.retained_from(
+            before=self.transferred_offset if transferred else 0,
+            bytes_max=bytes_max,
+            older_than_ms=older_than_ms,
+            beside=self.named.bytes_of,
+        )
+        if first <= self.first_offset:
+            return
+        self._carried.save(first)
         try:
-            if transferred:
-                self.log.drop_before(self.transferred_offset)
-            self.log.retain(bytes_max=bytes_max, older_than_ms=older_than_ms, beside=self.named.bytes_of)
+            self.log.drop_before(first)
         finally:
             self._forget_dropped()
 
@@ -410,6 +420,7 @@ class OutgoingLog(CommittedLog):
     def _forget_dropped(self) -> None:
         self._reach.forget_before(self.first_offset)
         self.named.forget_before(self.first_offset)
+        self._carried.forget_before(self.first_offset)
 
     # -- downstreams --------------------------------------------------------------------------
 
@@ -506,6 +517,8 @@ class OutgoingLog(CommittedLog):
         """
         self.log.empty()
         self._forget_dropped()
+        # After that: what is carried to the begin of the former log is not to outlive this one.
+        self._carried.clear()
         self.positions.clear()
         self.count_missing([])
         self.committed_offset, self.last_chunk_id = self.log.next_offset, -1

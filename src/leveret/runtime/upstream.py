@@ -34,6 +34,7 @@ class Upstream:
         self._clock_ms = clock_ms
         self._is_one_of_many = is_one_of_many
         self._not_collected: set[str] = set()
+        self._vhosts: set[str] = set()
 
     # -- which vhosts -------------------------------------------------------------------------
 
@@ -46,6 +47,10 @@ class Upstream:
     async def restore(self, queues: Sequence[Queue]) -> None:
         """Complete the outgoing logs, which are open, from the logs of these queues, which are recovered."""
         self._broker.replication_changes.clear()
+        self._vhosts = self._existing()
+        if self._vhosts and not self._is_one_of_many():
+            # Not where none is known yet: a cluster may have them, or definitions that are to be brought back.
+            self._collector.remove_former(self._vhosts)
         for vhost in list(self._collector.logs):
             own = [queue for queue in queues if queue.key[0] == vhost]
             self._collector.close_missing(vhost, own)
@@ -67,6 +72,17 @@ class Upstream:
             collector.open_tagged(name, own)
         for name in set(collector.logs) - tagged:
             collector.close_vhost(name, delete=(name,) not in self._broker.definitions.by_kind["vhosts"])
+        self._follow_deletions()
+
+    def _follow_deletions(self) -> None:
+        """Of a vhost that is gone nothing stays, was it tagged or not; one that is not tagged keeps its log."""
+        gone, self._vhosts = self._vhosts - self._existing(), self._existing()
+        if not self._is_one_of_many():
+            for name in gone:
+                self._collector.remove_closed(name)
+
+    def _existing(self) -> set[str]:
+        return {name for (name,) in self._broker.definitions.by_kind["vhosts"]}
 
     def _tagged(self) -> list[str]:
         vhosts = self._broker.definitions.by_kind["vhosts"]

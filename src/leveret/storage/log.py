@@ -427,18 +427,30 @@ class Log(LogReader):
 
         `beside`: octets elsewhere that are there for a segment, by its first offset; they count as its own.
         """
-        dropped = 0
-        while self._may_drop_oldest() and (
-            (
-                bytes_max is not None
-                and self.size_bytes + sum(beside.get(each.first_offset, 0) for each in self._segments)
-                > bytes_max
+        return self.drop_before(
+            self.retained_from(bytes_max=bytes_max, older_than_ms=older_than_ms, beside=beside)
+        )
+
+    def retained_from(
+        self,
+        *,
+        before: int = 0,
+        bytes_max: int | None = None,
+        older_than_ms: int | None = None,
+        beside: Mapping[int, int] = _NOTHING,
+    ) -> int:
+        """Where the log would begin without segments that hold only what is `before`, or beyond a size or an age."""
+        size = self.size_bytes + sum(beside.get(each.first_offset, 0) for each in self._segments)
+        for segment, after in pairwise(self._segments):
+            is_due = (
+                segment.next_offset <= before
+                or (bytes_max is not None and size > bytes_max)
+                or (older_than_ms is not None and segment.last_timestamp_ms < older_than_ms)
             )
-            or (older_than_ms is not None and self._segments[0].last_timestamp_ms < older_than_ms)
-        ):
-            self._drop_oldest()
-            dropped += 1
-        return dropped
+            if not is_due or after.state is State.PROVISIONAL:
+                return segment.first_offset
+            size -= segment.size + beside.get(segment.first_offset, 0)
+        return self.newest_segment
 
     def _may_drop_oldest(self) -> bool:
         """Whether there is a newer segment that counts: a provisional one needs the one before it."""
