@@ -348,15 +348,16 @@ def test_what_a_process_that_was_ended_records_late_is_refused(data_dir: Place, 
 def test_a_setting_aside_that_is_cut_short_recovers_nothing_a_second_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    left: list[None] = []
+
     def mortal(place: Place, target: Place) -> None:
-        nonlocal left
         files.move(place, target)
-        left -= 1
+        left.pop()
         if not left:
             raise Killed
 
     for steps in range(1, 7):
-        left, place = steps, tmp_path / str(steps)
+        left[:], place = [None] * steps, tmp_path / str(steps)
         standby = Standby(place, chunks_per_file=4)
         standby.transfer(upstream_with(b"1", b"2", b"3", b"4", b"5"))
         assert standby.promote() == 5
