@@ -7,6 +7,7 @@ even opened. Only survivors' keys and references are written, as runs (`plan`); 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -31,8 +32,9 @@ from leveret.pipeline.plan import (
     finished,
     survivors_crc32,
 )
-from leveret.pipeline.settled import NOTHING, Mask, QueueLife, Ranges, rows_by_life
+from leveret.pipeline.settled import NOTHING, Int64s, Mask, QueueLife, Ranges, rows_by_life
 from leveret.pipeline.tables import RESTORE, messages_in, read_table
+from leveret.wire.life import epoch_of, in_order
 from leveret.wire.record import decode_settlements
 
 Masks = dict[QueueLife, Mask]
@@ -62,6 +64,8 @@ def not_to_recover(
     for file in manifest.files_of(vhost):
         if file.settlements:
             _add_settled(ranges, manifest.data_dir, file, selection)
+    if selection.as_of_ms is not None:
+        _add_copies(ranges, manifest, vhost)
     for directory in finished(manifest, vhost, plans):
         ranges.add_settlements(vhost, directory.recovered())
     if selection.as_of_ms is None:
@@ -70,6 +74,34 @@ def not_to_recover(
                 firsts, counts = zip(*part.ranges, strict=True)
                 ranges.add(QueueLife(vhost, part.queue, part.epoch), firsts, counts)
     return ranges.masks()
+
+
+def _add_copies(ranges: Ranges, manifest: Manifest, vhost: str) -> None:
+    """What a life of a queue held at the moment of `ranges` is not what a later life of the same queue copied of it.
+
+    A queue whose policy comes back is collected anew, each message with the time at which it once arrived, and of a
+    moment before that the former life knows best. One that had ended by then is settled, and holds nothing.
+    """
+    held: defaultdict[tuple[str, int], defaultdict[int, list[tuple[int, int]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for file in manifest.files_of(vhost):
+        for part in file.queues:
+            held[part.queue, epoch_of(part.epoch)][part.epoch] += part.ranges
+    several = {queue: lives for (queue, _), lives in held.items() if len(lives) > 1}
+    if not several:
+        return
+    settled = ranges.masks()
+    for queue, lives in several.items():
+        former: list[Int64s] = []
+        for life in sorted(lives, key=in_order):
+            if former:
+                offsets = np.concatenate(former)
+                ranges.add(QueueLife(vhost, queue, life), offsets, np.ones_like(offsets))
+            mask = settled.get(QueueLife(vhost, queue, life), NOTHING)
+            for first, count in lives[life]:
+                offsets = np.arange(first, first + count)
+                former.append(offsets[~mask.contains(offsets)])
 
 
 def _check_known(manifest: Manifest, vhost: str, selection: Selection) -> None:
