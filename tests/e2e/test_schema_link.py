@@ -418,7 +418,7 @@ async def test_requests_are_served_by_an_enabled_upstream_to_its_schema_users_on
     await sync.set_mode("none")
     with pytest.raises(NotAllowed, match="mode is 'none'"):
         sync.serve_request("replicator", b"")
-    with pytest.raises(InvalidCommand, match="'sideways' is not one of upstream, downstream, none"):
+    with pytest.raises(InvalidCommand, match="'sideways' is none of upstream, downstream, none"):
         await sync.set_mode("sideways")
     with pytest.raises(InvalidCommand, match="needs a name and a password"):
         await sync.add_user("replicator", "")

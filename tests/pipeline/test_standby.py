@@ -19,6 +19,7 @@ import pytest
 from leveret.config import Config, load
 from leveret.config.kinds import Address
 from leveret.core.broker import Broker
+from leveret.core.operating_mode import OperatingMode
 from leveret.model.definitions import Definitions, GlobalParameter, Put, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
 from leveret.pipeline.contents import contents
@@ -40,10 +41,10 @@ pytestmark = pytest.mark.timeout(300)
 class FakeSchemaSync:
     """Schema replication, as far as a promotion ends it."""
 
-    mode = "downstream"
+    mode = OperatingMode.DOWNSTREAM
 
     async def set_mode(self, mode: str) -> None:
-        self.mode = mode
+        self.mode = OperatingMode(mode)
 
 
 @dataclass
