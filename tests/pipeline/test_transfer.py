@@ -29,7 +29,7 @@ from leveret.pipeline.progress import Inbox
 from leveret.pipeline.sink import StoreSink
 from leveret.pipeline.source import UpstreamSource
 from leveret.pipeline.store import delete_orphans
-from leveret.pipeline.transfer import Transfer
+from leveret.pipeline.transfer import Transfer, Trouble
 from leveret.testing.certificates import CertificateAuthority, Issued
 from leveret.testing.link_proxy import Direction, LinkProxy
 from leveret.testing.ports import wait_until
@@ -241,6 +241,16 @@ def test_what_came_before_the_upstream_went_away_is_kept(
             log.read = reads  # type: ignore[method-assign]  # works again
             wait_until(lambda: said.last("stored").get("next") == 200, "the second half", TIMEOUT_S)
     assert_all_is_there_once(tmp_path / "standby", upstream)
+
+
+def test_what_fails_for_days_is_tried_again_once_a_minute() -> None:
+    trouble, holds = None, []
+    for _ in range(2000):
+        trouble = Trouble.next(trouble, {"offset": 7, "error": "why"}, 100.0)
+        holds.append(trouble.held.until_s - 100.0)
+    assert holds[:7] == [0, 2, 4, 8, 16, 32, 60]
+    assert set(holds[6:]) == {60}
+    assert Trouble.next(trouble, {"offset": 8, "error": "why"}, 100.0).held.until_s == 100.0
 
 
 def test_a_vhost_that_cannot_be_read_on_is_held_back_and_tried_again_before_the_end(

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from leveret.wire.record import RECOVERY_REFERENCE_PREFIX
+from leveret.wire.record import is_recovery
 
 SEQUENCES_MAX: Final = 255
 """Publishers whose last id is known; beyond, the one that published longest ago is forgotten (as in Osiris)."""
-_RECOVERY: Final = RECOVERY_REFERENCE_PREFIX.encode()
 
 
 class Numbered(NamedTuple):
@@ -68,7 +67,7 @@ class Sequences:
             logged.pop(reference, None)
             logged[reference] = sequence
         while len(logged) > SEQUENCES_MAX:
-            oldest = next((each for each in logged if not each.startswith(_RECOVERY)), None)
+            oldest = next((each for each in logged if not is_recovery(each)), None)
             if oldest is None:
                 return
             del logged[oldest]

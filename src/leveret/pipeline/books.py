@@ -20,7 +20,7 @@ from leveret.pipeline.manifest import Manifest, StoredFile
 from leveret.pipeline.tables import read_table
 from leveret.wire.chunk import Attribute
 from leveret.wire.life import in_order
-from leveret.wire.record import RECOVERY_REFERENCE_PREFIX
+from leveret.wire.record import is_recovery
 
 SUFFIX: Final = ".books"
 BOOKS: Final = pa.schema(
@@ -38,7 +38,6 @@ BOOKS: Final = pa.schema(
 PUBLISHERS_MAX: Final = 254
 """Of a stream that are handed over: it knows one more (core.sequences), and that is the recovery itself."""
 _READERS: Final = 8
-_RECOVERY: Final = RECOVERY_REFERENCE_PREFIX.encode()
 Life = tuple[str, int]
 _Row = tuple[str, int, int, int, int, bytes, int]
 _Page = tuple[str, int, int, bytes]
@@ -145,7 +144,7 @@ def _last_rows(data_dir: Place, files: Iterable[StoredFile], as_of_ms: int | Non
         for file, table in zip(wanted, tables, strict=True):
             columns = (column.to_pylist() for column in table.columns)
             for queue, epoch, offset, at_ms, kind, name, value in zip(*columns, strict=True):
-                if name.startswith(_RECOVERY):
+                if kind == Attribute.SEQUENCE and is_recovery(name):
                     # No publisher of the applications', and no plan of here.
                     continue
                 if as_of_ms is None or file.history_from_ms or at_ms <= as_of_ms:

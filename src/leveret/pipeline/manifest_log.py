@@ -24,7 +24,7 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -281,7 +281,7 @@ class ObjectLog:
 
     def _go_to_begin(self) -> int | None:
         """Read on at the newest begin, if that is ahead; its number, None if it is not."""
-        newest = max(map(_number_of, self._begins.iterdir()), default=1)
+        newest = _newest(self._begins.iterdir())
         if newest <= self._next:
             return None
         self._next = newest
@@ -291,7 +291,7 @@ class ObjectLog:
         """The entry first: that there is a begin is said of what is there."""
         if number % FOLD_ENTRIES != 1 or number == 1:
             return False
-        newest = max(map(_number_of, self._begins.iterdir()), default=1)
+        newest = _newest(self._begins.iterdir())
         if number - newest < BEGIN_ENTRIES or not self.append(number, line()):
             return False
         self._say_begin(number)
@@ -321,11 +321,10 @@ class ObjectLog:
         if first > 1:
             # Whoever wrote the entry may have died before it said so.
             self._say_begin(first)
-        begin = max(map(_number_of, self._begins.older_than(FOLDED_KEPT_S)), default=1)
-        for kept in (self._begins, self._logs):
-            for each_kept in kept.iterdir():
-                if _number_of(each_kept) < begin:
-                    each_kept.unlink(missing_ok=True)
+        begin = _newest(self._begins.older_than(FOLDED_KEPT_S))
+        for place in (*self._begins.iterdir(), *self._logs.iterdir()):
+            if _number_of(place) < begin:
+                place.unlink(missing_ok=True)
         for entry in self._entries.older_than(FOLDED_KEPT_S):
             if _number_of(entry) < begin or _number_of(self._log_with(_number_of(entry))) in written:
                 entry.unlink(missing_ok=True)
@@ -381,6 +380,11 @@ def delete_manifest(directory: Place) -> None:
 
 def _number_of(place: ObjectPath) -> int:
     return int(place.name.partition(".")[0])
+
+
+def _newest(begins: Iterable[ObjectPath]) -> int:
+    """The highest number of these, 1 for none."""
+    return max(map(_number_of, begins), default=1)
 
 
 def _lines(octets: bytes) -> Iterator[bytes]:

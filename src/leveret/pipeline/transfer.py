@@ -65,19 +65,18 @@ def run_transfer(job: TransferJob, console: Console) -> SparkSession:
 
 
 class Trouble(NamedTuple):
-    """Records of a vhost that could not be transferred, from which offset on, and how often in a row."""
+    """Records of a vhost that could not be transferred, from which offset on, and for how long it is held back."""
 
     offset: int
-    times: int
+    hold_s: float
     held: Held
 
     @classmethod
     def next(cls, before: Trouble | None, event: Event, now_s: float) -> Trouble:
         """What it is after one more cut; nothing is held for what may have been a moment's."""
         is_again = before is not None and before.offset == event["offset"]
-        times = before.times + 1 if before is not None and is_again else 0
-        hold_s = min(HOLD_MIN_S * 2 ** (times - 1), HOLD_MAX_S) if times else 0.0
-        return cls(event["offset"], times, Held(now_s + hold_s, event["error"]))
+        hold_s = min(max(before.hold_s * 2, HOLD_MIN_S), HOLD_MAX_S) if before and is_again else 0.0
+        return cls(event["offset"], hold_s, Held(now_s + hold_s, event["error"]))
 
 
 class Transfer:

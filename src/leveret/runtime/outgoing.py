@@ -150,10 +150,8 @@ class Collector:
 
     def remove_former(self, vhosts: Iterable[str]) -> None:
         """Remove the logs of all vhosts but these, for a new one of such a name is another one."""
-        own = {directory_name(vhost) for vhost in vhosts}
-        for path in sorted(self._directory.iterdir()) if self._directory.exists() else []:
-            if path.name not in own:
-                self._remove(path)
+        for path in self._beside(vhosts):
+            self._remove(path)
 
     def remove_closed(self, vhost: str) -> None:
         """A vhost is gone: remove the log that it had while it was tagged, and one that is damaged."""
@@ -161,6 +159,12 @@ class Collector:
         if vhost not in self.logs and path.exists():
             self._remove(path)
         self._broken.pop(vhost, None)
+
+    def _beside(self, vhosts: Iterable[str]) -> list[Path]:
+        """Directories that are of none of these vhosts."""
+        own = {directory_name(vhost) for vhost in vhosts}
+        found = sorted(self._directory.iterdir()) if self._directory.exists() else []
+        return [path for path in found if path.name not in own]
 
     def _remove(self, path: Path) -> None:
         """Never fails the broker: the next start tries again."""
@@ -540,12 +544,10 @@ class Collector:
         for vhost, log in self.logs.items():
             rows.append({"vhost": vhost, "bytes": log.bytes})
             self._begin_anew(log, [queue for queue in queues if queue.key[0] == vhost])
-        own = {directory_name(vhost) for vhost in self.logs}
-        for path in sorted(self._directory.iterdir()) if self._directory.exists() else []:
-            if path.name not in own:
-                size = sum(file.stat().st_size for file in path.iterdir())
-                rows.append({"vhost": vhost_of_directory(path.name), "bytes": size})
-                remove_log(self._tree, path)
+        for path in self._beside(self.logs):
+            size = sum(file.stat().st_size for file in path.iterdir())
+            rows.append({"vhost": vhost_of_directory(path.name), "bytes": size})
+            remove_log(self._tree, path)
         # A damaged log is gone now, too.
         self._broken.clear()
         self.resume(queues)

@@ -18,7 +18,7 @@ from leveret.core.schema import REHEARSAL_VHOSTS
 from leveret.model.errors import InvalidCommand, StorageError
 from leveret.runtime.standby_recovery import EVERYTHING, Wanted, told_rows
 from leveret.storage.state_file import StateFile
-from leveret.wire.record import RECOVERY_REFERENCE_PREFIX
+from leveret.wire.record import is_recovery
 
 logger = logging.getLogger(__name__)
 
@@ -213,7 +213,6 @@ class StandbyDecided:
 
 def _recovered_numbers(queue: Queue) -> dict[str, int]:
     """By reference, up to which number a queue has messages of recoveries; a rehearsal's go with its vhosts."""
-    prefix = RECOVERY_REFERENCE_PREFIX.encode()
     if queue.key[0].startswith(REHEARSAL_VHOSTS):
         return {}
-    return {name.decode(): last for name, last in queue.sequences.logged.items() if name.startswith(prefix)}
+    return {name.decode(): last for name, last in queue.sequences.logged.items() if is_recovery(name)}

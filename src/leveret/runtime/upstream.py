@@ -76,9 +76,9 @@ class Upstream:
 
     def _follow_deletions(self) -> None:
         """Of a vhost that is gone nothing stays, was it tagged or not; one that is not tagged keeps its log."""
-        gone, self._vhosts = self._vhosts - self._existing(), self._existing()
+        before, self._vhosts = self._vhosts, self._existing()
         if not self._is_one_of_many():
-            for name in gone:
+            for name in before - self._vhosts:
                 self._collector.remove_closed(name)
 
     def _existing(self) -> set[str]:

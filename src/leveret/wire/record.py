@@ -41,6 +41,12 @@ RECOVERY_REFERENCE_PREFIX: Final = "recovery."
 """How publisher references of recoveries begin."""
 RECOVERY_STREAM_PREFIX: Final = "leveret.recovery/"
 """A publisher declared on this prefix + queue name hands in stored messages, not bodies."""
+_RECOVERY: Final = RECOVERY_REFERENCE_PREFIX.encode()
+
+
+def is_recovery(reference: bytes) -> bool:
+    """Whether a publisher is a recovery, and its numbers those of a plan."""
+    return reference.startswith(_RECOVERY)
 
 
 class Settlement(NamedTuple):

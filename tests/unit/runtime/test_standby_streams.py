@@ -480,3 +480,19 @@ def test_what_was_deleted_of_a_plan_that_a_later_promotion_left_out_is_remembere
         await down.kill()
 
     run(scenario)
+
+
+def test_a_recovery_is_no_publisher_to_hand_on_and_a_reader_may_have_any_name() -> None:
+    async def scenario(directory: Path) -> None:
+        up = Site(directory / "up")
+        await up.start()
+        await up.apply(d.Put(TAGGED), d.Put(POLICY), queue(KEPT))
+        await publish(up, range(10), reference=b"recovery.1")
+        await publish(up, range(10, 20), reference=b"p")
+        await store(up, b"recovery.reader", 3)
+        [book] = books_at(transfer(up, directory / "standby"), "v").values()
+        assert dict(book.sequences) == {b"p": 19}
+        assert dict(book.offsets) == {b"recovery.reader": 3}
+        await up.kill()
+
+    run(scenario)
