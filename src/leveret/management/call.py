@@ -24,7 +24,7 @@ from leveret.core.broker import Broker
 from leveret.core.pen import PEN_TIMEOUT_S
 from leveret.management.asking import UNREACHABLE, pass_on
 from leveret.management.auth import PASSED_SCOPE, Caller, Need, Passed, Unauthorised, identify
-from leveret.management.leadership import need_leader
+from leveret.management.leadership import need_serving
 from leveret.management.listing import (
     Listing,
     Row,
@@ -301,7 +301,7 @@ async def _answer(handler: Handler, request: Request, need: Need, rule: _Rule) -
         request.state.caller = "control.sock" if caller.is_operator else caller.name
         caller.require(need)
         if changes and not rule.on_followers:
-            need_leader(caller.node)
+            need_serving(caller.node)
         call = Call(request, caller)
         in_cluster = call.cluster.is_member
         answer = _in_cluster(handler, call, rule, changes=changes) if in_cluster else handler(call)
@@ -317,7 +317,7 @@ async def _answer(handler: Handler, request: Request, need: Need, rule: _Rule) -
 
 
 async def _while_it_serves(node: ManagedNode, answer: Awaitable[Response]) -> Response:
-    """The answer of a node that leads.
+    """The answer of a node that serves.
 
     Raises:
         Declined: it stopped serving, as when its lease ended: what it was to do may never come to its end.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from leveret.config import Config
-from leveret.management.leadership import is_leader
+from leveret.management.leadership import serves
 from leveret.management.node import ManagedNode
 
 _FOR_OPERATORS: Final = ("http", "replication", "clustering")
@@ -27,8 +27,8 @@ def doors_of(config: Config) -> list[Door]:
 
 
 def open_doors(node: ManagedNode) -> list[Door]:
-    """The listeners as they are now: only a leader has some for clients."""
-    served = is_leader(node)
+    """The listeners as they are now: only who serves clients has some for them."""
+    served = serves(node)
     return [door for door in doors_of(node.config) if served or door.protocol.startswith(_FOR_OPERATORS)]
 
 

@@ -12,25 +12,33 @@ LEADER: Final = "leader"
 FOLLOWER: Final = "follower"
 FENCED: Final = "fenced"
 SUSPENDED: Final = "suspended"
+STARTING: Final = "this node is about to lead, and serves clients when it has recovered its queues"
 ROLES: Final = (LEADER, FOLLOWER, FENCED, SUSPENDED)
 
 
 def is_leader(node: ManagedNode) -> bool:
-    """Whether clients are served and definitions decided here."""
+    """Whether definitions are decided here, and clients served as soon as the node is open."""
     return node.replication.role == LEADER
 
 
-def need_leader(node: ManagedNode) -> None:
-    """Go on only if the node `is_leader`.
+def serves(node: ManagedNode) -> bool:
+    """Whether clients are served here now: one that has just become the leader recovers its queues first."""
+    return is_leader(node) and node.is_open
+
+
+def need_serving(node: ManagedNode) -> None:
+    """Go on only if the node `serves`.
 
     Raises:
-        Declined: it is not; says where to go instead.
+        Declined: it does not; says where to go instead.
     """
     if not is_leader(node):
         status = node.replication.status()
         place = "by a node that runs" if status["role"] == SUSPENDED else "on its leader"
         reason = f"{standing(status)}; changes are made {place}"
         raise Declined("not_leader", reason, HTTPStatus.SERVICE_UNAVAILABLE)
+    if not node.is_open:
+        raise Declined("starting", f"{STARTING}; try again then", HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def standing(status: dict[str, Any]) -> str:

@@ -404,6 +404,10 @@ class ManagedNode(Protocol):
     ended: asyncio.Event
 
     @property
+    def is_open(self) -> bool:
+        """Whether clients are served; one that leads recovers its queues before."""
+
+    @property
     def commits(self) -> GroupCommit:
         """Who waits for the disk."""
 

@@ -41,28 +41,45 @@ class Greeter:
         self._tls = tls
         self._proxied = proxied
         self._timeout_s = timeout_s
-        self._greeting: set[asyncio.Task[None]] = set()
-        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+        self._greeting: dict[asyncio.Task[None], socket.socket] = {}
+        self._again: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._listen()
 
     def close(self) -> None:
         """Accept no more, and nobody who is not greeted yet."""
-        self._accepting.cancel()
+        if self._again is not None:
+            self._again.cancel()
+        self._loop.remove_reader(self._listening)
         for task in self._greeting:
             task.cancel()
         self._listening.close()
 
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, peer = await loop.sock_accept(self._listening)
-            except OSError as error:
-                logger.warning("accept_failed error=%s", error.strerror)
-                await asyncio.sleep(_ACCEPT_AGAIN_S)
-                continue
-            task = loop.create_task(self._greet(accepted, f"{peer[0]}:{peer[1]}"))
-            self._greeting.add(task)
-            task.add_done_callback(self._greeting.discard)
+    def _listen(self) -> None:
+        # No task: one that is cancelled between a connection and its turn would lose the socket, open.
+        self._loop.add_reader(self._listening, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            accepted, peer = self._listening.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            # Who knocked has gone again.
+            return
+        except OSError as error:
+            logger.warning("accept_failed error=%s", error.strerror)
+            self._loop.remove_reader(self._listening)
+            self._again = self._loop.call_later(_ACCEPT_AGAIN_S, self._listen)
+            return
+        accepted.setblocking(False)
+        task = self._loop.create_task(self._greet(accepted, f"{peer[0]}:{peer[1]}"))
+        self._greeting[task] = accepted
+        task.add_done_callback(self._greeted)
+
+    def _greeted(self, task: asyncio.Task[None]) -> None:
+        accepted = self._greeting.pop(task)
+        if task.cancelled():
+            # Perhaps before its first step.
+            accepted.close()
 
     async def _greet(self, accepted: socket.socket, peer: str) -> None:
         try:
@@ -74,9 +91,6 @@ class Greeter:
         except OSError as error:
             # TLS errors are of this kind, too.
             logger.warning("tls_refused peer=%s reason=%s", peer, handshake_failure(error))
-        except asyncio.CancelledError:
-            accepted.close()
-            raise
         else:
             return
         accepted.close()

@@ -97,6 +97,7 @@ class Node:
         self.started_at_ms = clock_ms()
         self.failed = asyncio.Event()
         self.ended = asyncio.Event()
+        self._opened = False
         self.replication: Any = None
         self.cluster: Any = None
         self.coordinator: Coordinator | None = None
@@ -216,6 +217,11 @@ class Node:
         self.engine.on_deleted = self.standby.decided.note_deleted
         self.rejoin = Rejoin(self, self.tree.file(self.data_dir / REJOIN_FILE))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether clients are served: what there is was recovered, and the doors stand open."""
+        return self._opened and not self.ended.is_set()
+
     # -- life ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -275,6 +281,7 @@ class Node:
             task.add_done_callback(self._task_ended)
         await self.schema_sync.start()
         await self.standby.start()
+        self._opened = True
         # What was built so far stays for good; the collector need not look at it again and again.
         gc.collect()
         gc.freeze()

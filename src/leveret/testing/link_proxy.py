@@ -191,19 +191,23 @@ class LinkProxy:
         self._set_flowing(True, tuple(Direction))
         self._door = socket.create_server((LOOPBACK, self.port), backlog=128)
         self._door.setblocking(False)
-        self._accepting = self._loop.create_task(self._accept())
+        # No task: one that is cancelled between a connection and its turn would lose the socket, open.
+        self._loop.add_reader(self._door, self._accept)
 
-    async def _accept(self) -> None:
-        while True:
-            near, _ = await self._loop.sock_accept(self._door)
-            if self._refuses:
-                near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NONE)
-                near.close()
-                continue
-            self.accepted += 1
-            link = _Link(self._loop, near, self._ended)
-            self._links.add(link)
-            link.task = self._loop.create_task(self._carry(link))
+    def _accept(self) -> None:
+        try:
+            near, _ = self._door.accept()
+        except OSError:
+            # Who knocked has gone again.
+            return
+        if self._refuses:
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NONE)
+            near.close()
+            return
+        self.accepted += 1
+        link = _Link(self._loop, near, self._ended)
+        self._links.add(link)
+        link.task = self._loop.create_task(self._carry(link))
 
     async def _carry(self, link: _Link) -> None:
         far = socket.socket()
@@ -299,11 +303,11 @@ class LinkProxy:
         self._links.discard(link)
 
     async def _close(self) -> None:
-        self._accepting.cancel()
+        self._loop.remove_reader(self._door)
         self._door.close()
         tasks = [task for link in self._links for task in (link.task, *link.tasks) if task is not None]
         self._cut(abruptly=True)
-        await asyncio.gather(self._accepting, *tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Link:

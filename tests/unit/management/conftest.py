@@ -271,6 +271,7 @@ class FakeNode:
         self.data_dir = data_dir
         self.started_at_ms = 0
         self.ended: asyncio.Event = Ended()
+        self.is_open = True
         self.host = Host()
         self.broker = self.host.broker
         self.outsiders: list[ClientConnection] = []

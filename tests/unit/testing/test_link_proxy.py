@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import gc
 import socket
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -208,3 +210,16 @@ def test_closing_ends_what_stands(echo: Echo) -> None:
         assert read(peer, 1) == b"x"
     with peer, pytest.raises(ConnectionResetError):
         peer.recv(1)
+
+
+def test_a_connection_that_comes_as_the_link_closes_is_closed_too(echo: Echo) -> None:
+    """Whether it was taken by then or not; a socket left open is found by some other test, later."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", ResourceWarning)
+        for _ in range(100):
+            with LinkProxy(echo.port) as link:
+                peers = [connect(link) for _ in range(3)]
+            for peer in peers:
+                peer.close()
+        gc.collect()
+    assert [str(each.message) for each in warned] == []

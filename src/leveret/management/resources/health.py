@@ -16,7 +16,7 @@ from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.certificates import expiring_before
 from leveret.management.doors import open_doors
-from leveret.management.leadership import FENCED, FOLLOWER, SUSPENDED, is_leader, standing
+from leveret.management.leadership import FENCED, FOLLOWER, STARTING, SUSPENDED, is_leader, serves, standing
 from leveret.management.places import at_node
 from leveret.management.replies import json_reply
 from leveret.model.errors import InvalidCommand, NotFound
@@ -73,9 +73,11 @@ async def check_vhosts(call: Call) -> Response:
 
 
 async def check_in_service(call: Call) -> Response:
-    """The node serves clients: it leads, and is not drained."""
+    """The node serves clients: it leads, has recovered its queues, and is not drained."""
     if not is_leader(call.node):
         return _failed(standing(call.node.replication.status()), {})
+    if not serves(call.node):
+        return _failed(STARTING, {})
     if call.node.maintenance.is_draining:
         return _failed("this node is not currently available to serve", {})
     return _ok()

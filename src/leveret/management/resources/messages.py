@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from leveret.management.asking import pass_on
 from leveret.management.call import NAME_BYTES_MAX, Call, resource, with_pen
-from leveret.management.leadership import need_leader
+from leveret.management.leadership import need_serving
 from leveret.management.message_view import Properties, header_of, message_json
 from leveret.management.places import at_leader, leader_elsewhere, need_led_here
 from leveret.management.replies import Declined, json_reply
@@ -121,7 +121,7 @@ async def get(call: Call) -> Response:
 
 async def check_alive(call: Call) -> Response:
     """Declare a queue, publish to it and get from it, as the caller; so only a leader can be asked."""
-    need_leader(call.node)
+    need_serving(call.node)
     vhost = call.vhost()
     call.caller.may("configure", vhost, _ALIVE, "queue")
     async with with_pen(call.cluster):

@@ -132,6 +132,17 @@ def test_only_a_leader_is_in_service_and_listens_for_clients(admin: Client, node
     assert admin.get(f"{CHECKS}/protocol-listener/http").status_code == 200
 
 
+def test_a_leader_is_in_service_when_it_lets_clients_in(admin: Client, node: FakeNode) -> None:
+    """Who has just been promoted, or has a lease again, recovers first."""
+    node.is_open = False
+    reply = admin.get(f"{CHECKS}/is-in-service")
+    assert (reply.status_code, "when it has recovered its queues" in reply.json()["reason"]) == (503, True)
+    assert admin.get(f"{CHECKS}/protocol-listener/amqp").status_code == 503
+    refused = admin.put("/api/queues/%2F/early", json={})
+    assert (refused.status_code, refused.json()["error"]) == (503, "starting")
+    assert ("/", "early") not in node.broker.queues
+
+
 def test_the_listener_for_followers_is_one_on_every_node(admin: Client, node: FakeNode) -> None:
     node.config = replace(node.config, followers=Followers(bind="127.0.0.1", port=5679))
     assert admin.get(f"{CHECKS}/protocol-listener/replication").status_code == 200
