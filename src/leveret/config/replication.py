@@ -64,8 +64,9 @@ class Standby:
         "standby.replication.retention.time_limit.messages",
         OptionalDuration(Duration(1)),
         "none",
-        "An upstream keeps a message for downstreams at most this long. A downstream removes what was settled "
-        "longer ago; for as long, its queues can be recovered as they stood at any moment.",
+        "An upstream keeps what it has collected for downstreams at most this long, however old the message was "
+        "then. A downstream removes what was settled longer ago; for as long, its queues can be recovered as "
+        "they stood at any moment.",
     )
     truncates_transferred: bool = setting(
         "standby.replication.retention.truncate_transferred.messages",

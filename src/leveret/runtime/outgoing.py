@@ -33,7 +33,6 @@ import os
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import starmap
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -43,7 +42,7 @@ from leveret.core.stream import Stream
 from leveret.model.errors import StorageError
 from leveret.runtime.outgoing_log import OutgoingLog, remove_log
 from leveret.runtime.outgoing_named import QueueLogs
-from leveret.runtime.outgoing_reach import Key, count_held_before
+from leveret.runtime.outgoing_reach import Key
 from leveret.storage.log import Log, sync_descriptors
 from leveret.storage.log_reader import uncache
 from leveret.storage.summary import summarise
@@ -380,13 +379,17 @@ class Collector:
 
     def retain(self) -> None:
         """Drop what is beyond the configured size or age, or is transferred; first keep how far downstreams are."""
-        older = None if self._retain_ms is None else self._clock_ms() - self._retain_ms
+        before_ms = None if self._retain_ms is None else self._clock_ms() - self._retain_ms
         dropped = False
         for vhost, log in self.logs.items():
             first = log.first_offset
             try:
                 log.save_downstreams()
-                log.retain(bytes_max=self._retain_bytes_max, older_than_ms=older, transferred=self._truncates)
+                log.retain(
+                    bytes_max=self._retain_bytes_max,
+                    written_before_ms=before_ms,
+                    transferred=self._truncates,
+                )
             except StorageError as error:
                 logger.error("retention_failed vhost=%s error=%s", vhost, error)
             dropped |= log.first_offset > first
@@ -497,13 +500,8 @@ class Collector:
         Raises:
             StorageError: the log of one cannot be read.
         """
-        logs = {queue: self._queue_log(queue) for queue in queues}
-        if sum(starmap(_wanted_bytes, logs.items())) > self._retain_bytes_max * ANEW_SHARE:
-            return False
-        if self._retain_ms is None:
-            return True
-        older = self._clock_ms() - int(self._retain_ms * ANEW_SHARE)
-        return not any(count_held_before(queue, log.offset_at(older)) for queue, log in logs.items())
+        size = sum(_wanted_bytes(queue, self._queue_log(queue)) for queue in queues)
+        return size <= self._retain_bytes_max * ANEW_SHARE
 
     def _begin_anew(self, log: OutgoingLog, queues: list[Queue]) -> None:
         """Drop all that is in a log; these queues, which are all of its vhost, are collected no more until `resume`.

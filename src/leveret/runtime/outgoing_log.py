@@ -384,8 +384,11 @@ class OutgoingLog(CommittedLog):
                 self._unreadable_id = header.chunk_id
             raise StorageError(f"outgoing log, offset {header.chunk_id}: {error}") from error
 
-    def retain(self, *, bytes_max: int, older_than_ms: int | None, transferred: bool) -> None:
+    def retain(self, *, bytes_max: int, written_before_ms: int | None, transferred: bool) -> None:
         """Drop what is beyond a size or an age, or, if `transferred`, what all downstreams have.
+
+        Its age is not that of the messages: a queue may hold old ones when it comes to be collected, or when all is
+        collected anew, and downstreams have as long to transfer these as any others.
 
         Raises:
             StorageError: the disk refused it.
@@ -393,7 +396,7 @@ class OutgoingLog(CommittedLog):
         first = self.log.retained_from(
             before=self.transferred_offset if transferred else 0,
             bytes_max=bytes_max,
-            older_than_ms=older_than_ms,
+            written_before_ms=written_before_ms,
             beside=self.named.bytes_of,
         )
         if first <= self.first_offset:

@@ -437,15 +437,23 @@ class Log(LogReader):
         before: int = 0,
         bytes_max: int | None = None,
         older_than_ms: int | None = None,
+        written_before_ms: int | None = None,
         beside: Mapping[int, int] = _NOTHING,
     ) -> int:
-        """Where the log would begin without segments that hold only what is `before`, or beyond a size or an age."""
+        """Where the log would begin without segments that hold only what is `before`, or beyond a size or an age.
+
+        An age is that of a segment's last chunk by the chunk's own time, or by when it was written here.
+
+        Raises:
+            StorageError: a segment is not there any more.
+        """
         size = self.size_bytes + sum(beside.get(each.first_offset, 0) for each in self._segments)
         for segment, after in pairwise(self._segments):
             is_due = (
                 segment.next_offset <= before
                 or (bytes_max is not None and size > bytes_max)
                 or (older_than_ms is not None and segment.last_timestamp_ms < older_than_ms)
+                or (written_before_ms is not None and segment.written_ms() < written_before_ms)
             )
             if not is_due or after.state is State.PROVISIONAL:
                 return segment.first_offset

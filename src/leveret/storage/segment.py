@@ -22,7 +22,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from leveret.model.errors import Corrupt
+from leveret.model.errors import Corrupt, StorageError
 from leveret.storage.hole import is_hole
 from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, ChunkType, Header, decode_chunk, decode_header
 
@@ -137,6 +137,17 @@ class Segment:
         if header.type == ChunkType.USER:
             self.user_records += header.records
             self.user_bytes += header.data_bytes
+
+    def written_ms(self) -> int:
+        """When it was written to last.
+
+        Raises:
+            StorageError: it is not there any more.
+        """
+        try:
+            return self.path.stat().st_mtime_ns // 1_000_000
+        except OSError as error:
+            raise StorageError(f"segment {self.path} cannot be looked at: {error}") from error
 
     def index(self) -> tuple[list[int], list[int], list[int]]:
         """The sparse index: ids, positions and latest times so far."""

@@ -150,7 +150,7 @@ def test_a_log_that_was_open_already_as_at_a_promotion_is_carried_by_its_segment
         assert not tree.open_all()
         log = opened(tree)
         log.log.sync()
-        log.retain(bytes_max=0, older_than_ms=None, transferred=False)
+        log.retain(bytes_max=0, written_before_ms=None, transferred=False)
         assert key not in said(log)
         tree.close()
         assert opened(Tree(directory)).positions[key] == KEPT + 3

@@ -261,7 +261,7 @@ def test_all_is_set_aside_if_retention_took_what_the_promoted_node_lacks(
         for name in ("q1",) * 10 + ("q2",) * 30:
             bodies[name] += await site.publish(5, name)
         await served(site)
-        log.retain(bytes_max=1500, older_than_ms=None, transferred=False)
+        log.retain(bytes_max=1500, written_before_ms=None, transferred=False)
         assert log.first_offset > promoted.position
         promoted.unlink()
         await site.node.rejoin.rejoin()
@@ -283,7 +283,7 @@ def test_all_is_set_aside_if_a_downstream_began_without_what_retention_had_taken
             await site.ack(5, "q2")
         await served(site)
         log = site.node.collector.logs["v"]
-        log.retain(bytes_max=1500, older_than_ms=None, transferred=False)
+        log.retain(bytes_max=1500, written_before_ms=None, transferred=False)
         log.count_missing([site.queue("q1"), site.queue("q2")])
         assert log.missing_messages
         log.note_downstream("eu", log.first_offset, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -375,6 +376,21 @@ def test_retention_by_size_and_by_age_drops_the_oldest_but_never_the_newest(tmp_
     assert log.retain(bytes_max=0, older_than_ms=10**9) == 1
     assert contents(log)[0][0] == 4
     assert log.retain() == 0
+
+
+def test_an_age_may_be_that_of_the_file_whatever_is_in_it(tmp_path: Path) -> None:
+    log = make(tmp_path, segment_bytes_max=1).open()
+    for _ in range(5):
+        append(log, 52)
+    log.sync()
+    hour_ago_s = time.time() - 3600
+    assert log.retained_from(written_before_ms=int(hour_ago_s * 1000)) == 0, "its chunks are of 1970"
+    for path in segments(tmp_path)[:3]:
+        os.utime(path, (hour_ago_s - 1, hour_ago_s - 1))
+    assert log.retained_from(written_before_ms=int(hour_ago_s * 1000)) == 3
+    segments(tmp_path)[0].unlink()
+    with pytest.raises(StorageError, match="cannot be looked at"):
+        log.retained_from(written_before_ms=0)
 
 
 @pytest.mark.parametrize("segment_bytes_max", [1, 10**9])
