@@ -26,6 +26,7 @@ from leveret.pipeline.manifest import Manifest, StoredFile
 from leveret.pipeline.origins import Origins
 from leveret.pipeline.plan import (
     SURVIVORS,
+    PlanDirectory,
     RunPart,
     covered_number,
     cut_from_scratch,
@@ -34,7 +35,7 @@ from leveret.pipeline.plan import (
 )
 from leveret.pipeline.settled import NOTHING, Int64s, Mask, QueueLife, Ranges, rows_by_life
 from leveret.pipeline.tables import RESTORE, messages_in, read_table
-from leveret.wire.life import epoch_of, in_order
+from leveret.wire.life import epoch_of, in_order, numbering_of
 from leveret.wire.record import decode_settlements
 
 Masks = dict[QueueLife, Mask]
@@ -58,22 +59,39 @@ def not_to_recover(
     ranges = Ranges()
     _check_known(manifest, vhost, selection)
     if selection.start_from_scratch:
-        for directory in cut_from_scratch(manifest, vhost, plans):
-            ranges.add_settlements(vhost, directory.recovered())
+        _add_recovered(ranges, manifest, vhost, cut_from_scratch(manifest, vhost, plans))
         return ranges.masks()
     for file in manifest.files_of(vhost):
         if file.settlements:
             _add_settled(ranges, manifest.data_dir, file, selection)
     if selection.as_of_ms is not None:
         _add_copies(ranges, manifest, vhost)
-    for directory in finished(manifest, vhost, plans):
-        ranges.add_settlements(vhost, directory.recovered())
+    _add_recovered(ranges, manifest, vhost, finished(manifest, vhost, plans))
     if selection.as_of_ms is None:
         for file in manifest.ever_added(vhost, covered_number(manifest, vhost, plans)):
             for part in file.queues:
                 firsts, counts = zip(*part.ranges, strict=True)
                 ranges.add(QueueLife(vhost, part.queue, part.epoch), firsts, counts)
     return ranges.masks()
+
+
+def _add_recovered(ranges: Ranges, manifest: Manifest, vhost: str, directories: list[PlanDirectory]) -> None:
+    """What plans recovered, and what later lives of its queues copied of it.
+
+    Not so what a plan saw and left out, as it was settled: by the end of the policy perhaps, and a later life has it.
+    """
+    if not directories:
+        return
+    recovered = Ranges()
+    for directory in directories:
+        recovered.add_settlements(vhost, directory.recovered())
+    lives: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+    for file in manifest.files_of(vhost):
+        for part in file.queues:
+            lives[part.queue, numbering_of(part.epoch)].add(part.epoch)
+    for life, starts, ends in recovered.merged():
+        for same in lives[life.queue, numbering_of(life.epoch)] | {life.epoch}:
+            ranges.add(life._replace(epoch=same), starts, ends - starts)
 
 
 def _add_copies(ranges: Ranges, manifest: Manifest, vhost: str) -> None:

@@ -208,7 +208,7 @@ class Collector:
         position = outgoing.position_of(queue)
         if position > log.next_offset:
             # The queue's log lost its end with the power (durability = os) and hands those offsets out again.
-            outgoing.begin_life(queue)
+            outgoing.begin_life(queue, renumbers=True)
             self._end(outgoing, key, outgoing.positions.pop(key))
             key, position = outgoing.key_of(queue), 0
         first = log.first_offset if key in outgoing.positions else _first_wanted(queue, log)

@@ -51,7 +51,7 @@ from leveret.wire.chunk import (
     encode_trailer,
     mark_of,
 )
-from leveret.wire.life import LIFE_BITS, epoch_of
+from leveret.wire.life import LIFE_BITS, epoch_of, next_count
 from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
 from leveret.wire.stream_entry import pack_entries
 
@@ -240,9 +240,13 @@ class OutgoingLog(CommittedLog):
         """The queue's offset up to which its log was copied."""
         return self.positions.get(self.key_of(queue), 0)
 
-    def begin_life(self, queue: Queue) -> None:
-        """From now on the queue goes by a name that nothing here is settled under."""
-        self._lives[str(queue.epoch)] = self._lives.get(str(queue.epoch), 0) + 1
+    def begin_life(self, queue: Queue, *, renumbers: bool = False) -> None:
+        """From now on the queue goes by a name that nothing here is settled under.
+
+        `renumbers` says that it may give offsets, that this log knows, to other messages.
+        """
+        count = self._lives.get(str(queue.epoch), 0)
+        self._lives[str(queue.epoch)] = next_count(count, renumbers=renumbers)
         self._lives_saved = False
 
     def end(self, key: Key, offset: int, timestamp_ms: int) -> None:

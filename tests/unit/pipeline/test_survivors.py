@@ -33,6 +33,7 @@ from leveret.pipeline.survivors import may_have_survivors, not_to_recover
 from leveret.pipeline.tables import messages_in
 from leveret.testing.standby_archive import freeze_plan, transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.wire.life import LIFE_BITS, next_count
 from leveret.wire.record import decode_message
 from leveret.wire.stream.publish import MessageRun
 
@@ -475,6 +476,24 @@ def test_order_is_epoch_then_offset_wherever_the_rows_lie(data_dir: Place) -> No
     standby.publish(directory)
     assert standby.broker.queues["a"] == upstream.unsettled(VHOST, "a")
     assert len(standby.broker.queues["a"]) == 6
+
+
+@pytest.mark.parametrize("renumbers", [False, True])
+def test_only_of_another_numbering_is_a_recovered_offset_another_message(
+    data_dir: Place, renumbers: bool
+) -> None:
+    upstream, standby = StandbyUpstream(), Standby(data_dir)
+    upstream.publish(VHOST, "a", [stored_message(b"%d" % i) for i in range(3)])
+    standby.transfer(upstream)
+    assert standby.promote() == 3
+    former = upstream.lives[VHOST, "a"][0]
+    upstream.settle(VHOST, "a", [(0, 3)], reason=2)
+    count = next_count(0, renumbers=renumbers)
+    upstream.lives[VHOST, "a"].append(type(former)(epoch=former.epoch + (count << LIFE_BITS)))
+    upstream.publish(VHOST, "a", [stored_message(b"again %d" % i) for i in range(4)])
+    standby.transfer(upstream)
+    assert standby.promote() == (4 if renumbers else 1)
+    assert standby.promote() == 0
 
 
 def test_files_that_no_task_reads_any_more_make_place_for_what_the_broker_writes(

@@ -22,6 +22,7 @@ from leveret.storage.segment import Segment
 from leveret.storage.tree import Tree
 from leveret.testing.waiting import until
 from leveret.wire.chunk import ChunkType, decode_chunk
+from leveret.wire.life import epoch_of, numbering_of
 from tests.unit.runtime.site import HEAD, POLICY, TAGGED, Site, collected_chunks, origin, scratch
 
 pytestmark = pytest.mark.usefixtures("collection")
@@ -235,6 +236,8 @@ def test_a_queue_log_that_lost_its_end_with_the_power_begins_a_new_life() -> Non
         after = await site.publish(2)
         assert site.contents() == [*kept, *after]
         assert site.replicated() == {"q": [*kept, *after]}
+        [(_, life)] = site.node.collector.logs["v"].positions
+        assert numbering_of(life) != epoch_of(life), "its offsets are those of other messages"
         await site.kill()
 
     with scratch() as directory:

@@ -48,8 +48,8 @@ def transfer(site: Site, data_dir: Path) -> Manifest:
     return manifest
 
 
-def recovered(manifest: Manifest, broker: FakeBroker, at_ms: int) -> list[bytes]:
-    """What a recovery as of a moment brings into the queue."""
+def recovered(manifest: Manifest, broker: FakeBroker, at_ms: int | None = None) -> list[bytes]:
+    """What a recovery, of now or as of a moment, brings into the queue."""
     broker.queues.clear()
     directory = freeze_plan(manifest, "v", Selection(as_of_ms=at_ms))
     if directory is None:
@@ -95,6 +95,43 @@ def test_every_moment_has_each_message_once_however_often_the_queue_was_collecte
             manifest = transfer(site, directory / f"archive-{number}")
             assert recovered(manifest, FakeBroker(), at_ms) == there
             assert recovered(manifest, FakeBroker(), at_ms) == [], "it was recovered already"
+        await site.kill()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_one_recovery_after_the_other_brings_each_message_once_however_often_it_was_collected_anew(
+    seed: int,
+) -> None:
+    """Into a broker that keeps what it has; the upstream goes on."""
+    chance = random.Random(seed)
+
+    async def scenario(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        await site.apply(d.Put(TAGGED), d.Put(d.Queue(name="q", vhost="v")), d.Put(POLICY))
+        came: list[bytes] = []
+        moments: list[int] = []
+        for step in ["publish", *chance.choices([*STEPS, "recover", "recover", "as of"], k=24)]:
+            match step:
+                case "publish":
+                    await site.publish(chance.randint(1, 6))
+                case "ack":
+                    await site.ack(chance.randint(1, 4))
+                case "kill":
+                    await site.restart()
+                case "recover":
+                    came += recovered(transfer(site, directory / "archive"), FakeBroker())
+                    assert not site.queue().replicated or set(site.contents()) <= set(came)
+                case "as of":
+                    at_ms = chance.choice(moments)
+                    came += recovered(transfer(site, directory / "archive"), FakeBroker(), at_ms)
+                case _:
+                    await site.apply(OFF if step == "policy off" else d.Put(POLICY))
+            assert len(came) == len(set(came)), f"after {step}"
+            moments.append(await moment(site))
+        assert came
         await site.kill()
 
     play(scenario)
