@@ -206,10 +206,11 @@ class Collector:
         log = self._queue_log(queue)
         key = outgoing.key_of(queue)
         position = outgoing.position_of(queue)
-        if position > log.next_offset:
+        reach = outgoing.reach_of(key)
+        if reach is not None and reach > log.next_offset:
             # The queue's log lost its end with the power (durability = os) and hands those offsets out again.
             outgoing.begin_life(queue, renumbers=True)
-            self._end(outgoing, key, outgoing.positions.pop(key))
+            self._end(outgoing, key, reach)
             key, position = outgoing.key_of(queue), 0
         first = log.first_offset if key in outgoing.positions else _first_wanted(queue, log)
         end = log.next_offset
@@ -239,7 +240,7 @@ class Collector:
         if outgoing is None:
             return
         key = outgoing.key_of(queue)
-        if outgoing.positions.pop(key, None) is not None:
+        if outgoing.reach_of(key) is not None:
             if not deleted:
                 outgoing.begin_life(queue)
             self._end(outgoing, key, queue.next_offset)
@@ -253,6 +254,7 @@ class Collector:
 
     def _end(self, outgoing: OutgoingLog, key: Key, offset: int) -> None:
         """End a life in the log, later if the disk refuses it now."""
+        outgoing.positions.pop(key, None)
         try:
             outgoing.end(key, offset, self._clock_ms())
         except StorageError as error:
@@ -263,11 +265,11 @@ class Collector:
         """At start: end every queue that went while nobody could say so."""
         outgoing = self.open_vhost(vhost)
         for queue in queues:
-            if not queue.replicated and outgoing.key_of(queue) in outgoing.positions:
+            if not queue.replicated:
                 self.unfollow(queue)
         alive = {outgoing.key_of(queue) for queue in queues if queue.replicated}
-        for key in [key for key in outgoing.positions if key not in alive]:
-            self._end(outgoing, key, outgoing.positions.pop(key))
+        for key in outgoing.lives - alive:
+            self._end(outgoing, key, outgoing.reach_of(key) or 0)
 
     def collect(self, queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
         """A durable chunk of a replicated queue: copy it. Never fails the broker."""

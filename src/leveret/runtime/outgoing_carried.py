@@ -9,8 +9,12 @@ was dropped after all, reading those records once more changes nothing.
 It is written only with a drop, so of some 50 octets a queue for each segment that goes, and never appended to the
 log: what is carried there would be transferred, and pushed out what is held, by thousands of queues that stand still.
 
-A file that is behind the begin of the log is of a log that began anew, and one that is ahead of its end is of one
-that was lost: nothing of it counts, and queues are copied anew.
+A log that begins anew has its queues copied anew, and says nothing of what it held before; downstreams have that all
+the same. So the file says then up to where they may have each life that had not ended (`former`), until it ends, before
+all is dropped. A log that drops nothing after all copies some queues once more.
+
+A file that is behind the begin of the log, or ahead of its end, is of a log that was lost: nothing of it counts, and
+queues are copied anew.
 """
 
 from __future__ import annotations
@@ -28,13 +32,19 @@ class _Saved(msgspec.Struct, frozen=True):
 
     first: int = -1
     positions: list[tuple[bytes, int, int]] = []
+    former: list[tuple[bytes, int, int]] = []
 
 
 class Carried:
-    """By queue and life, what each segment of the log says of it, and what those before said."""
+    """By queue and life, what each segment of the log says of it, and what those before said.
+
+    Attributes:
+        former: up to where downstreams may have lives of which the log began anew; read only.
+    """
 
     def __init__(self, file: StateFile) -> None:
         """Of a log that is yet to be read; `file` is the one beside it."""
+        self.former: dict[Key, int] = {}
         self._file = file
         self._before: dict[Key, int] = {}
         self._said: dict[int, dict[Key, int | None]] = {}
@@ -44,6 +54,8 @@ class Carried:
         said = self._said.setdefault(segment, {})
         # A settlement of what was dropped stands at a place that is copied already.
         said[key] = None if position is None else max(position, said.get(key) or 0)
+        if position is None:
+            self.former.pop(key, None)
 
     def load(self, log: Log) -> dict[Key, int]:
         """All positions in a log that was read: how far it has each queue that has not ended.
@@ -59,6 +71,11 @@ class Carried:
             ) from None
         if log.first_offset <= saved.first <= log.next_offset:
             self._before = {(name, life): position for name, life, position in saved.positions}
+            ended = {
+                key for said in self._said.values() for key, position in said.items() if position is None
+            }
+            former = {(name, life): position for name, life, position in saved.former}
+            self.former = {key: position for key, position in former.items() if key not in ended}
         return self._up_to(log.next_offset + 1)
 
     def save(self, first: int) -> None:
@@ -67,8 +84,7 @@ class Carried:
         Raises:
             StorageError: the disk refused it; what is before is not to be dropped.
         """
-        positions = [(*key, position) for key, position in self._up_to(first).items()]
-        self._file.replace(msgspec.json.encode(_Saved(first, positions)))
+        self._write(first, self._up_to(first))
 
     def forget_before(self, first: int) -> None:
         """The log begins with the segment at `first` now."""
@@ -76,14 +92,23 @@ class Carried:
             self._before = self._up_to(first)
             self._said = {segment: said for segment, said in self._said.items() if segment >= first}
 
-    def clear(self) -> None:
-        """The log is empty, and begins anew.
+    def begin_anew(self, first: int) -> None:
+        """The log is about to drop all it has and to go on at `first`. Blocks for the disk.
 
         Raises:
-            StorageError: the disk refused it.
+            StorageError: the disk refused it; nothing is to be dropped.
         """
-        self._file.remove()
+        for key, position in self._up_to(first + 1).items():
+            self.former[key] = max(position, self.former.get(key, 0))
+        self._write(first, {})
+
+    def clear(self) -> None:
+        """The log is empty."""
         self._before, self._said = {}, {}
+
+    def _write(self, first: int, positions: dict[Key, int]) -> None:
+        rows = ([(*key, position) for key, position in each.items()] for each in (positions, self.former))
+        self._file.replace(msgspec.json.encode(_Saved(first, *rows)))
 
     def _up_to(self, end: int) -> dict[Key, int]:
         """What is said by all segments that begin before an offset."""

@@ -230,7 +230,17 @@ class OutgoingLog(CommittedLog):
     @property
     def epochs(self) -> set[int]:
         """Of all queues that it knows of."""
-        return self.named.epochs | {epoch_of(life) for _, life in (*self._reach.keys, *self.positions)}
+        return self.named.epochs | {epoch_of(life) for _, life in (*self._reach.keys, *self.lives)}
+
+    @property
+    def lives(self) -> set[Key]:
+        """Those that downstreams may have something of, and that have not ended."""
+        return self.positions.keys() | self._carried.former.keys()
+
+    def reach_of(self, key: Key) -> int | None:
+        """Up to where downstreams may have the life; None if it is not among `lives`."""
+        reach = max(self.positions.get(key, -1), self._carried.former.get(key, -1))
+        return reach if reach >= 0 else None
 
     def key_of(self, queue: Queue) -> Key:
         """How the log names the queue: its name, and its life."""
@@ -522,9 +532,10 @@ class OutgoingLog(CommittedLog):
         Raises:
             StorageError: the disk refused it.
         """
+        # Before that: what downstreams have is to end there, and nothing else will say what it was.
+        self._carried.begin_anew(self.log.next_offset)
         self.log.empty()
         self._forget_dropped()
-        # After that: what is carried to the begin of the former log is not to outlive this one.
         self._carried.clear()
         self.positions.clear()
         self.count_missing([])
