@@ -489,6 +489,18 @@ async def test_an_upstream_that_cannot_be_asked_what_would_change_is_told_with_t
 
 
 @on_a_loop
+async def test_the_standby_is_told_why_nothing_came(tmp_path: Path) -> None:
+    """It transfers vhosts that come with the definitions, and without these there are none."""
+    async with pair(tmp_path) as link:
+        sync = link.downstream.schema_sync
+        await sync.set_endpoints(endpoints(link.port, password="wrong"))
+        await sync.start()
+        await until(lambda: "refuses user" in sync.why_nothing_came, "the reason")
+        await sync.set_endpoints(endpoints(link.port))
+        await until(lambda: not sync.why_nothing_came, "a first sync")
+
+
+@on_a_loop
 async def test_what_was_changed_is_kept_newest_first_over_a_restart_and_not_without_end(
     tmp_path: Path,
 ) -> None:

@@ -383,6 +383,13 @@ class SchemaSync:
 
     # -- status -------------------------------------------------------------------------------
 
+    @property
+    def why_nothing_came(self) -> str:
+        """Why there was no sync since the start; empty if there was, or if this node follows nobody."""
+        if not self.follows or self._progress.syncs:
+            return ""
+        return self._progress.last_error or "schema replication is connecting"
+
     def status(self) -> dict[str, Any]:
         """RabbitMQ's fields of `schema_replication_status`, and counts; no password."""
         status = msgspec.to_builtins(self._progress)

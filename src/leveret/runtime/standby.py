@@ -67,6 +67,10 @@ class Schema(Protocol):
     def mode(self) -> OperatingMode:
         """Which side this node is."""
 
+    @property
+    def why_nothing_came(self) -> str:
+        """Why no definitions have come from the upstream yet; empty if they have, or are not to."""
+
     async def stop(self) -> None:
         """End the link."""
 
@@ -359,7 +363,9 @@ class StandbyDownstream:
         if upstream is None:
             return None, error
         if not vhosts:
-            return None, f"no vhost is tagged {STANDBY_TAG}"
+            why = self._node.schema_sync.why_nothing_came
+            cause = f": none of the upstream's definitions have come yet ({why})" if why else ""
+            return None, f"no vhost is tagged {STANDBY_TAG}{cause}"
         return {
             **self.archive.place,
             "cluster_name": self._node.config.cluster_name,

@@ -16,13 +16,13 @@ from leveret.config import Config, load
 from leveret.config.kinds import Address
 from leveret.core.broker import Broker
 from leveret.core.operating_mode import OperatingMode
-from leveret.model.definitions import Definitions
+from leveret.model.definitions import Definitions, GlobalParameter
 from leveret.model.errors import NotAllowed
 from leveret.pipeline.files import locked
 from leveret.pipeline.manifest import Manifest
 from leveret.pipeline.sweep import RECOVERY_LOCK
 from leveret.runtime.pipeline_process import PipelineFailed, PipelineProcess
-from leveret.runtime.standby import StandbyDownstream
+from leveret.runtime.standby import UPSTREAM_PARAMETER, StandbyDownstream
 from leveret.runtime.standby_recovery import EVERYTHING, Target
 from leveret.storage.state_file import StateFile
 from leveret.testing.standby_archive import transfer
@@ -33,6 +33,7 @@ pytestmark = pytest.mark.timeout(120)
 
 class FakeSchemaSync:
     mode = OperatingMode.UPSTREAM
+    why_nothing_came = ""
 
 
 @dataclass
@@ -140,3 +141,15 @@ def test_data_is_not_deleted_under_the_hands_of_a_dry_run_and_all_of_it_only_whe
         assert Manifest(work).next_by_vhost == {}
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("why", ["", "the upstream refuses user 'replicator'"])
+def test_where_nothing_is_tagged_it_is_told_that_no_definitions_came(tmp_path: Path, why: str) -> None:
+    node = FakeNode(tmp_path)
+    node.schema_sync.why_nothing_came = why
+    endpoints = {"endpoints": ["localhost:5552"], "username": "replicator", "password": "secret"}
+    upstream = GlobalParameter(name=UPSTREAM_PARAMETER, value=endpoints)
+    node.definitions.by_kind["global_parameters"][upstream.name,] = upstream
+    _, told = StandbyDownstream(node, StateFile(tmp_path / "standby.json"))._job()
+    cause = f": none of the upstream's definitions have come yet ({why})" if why else ""
+    assert told == f"no vhost is tagged standby_replication{cause}"
