@@ -47,6 +47,7 @@ class Carried:
         self.former: dict[Key, int] = {}
         self._file = file
         self._before: dict[Key, int] = {}
+        self._former_before: dict[Key, int] = {}
         self._said: dict[int, dict[Key, int | None]] = {}
 
     def note(self, key: Key, segment: int, position: int | None) -> None:
@@ -71,11 +72,8 @@ class Carried:
             ) from None
         if log.first_offset <= saved.first <= log.next_offset:
             self._before = {(name, life): position for name, life, position in saved.positions}
-            ended = {
-                key for said in self._said.values() for key, position in said.items() if position is None
-            }
-            former = {(name, life): position for name, life, position in saved.former}
-            self.former = {key: position for key, position in former.items() if key not in ended}
+            self._former_before = {(name, life): position for name, life, position in saved.former}
+            self.former = self._former_up_to(log.next_offset + 1)
         return self._up_to(log.next_offset + 1)
 
     def save(self, first: int) -> None:
@@ -84,30 +82,30 @@ class Carried:
         Raises:
             StorageError: the disk refused it; what is before is not to be dropped.
         """
-        self._write(first, self._up_to(first))
+        self._write(first, self._up_to(first), self._former_up_to(first))
 
     def forget_before(self, first: int) -> None:
         """The log begins with the segment at `first` now."""
         if any(segment < first for segment in self._said):
-            self._before = self._up_to(first)
+            self._before, self._former_before = self._up_to(first), self._former_up_to(first)
             self._said = {segment: said for segment, said in self._said.items() if segment >= first}
 
     def begin_anew(self, first: int) -> None:
-        """The log is about to drop all it has and to go on at `first`. Blocks for the disk.
+        """The log, all of which is on disk, is about to drop that and to go on at `first`. Blocks for the disk.
 
         Raises:
             StorageError: the disk refused it; nothing is to be dropped.
         """
         for key, position in self._up_to(first + 1).items():
             self.former[key] = max(position, self.former.get(key, 0))
-        self._write(first, {})
+        self._write(first, {}, self.former)
 
     def clear(self) -> None:
         """The log is empty."""
-        self._before, self._said = {}, {}
+        self._before, self._former_before, self._said = {}, dict(self.former), {}
 
-    def _write(self, first: int, positions: dict[Key, int]) -> None:
-        rows = ([(*key, position) for key, position in each.items()] for each in (positions, self.former))
+    def _write(self, first: int, positions: dict[Key, int], former: dict[Key, int]) -> None:
+        rows = ([(*key, position) for key, position in each.items()] for each in (positions, former))
         self._file.replace(msgspec.json.encode(_Saved(first, *rows)))
 
     def _up_to(self, end: int) -> dict[Key, int]:
@@ -121,3 +119,12 @@ class Carried:
                     else:
                         positions[key] = max(position, positions.get(key, 0))
         return positions
+
+    def _former_up_to(self, end: int) -> dict[Key, int]:
+        """Of the lives of before, those that no segment which begins before an offset says to have ended."""
+        former = dict(self._former_before)
+        for segment, said in self._said.items():
+            if segment < end:
+                for key in [key for key, position in said.items() if position is None]:
+                    former.pop(key, None)
+        return former

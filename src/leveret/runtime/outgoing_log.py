@@ -532,7 +532,11 @@ class OutgoingLog(CommittedLog):
         Raises:
             StorageError: the disk refused it.
         """
-        # Before that: what downstreams have is to end there, and nothing else will say what it was.
+        # Before all is dropped: what downstreams have is to end there, and nothing else will say what it was.
+        try:
+            self.log.sync()
+        except OSError as error:
+            raise StorageError(f"outgoing log {self.log.directory}: cannot be synced: {error}") from error
         self._carried.begin_anew(self.log.next_offset)
         self.log.empty()
         self._forget_dropped()

@@ -12,6 +12,7 @@ import pytest
 from leveret.model import definitions as d
 from leveret.model.errors import StorageError
 from leveret.runtime.outgoing import directory_name
+from leveret.runtime.outgoing_carried import Carried
 from leveret.runtime.outgoing_log import OutgoingLog
 from leveret.storage.state_file import StateFile
 from leveret.storage.tree import Tree
@@ -282,6 +283,34 @@ def test_a_queue_that_goes_as_the_log_begins_anew_is_ended(change: d.Change, res
         await site.restart()
         log = await committed(site)
         assert log.reach_of(key) is None, "it is told once"
+        await site.kill()
+
+    play(scenario)
+
+
+def test_an_end_that_may_be_lost_with_the_power_is_not_forgotten_with_what_is_dropped_before_it() -> None:
+    """positions.json is on disk before the end is."""
+
+    async def scenario(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        queues = [d.Put(d.Queue(name=name, vhost="v")) for name in ("q1", "q2")]
+        await site.apply(d.Put(TAGGED), d.Put(POLICY), *queues)
+        await site.publish(KEPT, "q1")
+        log = await committed(site)
+        key = log.key_of(site.queue("q1"))
+        site.node.collector.delete_all(site.node.broker.vhost_queues("v"))
+        log.end(key, KEPT, 0)
+        assert log.reach_of(key) is None
+        again = Carried(StateFile(directory / "outgoing" / "v" / "positions.json"))
+        again.load(log.log)
+        assert again.former == {key: KEPT}
+        log._carried.save(log.first_offset)
+        again.load(log.log)
+        assert again.former == {key: KEPT}, "the segment that says so is retained"
+        log._carried.save(log.log.next_offset)
+        again.load(log.log)
+        assert again.former == {}
         await site.kill()
 
     play(scenario)
