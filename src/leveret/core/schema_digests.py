@@ -49,7 +49,8 @@ class Digests:
 
     def look(self, definitions: Definitions) -> None:
         """Take the schema as it is now."""
-        seen, self._seen = self._seen, (definitions, definitions.version)
+        # What fails half-way was not seen: digests of half a schema would have a downstream delete the other half.
+        seen, self._seen = self._seen, None
         is_known = seen is not None and seen[0] is definitions
         changed = definitions.changed_since(seen[1]) if seen is not None and is_known else None
         if changed is None or not self._look_at(definitions, changed):
@@ -61,6 +62,7 @@ class Digests:
             self._transient = transient
         if changed != set():
             self._state = None
+        self._seen = definitions, definitions.version
 
     def _look_at(self, definitions: Definitions, changed: set[tuple[str, Key]]) -> bool:
         """Take what changed; False if that is not all, because a queue became transient, or durable."""

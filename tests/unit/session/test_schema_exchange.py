@@ -104,6 +104,22 @@ def test_whatever_was_known_before_afterwards_it_is_what_the_upstream_has(
     assert upstream.tell(following).requests == 1
 
 
+def test_a_schema_that_cannot_be_digested_is_not_told_in_part_the_next_time() -> None:
+    deep: object = 1
+    for _ in range(2_000):
+        deep = [deep]
+    queue = Queue(vhost="/", name="q")
+    upstream = Upstream(definitions(GlobalParameter(name="odd", value=deep), queue))
+    following = Following(definitions(queue), "down")
+    for _ in range(2):
+        with pytest.raises(RecursionError):
+            upstream.tell(following)
+    assert following.theirs.by_kind["queues"] == {queue.key: queue}
+    upstream.schema.apply(Delete("global_parameters", ("odd",)))
+    upstream.tell(following)
+    assert_knows(following, upstream)
+
+
 @given(st.lists(st.builds(Queue, name=st.text(max_size=3), vhost=st.just("/"), epoch=st.integers(0, 9))))
 def test_what_is_not_the_same_is_all_that_is_told(queues: list[Queue]) -> None:
     upstream = Upstream(definitions(*queues))
