@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leveret.model.definitions import Queue
-from leveret.model.errors import StorageError
+from leveret.model.errors import NotAllowed, PreconditionFailed, StorageError
 from leveret.runtime.schema_endpoints import parse_upstream
 from leveret.runtime.schema_link import SchemaLink, open_link
 from leveret.session import schema_exchange
@@ -17,7 +17,17 @@ from leveret.session.amqp10 import Amqp10Session
 from leveret.session.amqp10_client import SchemaLinkClient
 from leveret.testing.waiting import until
 from leveret.wire.schema_sync import VERSION, decode_request
-from tests.e2e.schema_pair import TIMING, Node, Pair, endpoints, listening, on_a_loop, pair
+from tests.e2e.schema_pair import (
+    TIMING,
+    Node,
+    Pair,
+    a_refused_port,
+    endpoints,
+    garbage,
+    listening,
+    on_a_loop,
+    pair,
+)
 
 NEVER_MS = 3_600_000
 PATIENT = TIMING._replace(backoff_min_s=30.0, backoff_max_s=30.0)
@@ -119,6 +129,24 @@ async def test_the_next_endpoint_is_tried_when_the_first_lets_us_in_and_no_more(
             await until(lambda: link.status["syncs"], f"a sync with the second ({link.status['last_error']})")
             assert link.status["upstream_cluster"] == "cluster.good"
             assert good.sessions == 1
+            good.put(Queue(vhost="/", name="new"))
+            found = await link.downstream.schema_sync.diff()
+            assert [(row["action"], row["key"]) for row in found] == [("create", ["/", "new"])]
+
+
+@on_a_loop
+async def test_a_diff_that_no_endpoint_tells_gives_the_reason_of_each(tmp_path: Path) -> None:
+    async with pair(tmp_path, TIMING._replace(reply_timeout_s=0.3)) as link, listening(garbage) as noise:
+        refused = await a_refused_port()
+        await link.downstream.schema_sync.set_endpoints(endpoints(refused, noise))
+        with pytest.raises(
+            PreconditionFailed, match=f"127.0.0.1:{refused}: .*; 127.0.0.1:{noise}: no AMQP 1.0"
+        ):
+            await link.downstream.schema_sync.diff()
+        await link.upstream.schema_sync.disable()
+        await link.downstream.schema_sync.set_endpoints(endpoints(refused, link.port, noise))
+        with pytest.raises(NotAllowed, match=f"127.0.0.1:{link.port}: schema replication is disabled"):
+            await link.downstream.schema_sync.diff()
 
 
 @on_a_loop

@@ -192,6 +192,35 @@ async def connect_first(
     raise refusal or SchemaLinkError("; ".join(reasons))
 
 
+async def fetch_first(upstream: Upstream, asked: Asked, theirs: Definitions) -> Sequence[str]:
+    """Bring `theirs` up to date once, from the first endpoint that tells, where a downstream ends up too.
+
+    Returns:
+        What the upstream has and cannot be had here, each with the reason.
+
+    Raises:
+        Refusal: none did, and this is what the first that declined says.
+        SchemaLinkError: none did, and none declined; names each endpoint and its reason.
+        ConfigError: TLS is asked for, and a certificate cannot be used.
+    """
+    refusal: Refusal | None = None
+    reasons: list[str] = []
+    for each in upstream.endpoints:
+        alone = upstream._replace(endpoints=[each])
+        try:
+            endpoint, source = await connect_first(alone, asked, lambda: None, lambda: None)
+            try:
+                await fetch_from(endpoint, source, theirs)
+            finally:
+                source.close()
+            return source.unreadable
+        except Refusal as error:
+            refusal = refusal or error
+        except PeerError as error:
+            reasons.append(str(error))
+    raise refusal or SchemaLinkError("; ".join(reasons))
+
+
 def _from_behind(endpoints: Sequence[Endpoint], last: Endpoint | None) -> Sequence[Endpoint]:
     """The endpoints in their order, begun after `last` if that is one of them."""
     begin = endpoints.index(last) + 1 if last in endpoints else 0

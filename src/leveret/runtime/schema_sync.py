@@ -44,7 +44,7 @@ from leveret.runtime.schema_downstream import (
     upstream_of,
 )
 from leveret.runtime.schema_endpoints import decode_upstream, parse_upstream
-from leveret.runtime.schema_source import connect_first, fetch_from, likely_theirs
+from leveret.runtime.schema_source import fetch_first, likely_theirs
 from leveret.session.schema_exchange import answer
 from leveret.storage.state_file import StateFile
 from leveret.wire.schema_sync import (
@@ -298,19 +298,13 @@ class SchemaSync:
             raise PreconditionFailed("no upstream endpoints: use set_schema_replication_upstream_endpoints")
         theirs = likely_theirs(definitions)
         try:
-            endpoint, source = await connect_first(
-                upstream, asked_by(node, self._timing), lambda: None, lambda: None
-            )
-            try:
-                await fetch_from(endpoint, source, theirs)
-            finally:
-                source.close()
+            unreadable = await fetch_first(upstream, asked_by(node, self._timing), theirs)
         except (PeerError, ConfigError) as error:
             raise PreconditionFailed(str(error)) from None
         locals_ = Locals(node.config.schema_sync.locals_)
         exclusive = exclusive_in(node.broker)
         found = delta(definitions, theirs.by_kind, locals_, Holding(node.broker), exclusive)
-        return rows_of(found, definitions, source.unreadable)
+        return rows_of(found, definitions, unreadable)
 
     def history(self) -> list[dict[str, Any]]:
         """The last deltas that were applied here, newest first."""
