@@ -32,6 +32,7 @@ from leveret.model.definitions import (
     Binding,
     Change,
     Definitions,
+    Delete,
     Exchange,
     GlobalParameter,
     Parameter,
@@ -57,6 +58,8 @@ HOLDS: Final = "its properties differ from the upstream's, and it holds messages
 """Why a queue is not replaced."""
 _HOLDERS: Final = ("exchanges", "policies", "parameters", "queues")
 _REPLACED: Final = ("exchanges", "queues")
+_RULES: Final = ("policies", "parameters")
+"""What applies to a queue is made of these together."""
 _NO_EXCLUSIVE: Final[Mapping[Key, Sequence[Binding]]] = MappingProxyType({})
 
 Key: TypeAlias = tuple[str, ...]
@@ -174,7 +177,8 @@ def delta(
     """What a downstream with `own` schema must change so that it is as its upstream's.
 
     Deletes come first, in the reverse order of `KINDS`, puts last in its order, so that no change meets
-    a missing or a lingering reference. A queue or exchange cannot be altered: one with other
+    a missing or a lingering reference. Policies refer to nothing but their vhost: those of one are changed in one
+    go, deletes too, where it is the puts' turn. A queue or exchange cannot be altered: one with other
     properties is deleted and put in one step, with its bindings, even if their own kind is unchanged.
     The second application of the same `theirs` is empty, but for the conflicts.
 
@@ -286,14 +290,9 @@ class _Comparison:
             (kind, key)
             for kind in reversed(KINDS)
             for key in self.deletes[kind]
-            if key not in self.puts[kind]
+            if key not in self.puts[kind] and (kind not in _RULES or (key[0],) in self.deletes["vhosts"])
         ]
-        puts = [
-            Step(Put(entity))
-            for kind in KINDS
-            for key, entity in self.puts[kind].items()
-            if key not in self.deletes[kind]
-        ]
+        puts = [step for kind in KINDS for step in self._puts(kind)]
         if not deleted and not replaced:
             return puts
         of_exclusive = {binding.key: binding for bindings in self.exclusive.values() for binding in bindings}
@@ -303,6 +302,31 @@ class _Comparison:
         bound = Bound(self.own.by_kind["exchanges"], bindings)
         steps = Steps(bound, self.puts, self._what_stays(bound, bindings))
         return [*(steps.step(kind, key) for kind, key in [*deleted, *replaced]), *puts]
+
+    def _puts(self, kind: str) -> list[Step]:
+        """What is put of a kind and takes nobody's place."""
+        if kind in _RULES:
+            return self._rules() if kind == _RULES[0] else []
+        return [Step(Put(entity)) for key, entity in self.puts[kind].items() if key not in self.deletes[kind]]
+
+    def _rules(self) -> list[Step]:
+        """All changes of policies and parameters but of vhosts that are deleted with all that is in them.
+
+        What applies after some of them and was never so at the upstream, a lower limit, would cost messages.
+        """
+        of_vhosts: dict[str, list[Change]] = {}
+        for kind in reversed(_RULES):
+            for key in self.deletes[kind]:
+                if (key[0],) not in self.deletes["vhosts"]:
+                    of_vhosts.setdefault(key[0], []).append(Delete(kind, key))
+        for kind in _RULES:
+            for key, entity in self.puts[kind].items():
+                of_vhosts.setdefault(key[0], []).append(Put(entity))
+        return [
+            Step(change, joined=number < len(changes))
+            for changes in of_vhosts.values()
+            for number, change in enumerate(changes, start=1)
+        ]
 
     def _what_stays(self, bound: Bound, bindings: Mapping[Key, AnyEntity]) -> dict[Place, AnyEntity]:
         """What goes along with a delete and is to be put again: bindings, and auto-delete exchanges."""

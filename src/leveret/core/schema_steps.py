@@ -23,11 +23,13 @@ class Step(NamedTuple):
         change: what it is about.
         instead: what takes the place of what `change` deletes.
         restored: what the delete took along, and is to stay.
+        joined: whether the next step is made in the same go, because what is between the two must not be seen.
     """
 
     change: Change
     instead: Put | None = None
     restored: tuple[Put, ...] = ()
+    joined: bool = False
 
     @property
     def changes(self) -> list[Change]:

@@ -115,8 +115,8 @@ class Outcome(msgspec.Struct):
 async def apply(broker: Broker, found: Delta, holding: Container[Key]) -> Outcome:
     """Apply all that can be; what is refused stops nothing else.
 
-    Each step is made in one go, and others are served between two steps. So a queue may hold messages by now: it is
-    looked for in `holding` again.
+    Each step is made in one go, with those it is joined to; others are served between. So a queue may hold messages
+    by now: it is looked for in `holding` again.
     """
     outcome = Outcome(
         conflicts=[f"{place(each.kind, each.key)}: {each.reason}" for each in found.conflicts],
@@ -130,7 +130,7 @@ async def apply(broker: Broker, found: Delta, holding: Container[Key]) -> Outcom
         for change in step.changes:
             _make(broker, change, outcome)
         made += len(step.changes)
-        if made >= CHANGES_PER_TURN:
+        if made >= CHANGES_PER_TURN and not step.joined:
             made = 0
             await asyncio.sleep(0)
     return outcome

@@ -435,6 +435,38 @@ def test_puts_follow_deletes_each_in_the_order_that_references_need() -> None:
     ]
 
 
+def test_the_policies_of_a_vhost_change_in_one_go_and_those_of_a_deleted_one_go_before_it() -> None:
+    def policy(vhost: str, name: str, priority: int) -> Policy:
+        return Policy(vhost=vhost, name=name, pattern="", definition={"max-length": 9}, priority=priority)
+
+    def cap(vhost: str, value: int) -> Parameter:
+        return Parameter(vhost=vhost, component="vhost-limits", name="limits", value={"max-queues": value})
+
+    vhosts = [Vhost(name="/"), Vhost(name="v"), Vhost(name="old")]
+    was: list[AnyEntity] = [*(policy(vhost, "b", 1) for vhost in "/v"), policy("old", "p", 1), cap("/", 1)]
+    user = User(name="u", password_hash="")
+    now: list[AnyEntity] = [policy("/", "a", 1), policy("v", "a", 1), cap("/", 2)]
+    theirs: dict[str, list[AnyEntity]] = {
+        "vhosts": [*vhosts[:2]],
+        "users": [user],
+        "policies": [*now[:2]],
+        "parameters": [now[2]],
+        "queues": [Q],
+    }
+    found = delta(definitions(*vhosts, *was), theirs, Locals())
+    assert [(step.change, step.joined) for step in found.steps] == [
+        (Delete("policies", ("old", "p")), False),
+        (Delete("vhosts", ("old",)), False),
+        (Put(user), False),
+        (Delete("policies", ("/", "b")), True),
+        (Put(now[0]), True),
+        (Put(now[2]), False),
+        (Delete("policies", ("v", "b")), True),
+        (Put(now[1]), False),
+        (Put(Q), False),
+    ]
+
+
 def test_a_replaced_queue_gets_its_bindings_back_although_they_did_not_change() -> None:
     down = broker_with(Vhost(name="/"), X, Q, X_TO_Q)
     wanted = Queue(vhost="/", name="q", arguments={"x": 1})

@@ -16,6 +16,7 @@ from leveret.model.definitions import (
     Definitions,
     Delete,
     Exchange,
+    Policy,
     Put,
     Queue,
     User,
@@ -123,6 +124,36 @@ def test_a_queue_that_is_down_keeps_its_log() -> None:
 
 def test_a_queue_of_another_node_may_hold_what_was_not_told() -> None:
     assert RemoteQueue(Queue(vhost="v", name="q"), "other@node").may_hold_messages
+
+
+def test_no_message_is_lost_to_a_limit_that_never_was_in_force_at_the_upstream() -> None:
+    def limit(name: str, length: int, priority: int) -> Policy:
+        definition = {"max-length": length}
+        return Policy(vhost="v", name=name, pattern="^q", definition=definition, priority=priority)
+
+    async def scenario(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        broker, others = (
+            site.node.broker,
+            [User(name=f"u{n}", password_hash="") for n in range(CHANGES_PER_TURN)],
+        )
+        shadowed = limit("a", length=1, priority=0), limit("b", length=100, priority=1)
+        await site.apply(Put(Vhost(name="v")), Put(Queue(vhost="v", name="q")), *map(Put, shadowed))
+        bodies = await site.publish(3)
+        told = definitions(limit("a", length=100, priority=0), *others).by_kind
+        wanted = {kind: told[kind] for kind in ("users", "policies")}
+        found = delta(broker.definitions, wanted, Locals())
+        applying = asyncio.ensure_future(apply(broker, found, Holding(broker)))
+        while not applying.done():
+            await asyncio.sleep(0)
+            site.node.engine.flush()
+        assert applying.result().refused == []
+        await site.settle()
+        assert (site.queue().policy, site.contents()) == ("a", bodies)
+        await site.kill()
+
+    play(scenario)
 
 
 # -- exclusive queues -----------------------------------------------------------------------------
