@@ -116,7 +116,7 @@ async def apply(broker: Broker, found: Delta, holding: Container[Key]) -> Outcom
     """Apply all that can be; what is refused stops nothing else.
 
     Each step is made in one go, with those it is joined to; others are served between. So a queue may hold messages
-    by now: it is looked for in `holding` again.
+    by now: it is looked for in `holding` again. And an exchange may have other bindings by now: it gets them back.
     """
     outcome = Outcome(
         conflicts=[f"{place(each.kind, each.key)}: {each.reason}" for each in found.conflicts],
@@ -127,9 +127,10 @@ async def apply(broker: Broker, found: Delta, holding: Container[Key]) -> Outcom
         if _would_lose_messages(step, holding):
             outcome.conflicts.append(f"{place(*place_of(step.change))}: {HOLDS}")
             continue
-        for change in step.changes:
+        changes = [*step.changes, *_bound_since(broker, step)]
+        for change in changes:
             _make(broker, change, outcome)
-        made += len(step.changes)
+        made += len(changes)
         if made >= CHANGES_PER_TURN and not step.joined:
             made = 0
             await asyncio.sleep(0)
@@ -139,6 +140,22 @@ async def apply(broker: Broker, found: Delta, holding: Container[Key]) -> Outcom
 def _would_lose_messages(step: Step, holding: Container[Key]) -> bool:
     kind, key = place_of(step.change)
     return step.instead is not None and kind == "queues" and key in holding
+
+
+def _bound_since(broker: Broker, step: Step) -> list[Change]:
+    """What goes with an exchange that is replaced, and was bound after the delta was worked out.
+
+    A connection that has bound its exclusive queue does not do so again. What is not for this node to have, the next
+    sync deletes.
+    """
+    kind, key = place_of(step.change)
+    topology = broker.topologies.get(key[0])
+    exchange = topology.exchanges.get(key[-1]) if topology is not None and kind == "exchanges" else None
+    if topology is None or exchange is None or step.instead is None:
+        return []
+    bound = exchange.bindings | {each.key: each for each in topology.bindings_into("exchange", key[-1])}
+    known = {put.entity.key for put in step.restored}
+    return [Put(binding) for key, binding in bound.items() if key not in known]
 
 
 def _make(broker: Broker, change: Change, outcome: Outcome) -> None:

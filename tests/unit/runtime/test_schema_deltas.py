@@ -184,6 +184,31 @@ def test_a_connection_keeps_its_exclusive_queues_and_what_they_are_bound_to() ->
     play(scenario)
 
 
+def test_what_a_connection_bound_while_a_delta_was_applied_is_bound_to_the_replaced_exchange() -> None:
+    async def scenario(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        broker, x = site.node.broker, Exchange(vhost="v", name="x", type="direct")
+        gone = [Queue(vhost="v", name=f"gone{number}") for number in range(CHANGES_PER_TURN)]
+        await site.apply(Put(Vhost(name="v")), Put(x), *map(Put, gone))
+        found = found_by(site, Exchange(vhost="v", name="x", type="topic"))
+
+        def bind() -> None:
+            assert broker.exchange("v", "x").type == "direct"
+            broker.declare_queue(Queue(vhost="v", name="own"), owner=site)
+            broker.bind(Binding(vhost="v", source="x", destination="own", routing_key="k"))
+            broker.bind(Binding(vhost="v", source="amq.topic", destination="x", destination_type="exchange"))
+
+        asyncio.get_running_loop().call_soon(bind)
+        assert (await apply(broker, found, Holding(broker))).refused == []
+        assert broker.exchange("v", "x").type == "topic"
+        assert [queue.key for queue in broker.route("v", "x", "k", dict)] == [("v", "own")]
+        assert len(broker.topology("v").bindings_into("exchange", "x")) == 1
+        await site.kill()
+
+    play(scenario)
+
+
 # -- what cannot be had here ----------------------------------------------------------------------
 
 
