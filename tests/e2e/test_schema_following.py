@@ -36,12 +36,13 @@ from leveret.model.errors import (
     PreconditionFailed,
     ResourceLocked,
 )
-from leveret.runtime import schema_apply
+from leveret.runtime import schema_apply, schema_sync
 from leveret.runtime.schema_apply import CHANGES_KEPT_MAX, HISTORY_MAX
 from leveret.session.amqp10 import Amqp10Session
 from leveret.storage.state_file import StateFile
 from leveret.testing.certificates import CertificateAuthority, available
 from leveret.testing.waiting import until
+from leveret.wire.schema_sync import SyncRequest, decode_reply, encode_request
 from tests.e2e.schema_pair import SOME, TIMING, Node, endpoints, listening, on_a_loop, pair
 
 NEVER_MS = 3_600_000
@@ -62,6 +63,23 @@ async def test_a_change_arrives_although_the_next_sync_is_far_off(tmp_path: Path
             await until(lambda key=key: key in link.downstream.broker.queues, "a change without asking")  # type: ignore[misc]
         assert link.status["notices"] != 0
         assert link.status["sync_interval_ms"] == NEVER_MS
+
+
+@on_a_loop
+async def test_what_was_told_is_noted_as_told_although_an_upstream_looks_at_its_schema_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_sync, "LOOK_SHARE_MAX", 1e-9)  # as if it had a million entities
+    node, briefly = Node(tmp_path, "up", operating_mode="upstream"), Queue(vhost="/", name="briefly")
+    await node.schema_sync.add_user("replicator", "secret")
+    before = node.schema_state()
+    node.put(briefly)
+    assert node.schema_state() == before
+    reply = decode_reply(node.schema_request("replicator", encode_request(SyncRequest("down"))))
+    told = node.schema_state()
+    node.broker.apply(Delete("queues", briefly.key))
+    monkeypatch.setattr(node.schema_sync, "_look_again_at_s", 0.0)
+    assert (told, node.schema_state()) == (reply.state, before), "its deletion is worth a notice"
 
 
 @on_a_loop

@@ -334,6 +334,8 @@ class SchemaSync:
             reply = answer(self._digests, definitions, request, self._node.config.cluster_name)
         except SchemaSyncError as error:
             raise InvalidCommand(str(error)) from None
+        # What is noted as told is this, and not what was seen a while ago and may come again.
+        self._state = reply.state
         try:
             octets = encode_reply(reply)
         except SchemaSyncError as error:
