@@ -32,6 +32,7 @@ from leveret.model.definitions import (
 from leveret.model.errors import (
     AuthenticationFailed,
     InvalidCommand,
+    LeveretError,
     NotAllowed,
     PreconditionFailed,
     ResourceLocked,
@@ -318,6 +319,21 @@ async def test_a_delta_that_is_being_applied_is_applied_whole_when_replication_i
         assert down.commits == commits + 1, "what was applied is durable"
         assert down.schema_sync.history()[0]["deletes"] == 201
         assert link.status["state"] == "disconnected"
+
+
+@on_a_loop
+async def test_nobody_waits_for_a_sync_of_a_downstream_that_has_ended(tmp_path: Path) -> None:
+    async with pair(tmp_path) as link:
+        await link.follow()
+        await until(lambda: link.status["state"] == "syncing", "a first sync")
+        sync = link.downstream.schema_sync
+        stopping, asked = asyncio.ensure_future(sync.stop()), []
+        while not stopping.done():
+            asked.append(asyncio.ensure_future(sync.sync(force=False)))
+            await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            results = await asyncio.gather(*asked, return_exceptions=True)
+        assert {isinstance(each, dict | LeveretError) for each in results} == {True}
 
 
 @on_a_loop

@@ -218,6 +218,8 @@ class SchemaDownstream:
         finally:
             if self._due is not None:
                 self._due.cancel()
+            # Who asks for a sync from now on would wait for ever.
+            self.progress.state = State.DISCONNECTED
             self._give_up(ResourceLocked("schema replication was stopped meanwhile"))
 
     async def _follow(self) -> None:
