@@ -68,6 +68,7 @@ class TransferSupervisor:
         self._process: PipelineProcess | None = None
         self._job: Job | None = None
         self._links: dict[str, Event] = {}
+        self._heard: dict[str, Event] = {}
         self._stored: dict[str, Event] = {}
         self._lags_ms: deque[int] = deque(maxlen=LAG_SAMPLES_MAX)
         self._draining = False
@@ -114,8 +115,9 @@ class TransferSupervisor:
 
     def forget(self, vhosts: Iterable[str] | None = None) -> None:
         """What was transferred of these vhosts, or of all, is not here any more; only while nothing is transferred."""
-        for vhost in list(self._stored) if vhosts is None else vhosts:
+        for vhost in [*self._stored, *self._heard] if vhosts is None else vhosts:
             self._stored.pop(vhost, None)
+            self._heard.pop(vhost, None)
 
     async def drain(self, timeout_s: float) -> PipelineProcess | None:
         """Let the process store what the upstream still gives, no longer than `timeout_s`; follow no more.
@@ -145,11 +147,12 @@ class TransferSupervisor:
     def _row(self, vhost: str) -> dict[str, Any]:
         link = self._links.get(vhost, {})
         stored = self._stored.get(vhost, {})
-        transferred = max(stored.get("next", 0), link.get("transferred", 0))
-        committed = link.get("committed", 0)
+        heard = self._heard.get(vhost, {})
+        transferred = max(stored.get("next", 0), heard.get("transferred", 0), link.get("transferred", 0))
+        committed = heard.get("committed", 0)
         lag_ms = 0
         if committed > transferred and stored:
-            lag_ms = max(0, link["committed_ms"] - stored["newest_ms"])
+            lag_ms = max(0, heard["committed_ms"] - stored["newest_ms"])
         return {
             "virtual_host": vhost,
             "state": link.get("state", "connecting" if self.runs else "disconnected"),
@@ -188,7 +191,7 @@ class TransferSupervisor:
 
     async def _run(self, job: Job) -> None:
         """One life of the process."""
-        self._job = job
+        self._begin_job(job)
         self._process = await PipelineProcess.start("transfer", job)
         watch = asyncio.create_task(self._watch(self._process), name="standby transfer watch")
         try:
@@ -214,11 +217,17 @@ class TransferSupervisor:
                 # Nothing to transfer, such as after the last vhost was deleted; Spark keeps warm meanwhile.
                 job = self._job | {"vhosts": []}
             if job is not None and job != self._job:
-                self._job = job
-                self._links.clear()
+                self._begin_job(job)
                 await process.send({"command": "job", "job": job})
             self.error = why_not or self._ended_by
             self._log_lags(time.monotonic())
+
+    def _begin_job(self, job: Job) -> None:
+        """What was heard of other endpoints may be of another upstream."""
+        if self._job is not None and self._job["endpoints"] != job["endpoints"]:
+            self._heard.clear()
+        self._job = job
+        self._links.clear()
 
     def _works(self) -> None:
         """What ended the process before is of the past."""
@@ -246,6 +255,9 @@ class TransferSupervisor:
             case "link":
                 before = self._links.get(event["vhost"], {})
                 self._links[event["vhost"]] = event
+                if "committed" in event:
+                    # An upstream that is away says no more what it has: what is not here of that is lost with it.
+                    self._heard[event["vhost"]] = event
                 if event["state"] == "connected":
                     self._works()
                 if (before.get("state"), before.get("error")) != (event["state"], event.get("error")):

@@ -61,3 +61,23 @@ def test_a_transfer_that_begins_without_what_queues_hold_says_so_once(
         assert transfer.rows(["v"])[0]["missing_messages"] == missing
     assert caplog.text.count("standby_begins_incomplete vhost=v missing_messages=11") == 1
     assert caplog.text.count("standby_begins_incomplete") == 1
+
+
+def test_what_the_upstream_was_known_to_have_is_told_when_it_is_away_and_spark_starts_again() -> None:
+    transfer = TransferSupervisor(lambda: (None, ""))
+    job = {"vhosts": ["v"], "endpoints": ["a:5552"]}
+    transfer._take(stored("v"))
+    transfer._take({**LINK, "committed": 57, "committed_ms": 301, "transferred": 50})
+    away = {"event": "link", "vhost": "v", "state": "connecting", "error": "refused", "transferred": 50}
+
+    def told() -> tuple[str, int, int]:
+        [row] = transfer.rows(["v"])
+        return row["state"], row["lag_records"], row["lag_ms"]
+
+    transfer._take(away)
+    assert told() == ("connecting", 7, 300)
+    transfer._begin_job(job)
+    transfer._begin_job(job)
+    assert told() == ("disconnected", 7, 300)
+    transfer._begin_job(job | {"endpoints": ["b:5552"]})
+    assert told() == ("disconnected", 0, 0), "it may be another upstream"
