@@ -29,6 +29,8 @@ WATCH_INTERVAL_S: Final = 0.5
 LAG_SAMPLES_MAX: Final = 4096
 LAG_LOGGED_MS: Final = 10_000
 LAG_LOG_INTERVAL_S: Final = 60.0
+SILENT_S: Final = 30.0
+"""A transfer that goes on says something every second or two; for a large batch in a slow store it may take longer."""
 _DRAIN_MARGIN_S: Final = 10.0
 
 
@@ -75,6 +77,8 @@ class TransferSupervisor:
         self._drained: PipelineProcess | None = None
         self._ended_by = ""
         self._lag_logged_s = -LAG_LOG_INTERVAL_S
+        self._said_s = 0.0
+        self._is_silent = False
         self._warming: asyncio.Task[None] | None = None
 
     @property
@@ -85,7 +89,7 @@ class TransferSupervisor:
     @property
     def state(self) -> str:
         """The worst state of any vhost."""
-        states = [link["state"] for link in self._links.values()]
+        states = [self._state_of(link) for link in self._links.values()]
         return next(
             (state for state in ("recover", "connecting", "connected") if state in states), "connecting"
         )
@@ -155,7 +159,7 @@ class TransferSupervisor:
             lag_ms = max(0, heard["committed_ms"] - stored["newest_ms"])
         return {
             "virtual_host": vhost,
-            "state": link.get("state", "connecting" if self.runs else "disconnected"),
+            "state": self._state_of(link),
             "endpoint": link.get("endpoint", ""),
             "transferred": transferred,
             "lag_records": max(0, committed - transferred),
@@ -163,8 +167,20 @@ class TransferSupervisor:
             "missing_records": link.get("missing", 0),
             "missing_messages": link.get("missing_messages", 0),
             "last_timestamp": stored.get("newest_ms"),
-            "error": link.get("error", "") or self.error,
+            "error": link.get("error", "") or self._silence() or self.error,
         }
+
+    def _state_of(self, link: Event) -> str:
+        """What a link said last; but nobody is known to be connected of whom nothing is heard."""
+        state = str(link.get("state", "connecting" if self.runs else "disconnected"))
+        return "connecting" if state == "connected" and self._silence() else state
+
+    def _silence(self) -> str:
+        """For how long the process, which is there and said something, has said nothing more, if that is too long."""
+        silent_s = time.monotonic() - self._said_s
+        if not self._links or silent_s < SILENT_S:
+            return ""
+        return f"the transfer process has said nothing for {silent_s:.0f} s, and what it said before may not be so now"
 
     async def _supervise(self) -> None:
         backoff_s = BACKOFF_MIN_S
@@ -221,6 +237,7 @@ class TransferSupervisor:
                 await process.send({"command": "job", "job": job})
             self.error = why_not or self._ended_by
             self._log_lags(time.monotonic())
+            self._log_silence()
 
     def _begin_job(self, job: Job) -> None:
         """What was heard of other endpoints may be of another upstream."""
@@ -248,7 +265,15 @@ class TransferSupervisor:
                     row["lag_ms"],
                 )
 
+    def _log_silence(self) -> None:
+        """Once, when it begins."""
+        silence = self._silence()
+        if silence and not self._is_silent:
+            logger.warning("standby_transfer_silent error=%s", silence)
+        self._is_silent = bool(silence)
+
     def _take(self, event: Event) -> None:
+        self._said_s = time.monotonic()
         match event["event"]:
             case "link" if self._job is not None and event["vhost"] not in self._job["vhosts"]:
                 pass  # It was under way when the vhost left the job: nothing would ever take its place.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 
 from leveret.runtime.pipeline_process import Event
-from leveret.runtime.standby_transfer import LAG_LOG_INTERVAL_S, TransferSupervisor
+from leveret.runtime.standby_transfer import LAG_LOG_INTERVAL_S, SILENT_S, TransferSupervisor
 
 LINK = {"event": "link", "vhost": "v", "state": "connected", "endpoint": "a:5552"}
 
@@ -81,3 +82,21 @@ def test_what_the_upstream_was_known_to_have_is_told_when_it_is_away_and_spark_s
     assert told() == ("disconnected", 7, 300)
     transfer._begin_job(job | {"endpoints": ["b:5552"]})
     assert told() == ("disconnected", 0, 0), "it may be another upstream"
+
+
+def test_a_process_that_hangs_is_not_told_as_connected(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    transfer = TransferSupervisor(lambda: (None, ""))
+    transfer._take({**LINK, "committed": 0, "committed_ms": 0})
+    for silent_s, state in ((SILENT_S - 1, "connected"), (1, "connecting"), (1, "connecting")):
+        now_s += silent_s
+        transfer._log_silence()
+        [row] = transfer.rows(["v"])
+        assert (row["state"], transfer.state) == (state, state)
+        assert ("has said nothing for" in row["error"]) == (state == "connecting")
+    assert caplog.text.count("standby_transfer_silent") == 1
+    transfer._take({**LINK, "committed": 0, "committed_ms": 0})
+    assert (transfer.state, transfer.rows(["v"])[0]["error"]) == ("connected", "")
