@@ -215,6 +215,11 @@ class UpstreamReader(DataSourceStreamReader):
                 # What is in the log is here: no more can be missing than is not in the log.
                 known = self._origins.missing_messages(vhost)
                 self._origins.note_missing_messages(vhost, min(known, stats.get("missing_messages", 0)))
+            if start >= end and stats.get("has_stopped"):
+                raise PreconditionFailed(
+                    f"vhost '{vhost}': the upstream serves nothing of what it took since, as it could not sync its "
+                    "outgoing logs: see outgoing_fdatasync_failed in its log, and restart it"
+                )
         except LeveretError as error:
             if link.is_open:
                 link.failed(error)

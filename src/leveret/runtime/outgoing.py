@@ -107,6 +107,7 @@ class Collector:
         self._durable_end: dict[Queue, int] = {}
         self._unended: list[tuple[OutgoingLog, Key, int]] = []
         self._broken: dict[str, str] = {}
+        self._has_stopped = False
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outgoing")
 
     # -- which vhosts and queues --------------------------------------------------------------
@@ -130,6 +131,7 @@ class Collector:
                 logger.error("outgoing_log_down vhost=%s error=%s", vhost, error)
                 self._broken[vhost] = str(error)
                 raise
+            log.has_stopped = self._has_stopped
             self.logs[vhost] = log
         return log
 
@@ -351,6 +353,7 @@ class Collector:
                     for log, *_ in pending:
                         with suppress(StorageError):
                             log.sync_failed()
+                    self._stop_all()
                     return
                 # Not before followers in sync have it: who takes over completes its logs in an order of its own, and
                 # what had been served from offsets that come to mean something else would be missing at downstreams.
@@ -366,6 +369,12 @@ class Collector:
             for log in self.logs.values():
                 if transferred := log.take_transferred():
                     self._executor.submit(uncache, transferred)
+
+    def _stop_all(self) -> None:
+        """Who has all that was committed is not to take it for all there is."""
+        self._has_stopped = True
+        for log in self.logs.values():
+            log.has_stopped = True
 
     def _begin_commits(self) -> list[tuple[OutgoingLog, list[int], int, int]]:
         """What each log has to sync, see `begin_commit`; of all or of none."""

@@ -109,6 +109,7 @@ class OutgoingLog(CommittedLog):
         positions: by queue and life, the offset up to which the queue is copied.
         downstreams: by the name of its cluster, how far each downstream has the log.
         missing_messages: how many its queues hold that are in it no more, as of the last `count_missing`.
+        has_stopped: an fdatasync failed, so nothing more is committed before a restart; what was is served.
     """
 
     def __init__(self, tree: Tree, directory: Path, queues: QueueLogs, *, segment_bytes_max: int) -> None:
@@ -121,6 +122,7 @@ class OutgoingLog(CommittedLog):
         """
         self._tree = tree
         self.missing_messages = 0
+        self.has_stopped = False
         self.named = Named()
         self._queues = queues
         self._unreadable_id = -1

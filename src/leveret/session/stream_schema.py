@@ -151,6 +151,7 @@ def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:
             "log_id": collected.log_id,
             "writer": collected.writer,
             "missing_messages": collected.missing_messages,
+            "has_stopped": int(collected.has_stopped),
         }
     else:
         is_empty = log.committed_offset == log.first_offset

@@ -81,6 +81,10 @@ class CollectedLog(LogBounds, Protocol):
     def missing_messages(self) -> int:
         """How many its queues hold that retention has taken from it."""
 
+    @property
+    def has_stopped(self) -> bool:
+        """Whether nothing more will be committed before a restart."""
+
 
 class StreamAuthority(Protocol):
     """Answers a session's questions at once; its refusals are told to the peer as codes."""

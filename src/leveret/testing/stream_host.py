@@ -84,6 +84,7 @@ class FakeServedLog:
         self.log_id = LOG_ID
         self.writer = 1
         self.missing_messages = 0
+        self.has_stopped = False
 
     def append(
         self, bodies: Sequence[Octets], *, kind: ChunkType = ChunkType.USER, timestamp_ms: int = 0

@@ -106,6 +106,22 @@ def test_what_is_here_of_a_chunk_within_which_a_batch_ended_may_be_gone_at_the_u
         }
 
 
+def test_who_has_all_of_an_upstream_that_serves_no_more_is_told_and_who_has_not_gets_it(
+    tmp_path: Path,
+) -> None:
+    upstream = upstream_of(3)
+    upstream.logs["/"].has_stopped = True
+    with upstream.serving() as port, Inbox() as inbox:
+        reader = UpstreamReader(options_of(tmp_path, port, inbox.address))
+        begin = reader.latestOffset({}, LIMIT)
+        end = reader.latestOffset(begin, LIMIT)
+        assert end == {"/": 30}
+        assert [each["state"] for each in inbox.wait(0.1) if each["event"] == "link"][-1] == "connected"
+        assert reader.latestOffset(end, LIMIT) == end
+        told = [each for each in inbox.wait(0.1) if each["event"] == "link"][-1]
+        assert (told["state"], "restart it" in told["error"]) == ("recover", True)
+
+
 def test_a_known_gap_is_told_while_the_upstream_is_away_too(tmp_path: Path) -> None:
     def told() -> tuple[str, int]:
         reader = UpstreamReader(options)

@@ -291,6 +291,9 @@ def test_after_a_failed_sync_what_was_not_served_is_cut_off_and_copied_again(
         own = directory / "outgoing" / "v"
         await until((own / "failed_sync.json").exists)
         assert outgoing.committed_offset == 6
+        assert outgoing.has_stopped, "who has six is told that there is more"
+        await site.apply(d.Put(d.Vhost(name="late", tags=TAGGED.tags)))
+        assert site.node.collector.logs["late"].has_stopped
         monkeypatch.undo()
         await site.kill()
         for path in own.glob("*.segment*"):
@@ -302,6 +305,7 @@ def test_after_a_failed_sync_what_was_not_served_is_cut_off_and_copied_again(
         await site.start()
         assert "outgoing_log_cut" in caplog.text
         again = site.node.collector.logs["v"]
+        assert not again.has_stopped
         assert list(again.log.read_raw(0, 1 << 20))[: len(served)] == served
         assert site.replicated() == {"q": site.contents()}
         assert len(site.contents()) == 30

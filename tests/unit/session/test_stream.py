@@ -263,6 +263,7 @@ def test_statistics_are_the_bounds_of_the_log(peer: Peer) -> None:
         "log_id": log.log_id,
         "writer": log.writer,
         "missing_messages": 3,
+        "has_stopped": 0,
     }
 
 
