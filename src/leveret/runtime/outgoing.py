@@ -146,6 +146,9 @@ class Collector:
         """The vhost is gone, or is not tagged any more."""
         log = self.logs.pop(vhost, None)
         if log is not None:
+            # They may be there for as long as the disk does not take the change.
+            for queue in [each for each in self._collected() if each.key[0] == vhost]:
+                self._stop(queue)
             log.close(delete=delete)
             self.released()
 

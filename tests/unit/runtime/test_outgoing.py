@@ -319,14 +319,14 @@ def test_after_a_failed_sync_what_was_not_served_is_cut_off_and_copied_again(
 
 
 class FullDisk:
-    """Lets no outgoing log grow while it is full."""
+    """Lets no outgoing log, or no other log of that name, grow while it is full."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str = "outgoing") -> None:
         self.is_full = False
         append = Log.append
 
         def refuse(log: Log, *args: object, **more: object) -> object:
-            if self.is_full and log.directory.parent.name == "outgoing":
+            if self.is_full and name in (log.directory.name, log.directory.parent.name):
                 raise StorageError("no space left")
             return append(log, *args, **more)  # type: ignore[arg-type]
 
@@ -355,6 +355,26 @@ def test_a_full_disk_stops_collection_and_no_broker_and_it_is_taken_up_again(
         await site.settle()
         assert site.replicated() == {"q": site.contents()}
         assert len(site.contents()) == 1
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_a_vhost_that_is_deleted_while_the_disk_is_full_ends_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FullDisk(monkeypatch, "definitions")
+
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory)
+        site.queue().gather(HEAD, [b"%08d" % 1])
+        site.node.broker.dirty[site.queue()] = None
+        site.node.engine.flush()
+        disk.is_full = True
+        site.node.broker.apply(d.Delete("vhosts", ("v",)))
+        # What was appended becomes durable when there is nothing any more to copy it to.
+        await site.settle()
+        site.node.collector.retain()
+        assert not site.node.failed.is_set()
         await site.kill()
 
     with scratch() as directory:
