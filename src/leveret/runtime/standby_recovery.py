@@ -234,7 +234,9 @@ class Recoveries:
                 await self._task
 
     async def clear_up(self) -> None:
-        """At start: remove what a rehearsal left when its node was killed."""
+        """At start: remove what a rehearsal left when its node was killed; not what one works with."""
+        if self._task is not None:
+            return
         left = [
             key[0]
             for key in self._node.broker.definitions.by_kind["vhosts"]

@@ -16,7 +16,7 @@ from leveret.config import Config, load
 from leveret.config.kinds import Address
 from leveret.core.broker import Broker
 from leveret.core.operating_mode import OperatingMode
-from leveret.model.definitions import Definitions, GlobalParameter
+from leveret.model.definitions import Change, Definitions, Delete, GlobalParameter, Put, Vhost
 from leveret.model.errors import NotAllowed
 from leveret.pipeline.files import locked
 from leveret.pipeline.manifest import Manifest
@@ -50,10 +50,11 @@ class FakeNode:
     )
     amqp: Any = field(default_factory=lambda: SimpleNamespace(addresses=[], tls_addresses=[]))
     schema_sync: Any = field(default_factory=FakeSchemaSync)
+    applied: list[Change] = field(default_factory=list)
 
     @property
     def broker(self) -> Broker:
-        return cast(Broker, SimpleNamespace(definitions=self.definitions))
+        return cast(Broker, SimpleNamespace(definitions=self.definitions, apply=self.applied.append))
 
     async def commit(self) -> None:
         """Nothing is kept."""
@@ -153,3 +154,23 @@ def test_where_nothing_is_tagged_it_is_told_that_no_definitions_came(tmp_path: P
     _, told = StandbyDownstream(node, StateFile(tmp_path / "standby.json"))._job()
     cause = f": none of the upstream's definitions have come yet ({why})" if why else ""
     assert told == f"no vhost is tagged standby_replication{cause}"
+
+
+def test_a_mode_that_is_set_does_not_take_away_what_a_rehearsal_works_with(
+    tmp_path: Path, work: Path
+) -> None:
+    node = FakeNode(tmp_path)
+    scratch = Vhost(name="leveret.rehearsal.0123.0")
+    node.definitions.apply(Put(scratch))
+    standby = StandbyDownstream(node, StateFile(tmp_path / "standby.json"))
+
+    async def scenario() -> None:
+        with locked(work / RECOVERY_LOCK, 1, "recovering"):
+            rehearsal = await begun(standby)
+            await standby.set_mode("upstream")
+            assert node.applied == []
+        await rehearsal
+        await standby.start()
+        assert node.applied == [Delete("vhosts", scratch.key)], "nobody works with it any more"
+
+    asyncio.run(scenario())
