@@ -36,6 +36,7 @@ from leveret.core.validation import (
     STREAM,
     check_binding,
     check_name,
+    check_nesting,
     equivalent,
     queue_type,
 )
@@ -120,6 +121,7 @@ class Broker:
         """
         self.version += 1
         if isinstance(change, d.Put):
+            check_nesting(change.entity)
             if self.shared is not None:
                 _check_shareable(change)
             self._put(change.entity)
@@ -364,6 +366,7 @@ class Broker:
             Refusal: other properties, arguments that are not valid, or one queue too many.
         """
         self.version += 1
+        check_nesting(wanted)
         wanted = self._with_default_type(wanted, exclusive=owner is not None)
         if wanted.key not in self.queues:
             count = len(self.topology(wanted.vhost).queues)

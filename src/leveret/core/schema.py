@@ -24,6 +24,7 @@ from leveret.core.patterns import Pattern, PatternError
 from leveret.core.queue_arguments import check_queue
 from leveret.core.schema_steps import Bound, Place, Step, Steps, ends
 from leveret.core.topology import check_exchange
+from leveret.core.validation import check_nesting
 from leveret.model.definitions import (
     KINDS,
     LOCAL_KINDS,
@@ -357,8 +358,9 @@ class _Comparison:
 
 
 def _why_refused(entity: AnyEntity) -> str | None:
-    """Why a queue or exchange of the upstream cannot be had here, before anything is deleted for it."""
+    """Why an entity of the upstream cannot be had here, before anything is deleted for it."""
     try:
+        check_nesting(entity)
         match entity:
             case Exchange():
                 check_exchange(entity)

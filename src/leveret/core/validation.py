@@ -9,11 +9,22 @@ from __future__ import annotations
 from typing import Any, Final
 
 from leveret.core.erlang_terms import term
-from leveret.model.definitions import Arguments, Binding, Exchange, Queue
+from leveret.model.definitions import (
+    AnyEntity,
+    Arguments,
+    Binding,
+    Exchange,
+    GlobalParameter,
+    Parameter,
+    Policy,
+    Queue,
+)
 from leveret.model.errors import InvalidCommand, PreconditionFailed
 
 NAME_BYTES_MAX: Final = 255
 """What fits AMQP's short string."""
+NESTING_MAX: Final = 32
+"""How deep tables and lists may lie in each other: far below what the log, a link and a document can take."""
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 CLASSIC: Final = "classic"
 QUORUM: Final = "quorum"
@@ -54,6 +65,35 @@ def check_name(kind: str, name: str) -> None:
     """
     if len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
         raise InvalidCommand(f"{kind} name is longer than {NAME_BYTES_MAX} octets: '{name[:40]}...'")
+
+
+def check_nesting(entity: AnyEntity) -> None:
+    """Refuse what is nested so deep that it could be put, and then be neither told nor read from the log again.
+
+    Raises:
+        InvalidCommand: it is.
+    """
+    match entity:
+        case Exchange() | Queue() | Binding():
+            free: Any = entity.arguments
+        case Policy():
+            free = entity.definition
+        case Parameter() | GlobalParameter():
+            free = entity.value
+        case _:
+            return
+    if _is_deeper(free, NESTING_MAX):
+        raise InvalidCommand(
+            f"{entity.kind} '{' '.join(entity.key)[:80]}' is nested more than {NESTING_MAX} levels deep"
+        )
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return False
+    return levels < 0 or any(_is_deeper(each, levels - 1) for each in value)
 
 
 def check_exchange_arguments(exchange: Exchange) -> None:

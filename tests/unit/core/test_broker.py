@@ -14,6 +14,7 @@ from leveret.core.broker import Broker
 from leveret.core.head import Head, Run
 from leveret.core.queue import Queue
 from leveret.core.topology import PREDECLARED
+from leveret.core.validation import NESTING_MAX
 from leveret.model import definitions as d
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed, Refusal
 
@@ -159,6 +160,42 @@ def test_a_deleted_user_loses_permissions_and_connections() -> None:
 def test_permissions_are_for_users_that_exist() -> None:
     with pytest.raises(NotFound, match="no user 'u'"):
         broker().apply(d.Put(d.Permission(user="u", vhost="v", configure="", write="", read="")))
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for level in range(levels):
+        value = {"in": value} if level % 2 else [value]
+    return value
+
+
+def too_deep(levels: int) -> list[d.AnyEntity]:
+    value, arguments = nested(levels), {"a": nested(levels - 1)}
+    return [
+        d.GlobalParameter(name="n", value=value),
+        d.Exchange(vhost="v", name="e", type="direct", arguments=arguments),
+        d.Queue(vhost="v", name="q", arguments=arguments),
+        d.Binding(
+            vhost="v",
+            source="amq.topic",
+            destination="amq.direct",
+            destination_type="exchange",
+            arguments=arguments,
+        ),
+    ]
+
+
+def test_what_is_nested_deeper_than_the_log_can_be_read_again_is_refused_whoever_puts_it() -> None:
+    one = broker()
+    for entity in too_deep(NESTING_MAX + 2):
+        with pytest.raises(InvalidCommand, match="is nested more than 32 levels deep"):
+            one.apply(d.Put(entity))
+    with pytest.raises(InvalidCommand, match="queues 'v q' is nested"):
+        one.declare_queue(d.Queue(vhost="v", name="q", arguments={"a": nested(NESTING_MAX + 1)}))
+    assert not any(one.definitions.by_kind[kind] for kind in ("global_parameters", "exchanges", "queues"))
+    for entity in too_deep(NESTING_MAX + 1):
+        one.apply(d.Put(entity))
+        assert entity.key in one.definitions.by_kind[entity.kind]
 
 
 def test_deleting_what_is_not_there_does_nothing() -> None:

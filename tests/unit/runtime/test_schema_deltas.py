@@ -239,6 +239,16 @@ def test_what_cannot_be_had_here_is_refused_and_what_there_is_instead_stays(forc
     play(scenario)
 
 
+def test_what_is_nested_too_deep_is_refused_before_what_is_there_is_deleted_for_it() -> None:
+    deep: object = 1
+    for _ in range(100):
+        deep = [deep]
+    x, changed = (Exchange(vhost="v", name="x", type="topic", arguments={"a": a}) for a in (1, deep))
+    found = delta(definitions(x), definitions(changed).by_kind, Locals())
+    assert found.steps == []
+    assert [(each.key, "levels deep" in each.reason) for each in found.refused] == [(x.key, True)]
+
+
 # -- for an operator ------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from pamqp import base, commands
 from leveret.core.queue import Queue
 from leveret.core.queue_arguments import DEAD_LETTER_EXCHANGE
 from leveret.core.remote_queue import RemoteQueue
-from leveret.core.validation import ALTERNATE_EXCHANGE
+from leveret.core.validation import ALTERNATE_EXCHANGE, NESTING_MAX
 from leveret.model import definitions as d
 from leveret.model.errors import AccessRefused, NotFound, PreconditionFailed
 from leveret.model.reasons import Reason
@@ -23,9 +23,6 @@ from leveret.wire import amqp091 as wire
 if TYPE_CHECKING:
     from leveret.session.amqp091.channel import Channel
 
-_NESTING_MAX: Final = 32
-"""Far below what encoding them for the definitions log can take."""
-
 
 def _arguments(table: Any, depth: int = 0) -> d.Arguments:
     """A field table as definitions hold it: JSON's types."""
@@ -33,8 +30,8 @@ def _arguments(table: Any, depth: int = 0) -> d.Arguments:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    if depth > _NESTING_MAX:
-        raise PreconditionFailed(f"arguments are nested more than {_NESTING_MAX} levels deep")
+    if depth > NESTING_MAX:
+        raise PreconditionFailed(f"arguments are nested more than {NESTING_MAX} levels deep")
     match value:
         case dict():
             return _arguments(value, depth + 1)
