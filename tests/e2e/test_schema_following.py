@@ -115,9 +115,7 @@ async def test_several_downstreams_follow_one_upstream_each_at_its_own_pace(tmp_
             rows = link.upstream.schema_sync.status()["downstreams"]
             assert {row["cluster"] for row in rows} == {"cluster.down", "cluster.other"}
             assert all(row["user"] == "replicator" and row["requests"] >= 2 for row in rows)
-            await link.synced()
-            rows = link.upstream.schema_sync.status()["downstreams"]
-            assert {row["cluster"]: row["in_sync"] for row in rows}["cluster.down"] is True
+            assert {row["in_sync"] for row in rows} == {True}, "each was told all that it lacked"
         finally:
             await other.schema_sync.stop()
 

@@ -49,6 +49,7 @@ from leveret.session.schema_exchange import answer
 from leveret.storage.state_file import StateFile
 from leveret.wire.schema_sync import (
     SchemaSyncError,
+    SyncReply,
     SyncRequest,
     decode_request,
     encode_reply,
@@ -65,13 +66,20 @@ LOOK_SHARE_MAX: Final = 0.05
 
 
 class _Served(msgspec.Struct):
-    """A downstream, as its upstream sees it; it is in sync if it was told nothing new the last time."""
+    """A downstream, as its upstream sees it; it is in sync if it was told the last time all that it lacked."""
 
     user: str
     cluster: str
     last_request_stamp: int = 0
     requests: int = 0
     in_sync: bool = False
+
+
+def _is_told_all(request: SyncRequest, reply: SyncReply) -> bool:
+    """Whether nothing is left to ask for, or all that was asked for is told: the downstream has it, then."""
+    asked = {(kind, index) for kind, ask in request.asks.items() for index in ask.held}
+    told = {(kind, index) for kind, answers in reply.answers.items() for index in answers}
+    return not reply.buckets and asked == told
 
 
 class SchemaSync:
@@ -340,7 +348,7 @@ class SchemaSync:
             octets = encode_reply(reply)
         except SchemaSyncError as error:
             raise NotAllowed(str(error)) from None
-        self._note(user, request, in_sync=not reply.buckets and not request.asks)
+        self._note(user, request, in_sync=_is_told_all(request, reply))
         if reply.answers:
             logger.info(
                 "schema_sync_served downstream_cluster=%s kinds=%s bytes=%d",
