@@ -155,9 +155,15 @@ def test_messages_and_settlements_of_all_vhosts_arrive(
                 lambda: upstream.host.offsets.get(("/", "eu.2")) == end, "the upstream's note", TIMEOUT_S
             )
         assert said.events[-1] == {"event": "drained", "complete": True}
+        assert said.count("archived") == 0
+        with transferring(spark, transfer_job(port, vhosts=["/"])) as again:
+            wait_until(lambda: bool(again.last("archived")), "what is there", TIMEOUT_S)
     assert_all_is_there_once(tmp_path / "standby", upstream)
     assert_all_is_there_once(tmp_path / "standby", upstream, "other")
     assert said.last("link", "other")["state"] == "connected"
+    newest_ms = said.last("stored")["newest_ms"]
+    assert again.last("archived") == {"event": "archived", "vhost": "/", "next": end, "newest_ms": newest_ms}
+    assert again.last("archived", "other") == {}
 
 
 def test_the_upstream_may_restart_and_the_first_reachable_endpoint_is_used(

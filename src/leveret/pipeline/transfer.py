@@ -136,6 +136,10 @@ class Transfer:
         manifest.check()
         sweep(manifest, self._job.work)
         self._stored = dict(manifest.next_by_vhost)
+        newest_ms = {file.vhost: file.max_ms for file in manifest.files()}
+        for vhost in newest_ms.keys() & self._job.vhosts:
+            # How old that is says how far behind this is, before anything more has come.
+            self._console.say("archived", vhost=vhost, next=self._stored[vhost], newest_ms=newest_ms[vhost])
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         options = spark_options(
             TransferOptions(

@@ -414,7 +414,11 @@ class StandbyDownstream:
             return []
         missing = await self.archive.missing()
         rows = [row | missing.get(row["virtual_host"], {}) for row in self._transfer.rows(self._vhosts())]
-        return [{name: row[name] for name in _LOSS} for row in rows]
+        return [
+            {name: row[name] for name in _LOSS}
+            | {"is_upstream_known": self._transfer.has_heard(row["virtual_host"])}
+            for row in rows
+        ]
 
     def _check_may_follow(self) -> None:
         if self.decided.promoting is not None:

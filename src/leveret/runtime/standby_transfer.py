@@ -148,6 +148,10 @@ class TransferSupervisor:
         """A row a vhost, from what the process last said."""
         return [self._row(vhost) for vhost in vhosts]
 
+    def has_heard(self, vhost: str) -> bool:
+        """Whether the upstream has said what it has of a vhost, since this node started or follows it."""
+        return vhost in self._heard
+
     def _row(self, vhost: str) -> dict[str, Any]:
         link = self._links.get(vhost, {})
         stored = self._stored.get(vhost, {})
@@ -294,6 +298,8 @@ class TransferSupervisor:
                         event["vhost"],
                         event["missing_messages"],
                     )
+            case "archived":
+                self._stored.setdefault(event["vhost"], event)
             case "stored":
                 self._works()
                 self._stored[event["vhost"]] = event

@@ -100,3 +100,17 @@ def test_a_process_that_hangs_is_not_told_as_connected(
     assert caplog.text.count("standby_transfer_silent") == 1
     transfer._take({**LINK, "committed": 0, "committed_ms": 0})
     assert (transfer.state, transfer.rows(["v"])[0]["error"]) == ("connected", "")
+
+
+def test_after_a_start_it_is_told_how_far_behind_the_archive_is() -> None:
+    transfer = TransferSupervisor(lambda: (None, ""))
+    transfer._take({"event": "archived", "vhost": "v", "next": 50, "newest_ms": 1_000})
+    [row] = transfer.rows(["v"])
+    assert (row["transferred"], row["lag_records"], row["last_timestamp"]) == (50, 0, 1_000)
+    assert not transfer.has_heard("v")
+    transfer._take({**LINK, "committed": 57, "committed_ms": 4_000, "transferred": 50})
+    [row] = transfer.rows(["v"])
+    assert (row["lag_records"], row["lag_ms"], transfer.has_heard("v")) == (7, 3_000, True)
+    transfer._take(stored("v"))
+    transfer._take({"event": "archived", "vhost": "v", "next": 40, "newest_ms": 0})
+    assert transfer.rows(["v"])[0]["last_timestamp"] == 1, "what came since is newer"

@@ -192,7 +192,7 @@ def _loss(row: dict[str, Any]) -> str:
     if row["state"] != "connected":
         text = (
             f"{records} records that the upstream had when it was last heard, and what it took since"
-            if row["last_timestamp"] is not None
+            if row["is_upstream_known"]
             else "not known: the upstream was not heard since this node started"
         )
     elif not records:

@@ -179,8 +179,8 @@ def test_an_option_that_is_empty_is_no_wish_for_everything(option: str, text: st
     ("fields", "text"),
     [
         ({}, "nothing"),
-        ({"state": "connecting", "last_timestamp": 5, "lag_records": 4}, "4 records .* last heard"),
-        ({"state": "disconnected", "last_timestamp": None}, "not known"),
+        ({"state": "connecting", "lag_records": 4}, "4 records .* last heard"),
+        ({"state": "disconnected", "is_upstream_known": False}, "not known"),
         ({"missing_messages": 9}, "^up to 9 messages .* raise .* delete_internal_streams"),
         ({"missing_messages": 9, "lag_records": 4}, "^4 records .*; and up to 9 messages"),
     ],
@@ -230,7 +230,7 @@ def test_coming_back_says_what_was_kept_and_how_to_see_it(report: str, said: lis
 
 def loss(**fields: Any) -> dict[str, Any]:
     row = {"virtual_host": "v", "state": "connected", "lag_records": 0, "lag_ms": 0, "missing_records": 0}
-    return row | {"last_timestamp": 5} | fields
+    return row | {"last_timestamp": 5, "is_upstream_known": True} | fields
 
 
 def promote(api: FakeApi, **options: Any) -> Any:
