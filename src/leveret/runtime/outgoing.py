@@ -398,7 +398,7 @@ class Collector:
         for vhost, log in self.logs.items():
             first = log.first_offset
             try:
-                log.save_downstreams()
+                log.downstreams.save()
                 log.retain(
                     bytes_max=self._retain_bytes_max,
                     written_before_ms=before_ms,
@@ -442,7 +442,7 @@ class Collector:
 
     def _tell_overtaken(self, vhost: str, log: OutgoingLog) -> None:
         """Whom retention overtook misses something: say so once, not each time."""
-        for name, downstream in log.downstreams.items():
+        for name, downstream in log.downstreams.by_name.items():
             missing = log.first_offset - downstream.offset
             if missing <= 0:
                 self._overtaken.discard((vhost, name))
@@ -471,7 +471,7 @@ class Collector:
                 "last_seen": each.seen_ms,
             }
             for vhost, log in sorted(self.logs.items())
-            for name, each in sorted(log.downstreams.items())
+            for name, each in sorted(log.downstreams.by_name.items())
         ]
 
     def note_downstream(self, vhost: str, name: str, offset: int) -> None:
@@ -539,7 +539,7 @@ class Collector:
         Raises:
             StorageError: the disk refused it.
         """
-        known = any([log.forget_downstream(name) for log in self.logs.values()])
+        known = any([log.downstreams.forget(name) for log in self.logs.values()])
         self.released()
         return known
 

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import logging
 import secrets
-from bisect import bisect_left
 from builtins import bytes as octets_type
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from leveret.core.queue import Queue
 from leveret.core.stream import Stream
@@ -25,6 +22,8 @@ from leveret.model.errors import StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime.committed_log import CommittedLog
 from leveret.runtime.outgoing_carried import Carried
+from leveret.runtime.outgoing_downstreams import Downstreams
+from leveret.runtime.outgoing_identity import ID_BITS, Identity
 from leveret.runtime.outgoing_named import (
     Named,
     QueueLogs,
@@ -37,7 +36,6 @@ from leveret.runtime.outgoing_named import (
 from leveret.runtime.outgoing_reach import Key, Reach, count_held_before
 from leveret.storage.log import Log
 from leveret.storage.log_reader import Extent
-from leveret.storage.state_file import StateFile
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import (
     Attribute,
@@ -57,46 +55,13 @@ from leveret.wire.stream_entry import pack_entries
 
 logger = logging.getLogger(__name__)
 
-LOG_ID_BITS: Final = 62
 STATE_FILES: Final = ("lives.json", "failed_sync.json", "identity.json", "downstreams.json", "positions.json")
 """Beside the segments: lives of queues, a failed sync, the log's name, how far downstreams and queues are."""
-REIGNS_MAX: Final = 1000
-"""Epochs that are told of; what is older was transferred long ago."""
-DOWNSTREAMS_MAX: Final = 1000
-"""References that positions are kept for; whoever may read the log could make up any number of them."""
 _UNNAMED_BYTES_MAX: Final = 1024 * 1024
 """Of what a queue holds behind what is named of it, so much is no reason yet to give that up."""
 _READ_BYTES: Final = 16 * 1024
 """At once, of a log of which most chunks are named, or small."""
 _GONE: Final = "the outgoing log is closed: its vhost is gone or is not tagged standby_replication"
-
-
-class _Reign(msgspec.Struct, frozen=True, array_like=True):
-    """Who wrote the log from the offset `first` on: each start and each promotion of a node has an epoch of its own."""
-
-    epoch: int
-    first: int
-
-
-class _Identity(msgspec.Struct, frozen=True):
-    """The state file of a log's name; versions before did not say who wrote what."""
-
-    log_id: int | None = None
-    reigns: list[_Reign] = []
-
-
-class Downstream(msgspec.Struct):
-    """Who transfers the log, under the name of its cluster.
-
-    Attributes:
-        offset: it has everything before.
-        seen_ms: when it said so last.
-        missing_messages: at most so many that the queues still hold were not in the log any more when it began.
-    """
-
-    offset: int
-    seen_ms: int
-    missing_messages: int = 0
 
 
 class OutgoingLog(CommittedLog):
@@ -107,7 +72,7 @@ class OutgoingLog(CommittedLog):
         log_id: what the log is called; another one in its place is called otherwise.
         writer: drawn each time that it is opened, so that none takes what another serves for the same.
         positions: by queue and life, the offset up to which the queue is copied.
-        downstreams: by the name of its cluster, how far each downstream has the log.
+        downstreams: how far each of them has the log.
         missing_messages: how many its queues hold that are in it no more, as of the last `count_missing`.
         has_stopped: an fdatasync failed, so nothing more is committed before a restart; what was is served.
     """
@@ -127,14 +92,13 @@ class OutgoingLog(CommittedLog):
         self._queues = queues
         self._unreadable_id = -1
         self._reach: Reach[Key] = Reach()
-        self._lives_file, self._failed_file, self._identity_file, self._downstreams_file, positions_file = (
+        self._lives_file, self._failed_file, identity_file, downstreams_file, positions_file = (
             tree.file(directory / name) for name in STATE_FILES
         )
         self._carried = Carried(positions_file)
         self._lives: dict[str, int] = self._lives_file.load()
         self._lives_saved = True
-        self.downstreams = _downstreams(self._downstreams_file)
-        self._downstreams_saved = True
+        self.downstreams = Downstreams(downstreams_file)
         last_chunk_id = -1
 
         def on_chunk(chunk: Chunk) -> None:
@@ -151,45 +115,17 @@ class OutgoingLog(CommittedLog):
             self._failed_file.save({})
         super().__init__(log, last_chunk_id, gone=_GONE)
         self.positions = self._carried.load(log)
-        self.writer = secrets.randbits(LOG_ID_BITS)
-        self._identity, self._has_reign = self._identify(), False
-        for downstream in self.downstreams.values():
-            # What it has beyond the end of this log is of another one, and nothing here is spared for it.
-            downstream.offset = min(downstream.offset, log.next_offset)
+        self.writer = secrets.randbits(ID_BITS)
+        self._identity = Identity(identity_file, log)
+        if self._identity.is_new:
+            self.downstreams.clear()
+        self.downstreams.cut(log.next_offset)
         # What is older was hardly read at the start.
         self._cached_from = self.log.next_offset
-
-    def _identify(self) -> _Identity:
-        """What the log is called, and in which epoch it was written from where on, up to now.
-
-        One in which nothing is yet gets a name, as its segments may have been lost: nobody has anything of it.
-        """
-        path, end = self._identity_file.path, self.log.next_offset
-        try:
-            found = msgspec.convert(self._identity_file.load(), _Identity)
-        except msgspec.ValidationError as error:
-            raise StorageError(f"{path}: {error}; remove the file, and downstreams begin anew") from None
-        # In what is not here any more nothing was served by this node: a leader before it may have done so.
-        reigns = [reign for reign in found.reigns if reign.first < end][-REIGNS_MAX:]
-        if found.log_id is not None and end:
-            return _Identity(found.log_id, reigns)
-        new = _Identity(secrets.randbits(LOG_ID_BITS), reigns)
-        self._identity_file.save(msgspec.to_builtins(new))
-        self.downstreams.clear()
-        return new
-
-    def _begin_reign(self) -> None:
-        """On disk, and on its way to followers, before anything is written in the epoch."""
-        reigns = self._identity.reigns
-        if not reigns or reigns[-1].epoch != self.log.epoch:
-            reigns.append(_Reign(self.log.epoch, self.log.next_offset))
-            self._identity_file.save(msgspec.to_builtins(self._identity))
-        self._has_reign = True
 
     @property
     def log_id(self) -> int:
         """See the class."""
-        assert self._identity.log_id is not None
         return self._identity.log_id
 
     def mark_before(self, offset: int) -> int | None:
@@ -204,13 +140,8 @@ class OutgoingLog(CommittedLog):
         return mark_of(header) if header.next_offset == offset else 0
 
     def epoch_before(self, offset: int) -> int | None:
-        """In which epoch the record before `offset` was written; None if that is not known.
-
-        Whoever has the log up to there, and this record of another epoch, has something else than this log does.
-        """
-        reigns = self._identity.reigns
-        at = bisect_left(reigns, offset, key=lambda reign: reign.first)
-        return reigns[at - 1].epoch if at else None
+        """In which epoch the record before `offset` was written; None if that is not known."""
+        return self._identity.epoch_before(offset)
 
     def _recovered(self, chunk: Chunk, segment: int) -> None:
         key, offset = b"", 0
@@ -346,8 +277,7 @@ class OutgoingLog(CommittedLog):
         crc: int | None,
         attributes: Sequence[bytes] = (),
     ) -> None:
-        if not self._has_reign:
-            self._begin_reign()
+        self._identity.begin_reign()
         trailer = encode_trailer(
             encode_attribute(Attribute.QUEUE_EPOCH, *key),
             encode_attribute(Attribute.QUEUE_OFFSET, b"", offset),
@@ -431,7 +361,7 @@ class OutgoingLog(CommittedLog):
         """
         named = self.named
         first = named.first_of(epoch)
-        if first is None or (self.downstreams and self.transferred_offset >= named.end_of(epoch)):
+        if first is None or (self.downstreams.by_name and self.transferred_offset >= named.end_of(epoch)):
             return None
         room = min(bytes_max, 2 * named.bytes_of_queue(epoch) + _UNNAMED_BYTES_MAX)
         return first if log.bytes_from(first) <= room else None
@@ -444,62 +374,24 @@ class OutgoingLog(CommittedLog):
     # -- downstreams --------------------------------------------------------------------------
 
     def note_downstream(self, name: str, offset: int, now_ms: int) -> bool:
-        """A downstream has everything before `offset`; durable with the next `save_downstreams`.
-
-        Returns:
-            Whether it begins, and lacks messages that the queues hold.
-        """
-        known = self.downstreams.get(name)
-        if offset > self.committed_offset or (known is None and len(self.downstreams) >= DOWNSTREAMS_MAX):
-            logger.warning("downstream_position_refused downstream=%r offset=%d", name, offset)
-            return False
-        # Who has something goes on behind it, or from where it is.
-        begins = offset == self.first_offset and (known is None or known.offset != offset)
-        missing = known.missing_messages if known is not None else 0
-        if begins:
-            missing = self.missing_messages
-        elif offset >= self.committed_offset:
-            # It has all that is here: it can lack no more than is not.
-            missing = min(missing, self.missing_messages)
-        self.downstreams[name] = Downstream(offset, now_ms, missing)
-        self._downstreams_saved &= known is not None and (known.offset, known.missing_messages) == (
+        """A downstream has everything before `offset`; see Downstreams.note."""
+        return self.downstreams.note(
+            name,
             offset,
-            missing,
+            now_ms,
+            first=self.first_offset,
+            committed=self.committed_offset,
+            missing_messages=self.missing_messages,
         )
-        return begins and missing > 0
-
-    def forget_downstream(self, name: str) -> bool:
-        """Nothing is kept for that downstream any more; whether it was known.
-
-        Raises:
-            StorageError: the disk refused it.
-        """
-        known = self.downstreams.pop(name, None) is not None
-        if known:
-            self._downstreams_saved = False
-            self.save_downstreams()
-        return known
-
-    def save_downstreams(self) -> None:
-        """Make the positions of downstreams durable.
-
-        Raises:
-            StorageError: the disk refused it.
-        """
-        if not self._downstreams_saved:
-            self._downstreams_file.save(msgspec.to_builtins(self.downstreams))
-            self._downstreams_saved = True
 
     @property
     def transferred_offset(self) -> int:
         """All known downstreams have everything before this; the begin of the log when none is known."""
-        return min((each.offset for each in self.downstreams.values()), default=self.first_offset)
+        return self.downstreams.all_have(self.first_offset)
 
     def is_transferred_by_others(self, name: str) -> bool:
         """Whether all known downstreams but that one have everything, also what is not served yet."""
-        return all(
-            each.offset >= self.log.next_offset for other, each in self.downstreams.items() if other != name
-        )
+        return self.downstreams.others_have(name, self.log.next_offset)
 
     def take_transferred(self) -> list[Extent]:
         """What all known downstreams have since the last call: nobody will read it soon."""
@@ -570,7 +462,7 @@ class OutgoingLog(CommittedLog):
                 self.sync_failed()
         with suppress(StorageError):
             # Downstreams tell again what could not be kept.
-            self.save_downstreams()
+            self.downstreams.save()
         self.log.close()
 
 
@@ -598,15 +490,3 @@ def _closes(chunk: Chunk, offset: int) -> bool:
     """Whether a settlement record covers everything before itself: the queue's end."""
     ranges = list(decode_settlements(chunk.data[4:]))
     return bool(ranges) and ranges[0].first == 0 and sum(r.count for r in ranges) == offset > 0
-
-
-def _downstreams(file: StateFile) -> dict[str, Downstream]:
-    """Who has how much.
-
-    Raises:
-        StorageError: the file is damaged.
-    """
-    try:
-        return msgspec.convert(file.load(), dict[str, Downstream])
-    except msgspec.ValidationError as error:
-        raise StorageError(f"{file.path}: {error}; remove it, downstreams will tell again") from None

@@ -23,7 +23,7 @@ async def first_unseen(log: OutgoingLog, position: int) -> dict[Key, int] | None
     had taken, and where the log cannot be read.
     """
     found: dict[Key, int] = {}
-    if position <= 0 or any(each.missing_messages for each in log.downstreams.values()):
+    if position <= 0 or not log.downstreams.lack_nothing:
         return None
     try:
         while log.first_offset <= position < log.log.next_offset:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from leveret.model import definitions as d
-from leveret.runtime.outgoing_log import DOWNSTREAMS_MAX, OutgoingLog
+from leveret.runtime.outgoing_downstreams import DOWNSTREAMS_MAX
+from leveret.runtime.outgoing_log import OutgoingLog
 from leveret.storage.log_reader import Extent, uncache
 from leveret.storage.state_file import StateFile
 from leveret.testing.waiting import until
@@ -134,7 +135,7 @@ def test_nobody_can_make_up_any_number_of_downstreams() -> None:
         site, log = await collecting(directory, 4)
         for number in range(DOWNSTREAMS_MAX + 5):
             told(site, f"d{number}", 1)
-        assert len(log.downstreams) == DOWNSTREAMS_MAX
+        assert len(log.downstreams.by_name) == DOWNSTREAMS_MAX
         await site.kill()
 
     play(scenario)
@@ -231,13 +232,13 @@ def test_nobody_has_more_of_a_log_than_is_in_it() -> None:
         StateFile(place / "downstreams.json").save({"eu.2": {"offset": 500, "seen_ms": 1}})
         await site.start()
         log = site.node.collector.logs["v"]
-        assert (log.log_id, log.downstreams["eu.2"].offset) == (called, log.log.next_offset)
+        assert (log.log_id, log.downstreams.by_name["eu.2"].offset) == (called, log.log.next_offset)
         await site.kill()
         for segment in place.glob("*.segment*"):
             segment.unlink()
         await site.start()
         log = site.node.collector.logs["v"]
-        assert (log.log_id != called, log.downstreams) == (True, {})
+        assert (log.log_id != called, log.downstreams.by_name) == (True, {})
         await site.kill()
 
     play(scenario)
