@@ -14,13 +14,11 @@ _QUEUES: Final = ("virtual_host", "queue", "messages", "settlements_lost")
 def rejoin_as_downstream(ctl: Session) -> Report:
     """Follow the node that took this one's place, keep apart what it never saw, and tell what that is."""
     found = ctl.api.post_slowly("replication", "standby", "rejoin", body={})
-    lines = [("Following", ", ".join(found["upstream_endpoints"]))]
+    never_seen = f"{found['messages']} messages, kept here" if found["messages"] else "nothing"
+    lines = [("Following", ", ".join(found["upstream_endpoints"])), ("Never seen there", never_seen)]
     if found["report"]:
         lines += [
-            ("Never seen there", f"{found['messages']} messages, kept here"),
             ("Consumed here only", f"{found['settlements_lost']} messages, which are there again"),
             *(("See them with", f"list_divergent_messages --report {report}") for report in found["reports"]),
         ]
-    else:
-        lines += [("Never seen there", "nothing")]
     return Report(lines, found, Table.of(_QUEUES, found["queues"], unknown=None))

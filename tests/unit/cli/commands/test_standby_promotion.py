@@ -219,7 +219,8 @@ def test_a_rehearsal_says_how_long_it_took_and_that_all_was_compared() -> None:
 )
 def test_coming_back_says_what_was_kept_and_how_to_see_it(report: str, said: list[str]) -> None:
     queue = {"virtual_host": "v", "queue": "q", "messages": 2, "settlements_lost": 1}
-    answer = {"upstream_endpoints": ["b:5552"], "report": report, "messages": 2, "settlements_lost": 1}
+    count = 2 if report else 0
+    answer = {"upstream_endpoints": ["b:5552"], "report": report, "messages": count, "settlements_lost": 1}
     reports = [report, f"{report}-2"] if report else []
     api = FakeApi({**answer, "reports": reports, "queues": [queue] if report else []})
     found = cast(Report, rejoin.rejoin_as_downstream.action(session(api)))
