@@ -142,8 +142,8 @@ class UpstreamOperations(Protocol):
 class RejoinOperations(Protocol):
     """The way back of an upstream that lost its place."""
 
-    async def rejoin(self) -> dict[str, Any]:
-        """Come back as a downstream; what the new upstream never saw, and where that is kept."""
+    async def rejoin(self, *, set_all_aside: bool = False) -> dict[str, Any]:
+        """Come back as a downstream; what the new upstream never saw, or may not have, and where that is kept."""
 
 
 class ReplicationOperations(Protocol):

@@ -178,8 +178,12 @@ class Rejoin:
         self._lock = asyncio.Lock()
         self._retrying: asyncio.Task[None] | None = None
 
-    async def rejoin(self) -> dict[str, Any]:
+    async def rejoin(self, *, set_all_aside: bool = False) -> dict[str, Any]:
         """Come back as a downstream.
+
+        Args:
+            set_all_aside: follow also a node that was no standby of this one, as one that took the place of the node
+                that took this one's: nobody can tell what it has, so all that is replicated is set aside.
 
         Returns:
             upstream_endpoints, report (its id, empty if there was nothing to keep), reports (all of them: of what came
@@ -200,7 +204,7 @@ class Rejoin:
                     "its log for what stands in the way"
                 )
             upstream = self._check()
-            positions = await self._ask_positions(upstream)
+            positions = await self._ask_positions(upstream, set_all_aside=set_all_aside)
             unknown = await self._check_definitions()
             self._node.maintenance.drain()
             try:
@@ -315,19 +319,21 @@ class Rejoin:
             ) from error
         return {tuple(row["key"]) for row in rows if row["action"] == "delete" and row["kind"] in _HOLDING}
 
-    async def _ask_positions(self, upstream: Upstream) -> dict[str, Seen]:
-        """By vhost, how much of our outgoing log the new upstream has."""
+    async def _ask_positions(self, upstream: Upstream, *, set_all_aside: bool) -> dict[str, Seen]:
+        """By vhost, how much of our outgoing log the new upstream has; 0 if it, or nobody, can tell."""
         logs = {vhost: log.log_id for vhost, log in self._node.collector.logs.items()}
         job = {**self._node.standby.link_job(upstream), "logs": logs}
         told = await ask("positions", job)
         found = told["positions"]
         unknown = sorted(vhost for vhost in logs if found.get(vhost) is None)
-        if unknown:
+        if unknown and not set_all_aside:
             raise PreconditionFailed(
                 f"the node at {', '.join(upstream.endpoints)} never took the place of this one in vhost "
-                f"'{unknown[0]}': it was no standby of this node, or has not been promoted; nothing was changed"
+                f"'{unknown[0]}': it was no standby of this node, or has not been promoted; nothing was changed. Where "
+                "it took the place of a node that took this one's, --set-all-aside follows it, and keeps all that the "
+                "replicated queues hold here"
             )
-        return {vhost: Seen(found[vhost], told["marks"].get(vhost)) for vhost in logs}
+        return {vhost: Seen(found.get(vhost) or 0, told["marks"].get(vhost)) for vhost in logs}
 
     # -- keeping ----------------------------------------------------------------------------------
 

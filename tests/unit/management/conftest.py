@@ -211,7 +211,11 @@ class FakeStandby:
 class FakeRejoin:
     """Comes back with two messages that were never seen."""
 
-    async def rejoin(self) -> dict[str, Any]:
+    def __init__(self) -> None:
+        self.told: list[bool] = []
+
+    async def rejoin(self, *, set_all_aside: bool = False) -> dict[str, Any]:
+        self.told.append(set_all_aside)
         return {
             "upstream_endpoints": ["b:5552"],
             "report": "r",

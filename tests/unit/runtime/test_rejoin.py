@@ -120,7 +120,9 @@ def test_a_node_that_did_not_take_this_ones_place_is_not_followed(
         return {"positions": positions, "marks": {}}
 
     monkeypatch.setattr(rejoin, "ask", ask)
-    assert "never took the place of this one in vhost 'v'" in refused(node)
+    why = refused(node)
+    assert "never took the place of this one in vhost 'v'" in why
+    assert "--set-all-aside" in why, "the way back to who took the place of who took ours"
     assert asked == [("positions", {"v": 7}, ["b:5552"])]
 
 
@@ -156,6 +158,7 @@ class Promoted:
         """Has nothing, and can tell, until a test says otherwise."""
         self.position: int | None = None
         self.mark: int | None = None
+        self.was_standby = True
         self._site = site
         monkeypatch.setattr(rejoin, "ask", self._ask)
         monkeypatch.setattr(rejoin, "RETRY_S", 0.05)
@@ -169,6 +172,8 @@ class Promoted:
 
     async def _ask(self, task: str, job: dict[str, Any]) -> dict[str, Any]:
         """All that is served of it, unless a test says otherwise."""
+        if not self.was_standby:
+            return {"positions": {"v": None}, "marks": {"v": None}}
         log = self._site.node.collector.logs["v"]
         position = log.committed_offset if self.position is None else self.position
         return {"positions": {"v": position}, "marks": {"v": self.mark}}
@@ -243,6 +248,26 @@ def test_all_is_set_aside_where_nobody_knows_what_the_promoted_node_has(
         promoted.unlink()
         await site.node.rejoin.rejoin()
         assert kept(site) == bodies
+        await site.kill()
+
+    play(story)
+
+
+def test_who_took_the_place_of_who_took_ours_is_followed_with_all_set_aside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(directory: Path) -> None:
+        site = await old_upstream(directory, "q1", "q2")
+        promoted = Promoted(site, monkeypatch)
+        bodies = {name: await site.publish(5, name) for name in ("q1", "q2")}
+        await served(site)
+        promoted.was_standby = False
+        promoted.unlink()
+        with pytest.raises(PreconditionFailed):
+            await site.node.rejoin.rejoin()
+        told = await site.node.rejoin.rejoin(set_all_aside=True)
+        assert kept(site) == bodies
+        assert (told["messages"], site.node.standby.mode) == (10, "downstream")
         await site.kill()
 
     play(story)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
+
+from typer import Option
 
 from leveret.cli.command import Session, command
 from leveret.cli.values import Report, Table
@@ -11,9 +13,19 @@ _QUEUES: Final = ("virtual_host", "queue", "messages", "settlements_lost")
 
 
 @command("Coming back as a downstream ...", "rejoin_as_downstream")
-def rejoin_as_downstream(ctl: Session) -> Report:
+def rejoin_as_downstream(
+    ctl: Session,
+    set_all_aside: Annotated[
+        bool,
+        Option(
+            "--set-all-aside",
+            help="Follow also a node that was no standby of this one, as one that took the place of the node that took "
+            "this one's; all that the replicated queues hold here is kept apart.",
+        ),
+    ] = False,
+) -> Report:
     """Follow the node that took this one's place, keep apart what it never saw, and tell what that is."""
-    found = ctl.api.post_slowly("replication", "standby", "rejoin", body={})
+    found = ctl.api.post_slowly("replication", "standby", "rejoin", body={"set_all_aside": set_all_aside})
     never_seen = f"{found['messages']} messages, kept here" if found["messages"] else "nothing"
     lines = [("Following", ", ".join(found["upstream_endpoints"])), ("Never seen there", never_seen)]
     if found["report"]:

@@ -76,6 +76,12 @@ class Body(msgspec.Struct):
         return None if self.to is None else parse_target(self.to.uri, self.to.password)
 
 
+class RejoinBody(msgspec.Struct):
+    """Whether to follow also who was no standby of this node, with all that is replicated here set aside."""
+
+    set_all_aside: bool = False
+
+
 async def promote(call: Call) -> Response:
     """End the links, bring back what was transferred, be an upstream; or, with `to`, only fill another broker."""
     body = await call.body(Body)
@@ -109,7 +115,8 @@ async def inspect(call: Call) -> Response:
 
 async def rejoin(call: Call) -> Response:
     """Come back as a downstream of the node that took this one's place."""
-    return json_reply(await call.node.rejoin.rejoin())
+    body = await call.body(RejoinBody)
+    return json_reply(await call.node.rejoin.rejoin(set_all_aside=body.set_all_aside))
 
 
 async def show_summary(call: Call) -> Response:

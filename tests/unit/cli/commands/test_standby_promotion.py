@@ -227,6 +227,8 @@ def test_coming_back_says_what_was_kept_and_how_to_see_it(report: str, said: lis
     assert found.table is not None
     assert [text for _, text in found.lines] == said
     assert found.table.rows == ([["v", "q", 2, 1]] if report else [])
+    rejoin.rejoin_as_downstream.action(session(api), set_all_aside=True)
+    assert api.asked == [("rejoin", {"set_all_aside": wanted}) for wanted in (False, True)]
 
 
 def loss(**fields: Any) -> dict[str, Any]:

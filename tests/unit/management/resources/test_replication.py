@@ -206,5 +206,7 @@ def test_a_rehearsal_has_no_target(admin: Client, node: FakeNode) -> None:
     assert node.standby.told == []
 
 
-def test_an_upstream_that_lost_its_place_comes_back(admin: Client) -> None:
+def test_an_upstream_that_lost_its_place_comes_back(admin: Client, node: FakeNode) -> None:
     assert admin.post(f"{STANDBY}/rejoin").json()["messages"] == 2
+    assert admin.post(f"{STANDBY}/rejoin", set_all_aside=True).json()["messages"] == 2
+    assert node.rejoin.told == [False, True]
