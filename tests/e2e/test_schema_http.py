@@ -152,19 +152,24 @@ async def test_what_definitions_leave_out_of_vhosts_is_asked_for(tmp_path: Path)
 @on_a_loop
 async def test_an_entity_that_cannot_be_read_is_named_and_stops_no_other(tmp_path: Path) -> None:
     user = {"name": "odd", "password_hash": "x", "hashing_algorithm": "bcrypt", "tags": ""}
-    api = Api(_document(users=[user], vhosts=[{"name": "shop", "tags": []}, {"tags": []}]))
+    api = Api(_document(users=[user], vhosts=[{"name": "shop", "tags": []}, {"tags": []}, {"name": [1]}]))
     async with following_http(tmp_path, api) as (node, status):
         await until(lambda: status()["syncs"], "a first sync")
         assert ("shop",) in node.broker.definitions.by_kind["vhosts"]
-        assert status()["refused_count"] == 2
-        first, second = status()["refused"]
+        assert status()["refused_count"] == 3
+        first, second, third = status()["refused"]
         assert first.startswith("users 'odd': cannot be read: ")
         assert "hashing_algorithm 'bcrypt'" in first
         assert second.startswith("vhosts '': cannot be read: ")
+        assert third.startswith("vhosts '[1]': cannot be read: ")
         assert status()["last_error"] == first
         assert ("odd",) not in node.broker.definitions.by_kind["users"]
         refused = [row for row in await node.schema_sync.diff() if row["action"] == "refuse"]
-        assert [(row["kind"], row["reason"]) for row in refused] == [("users", first), ("vhosts", second)]
+        assert [(row["kind"], row["reason"]) for row in refused] == [
+            ("users", first),
+            ("vhosts", second),
+            ("vhosts", third),
+        ]
 
 
 @pytest.mark.parametrize(

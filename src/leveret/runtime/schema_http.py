@@ -178,16 +178,16 @@ class HttpSource:
         """All that can be read; what cannot is in `unreadable` then, and is as it is in `theirs`."""
         try:
             document = msgspec.json.decode(octets, type=dict[str, Any])
-            details = {
-                vhost["name"]: vhost for vhost in msgspec.json.decode(vhosts, type=list[dict[str, Any]])
-            }
+            listed = msgspec.json.decode(vhosts, type=list[dict[str, Any]])
+            # A name may be anything here; what is none is told below, by the entity.
+            details = {str(vhost["name"]): vhost for vhost in listed}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
             raise SchemaLinkError(f"its definitions cannot be read: {error}") from None
         entities: list[AnyEntity] = []
         unreadable: list[str] = []
         for number, (kind, entry) in enumerate(self._entries(document)):
             if kind == "vhosts":
-                entry = details.get(entry.get("name"), entry)
+                entry = details.get(str(entry.get("name")), entry)
             try:
                 entities += each_entity({kind: [entry]}, None)
             except InvalidCommand as error:
