@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,8 +66,10 @@ def main() -> None:
         console.say("failed", error=_of_a_file(error))
         console.leave(1)
     except Exception as error:
-        traceback.print_exc()
+        # Before the stack: the log may lie on the full disk that this is about.
         console.say("failed", error=f"{type(error).__name__}: {cause_of(error)}")
+        with suppress(OSError):
+            traceback.print_exc()
         console.leave(1)
     console.leave(0)
 
