@@ -122,6 +122,7 @@ class Engine:
         peers: the socket of each session.
         beyond: other nodes; None for a node alone.
         on_deleted: told of queues before it is durable that they are deleted, maybe again.
+        keeps_unused: whether replicated queues do not expire here: they are used at their upstream.
         clock_ms: the time.
     """
 
@@ -141,6 +142,7 @@ class Engine:
         self._on_bug = on_bug
         self.beyond: Beyond | None = None
         self.on_deleted: Callable[[list[Queue]], None] = lambda queues: None
+        self.keeps_unused: Callable[[], bool] = lambda: False
         self._sharing: _Sharing | None = None
         self._told: list[tuple[Channel, Batch, bool]] = []
         self.outbox: list[Sender] = []
@@ -250,10 +252,22 @@ class Engine:
             logger.error("settlements_not_logged vhost=%s queue=%s error=%s", *queue.key, error)
             queue.deadline_ms = now_ms + RETRY_MS
         if queue.damage is None and queue.is_unused(now_ms) and self._broker.queues.get(queue.key) is queue:
-            logger.info("queue_expired vhost=%s queue=%s", *queue.key)
-            self._broker.delete_when_writable(queue)
-            queue.deadline_ms = None
+            self._end_unused(queue)
         self._deadlines.set(queue, queue.deadline_ms)
+
+    def _end_unused(self, queue: Queue) -> None:
+        """Delete a queue that nobody used; on a downstream its time begins anew, for what is unused here is used there.
+
+        There it is deleted when it is time, and the schema sync follows. One that was gone before a promotion would
+        come back without its arguments and bindings.
+        """
+        queue.deadline_ms = None
+        if queue.replicated and self.keeps_unused():
+            queue.touch()
+            self._broker.dirty[queue] = None
+            return
+        logger.info("queue_expired vhost=%s queue=%s", *queue.key)
+        self._broker.delete_when_writable(queue)
 
     def take_down(self, queue: Queue, error: StorageError) -> None:
         """Serve the queue no more: its log cannot be read."""

@@ -23,6 +23,7 @@ import leveret
 from leveret.config import Config
 from leveret.core.access import SALT_BYTES, hash_password
 from leveret.core.broker import Broker
+from leveret.core.operating_mode import OperatingMode
 from leveret.model import definitions as d
 from leveret.model.errors import StorageError
 from leveret.model.reasons import Reason
@@ -215,7 +216,12 @@ class Node:
         self.stream_door.transferred_mark = self.standby.decided.transferred_mark
         self.stream_door.deleted_at = self.standby.decided.deleted_at
         self.engine.on_deleted = self.standby.decided.note_deleted
+        self.engine.keeps_unused = self._keeps_unused
         self.rejoin = Rejoin(self, self.tree.file(self.data_dir / REJOIN_FILE))
+
+    def _keeps_unused(self) -> bool:
+        """Whether who uses queues is at the upstream, or was, and has not been let in here yet."""
+        return self.schema_sync.mode is OperatingMode.DOWNSTREAM or self.standby.decided.promoting is not None
 
     @property
     def is_open(self) -> bool:

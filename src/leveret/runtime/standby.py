@@ -331,6 +331,9 @@ class StandbyDownstream:
 
     def _finish(self, promotion: Promotion) -> None:
         promotion.done_ms = clock_ms()
+        for queue in self._node.broker.queues.values():
+            # Applications come only now: no queue is to expire before they had the time for it.
+            queue.touch()
         self.decided.finish(promotion)
         logger.info("standby_mode_decided mode=upstream")
         for row in told_rows(promotion.summary):

@@ -54,7 +54,9 @@ class FakeNode:
 
     @property
     def broker(self) -> Broker:
-        return cast(Broker, SimpleNamespace(definitions=self.definitions, apply=self.applied.append))
+        return cast(
+            Broker, SimpleNamespace(definitions=self.definitions, apply=self.applied.append, queues={})
+        )
 
     async def commit(self) -> None:
         """Nothing is kept."""
