@@ -251,7 +251,7 @@ class TransferSupervisor:
         self._links.clear()
 
     def _works(self) -> None:
-        """What ended the process before is of the past."""
+        """Something was stored, or nothing is left to be: what stopped the transfer before is of the past."""
         if self._ended_by:
             self._ended_by = self.error = ""
 
@@ -287,7 +287,7 @@ class TransferSupervisor:
                 if "committed" in event:
                     # An upstream that is away says no more what it has: what is not here of that is lost with it.
                     self._heard[event["vhost"]] = event
-                if event["state"] == "connected":
+                if event["state"] == "connected" and not self._row(event["vhost"])["lag_records"]:
                     self._works()
                 if (before.get("state"), before.get("error")) != (event["state"], event.get("error")):
                     _log_link(event, self._row(event["vhost"])["lag_records"])
@@ -318,6 +318,8 @@ class TransferSupervisor:
             case "compaction_failed":
                 logger.warning("standby_compaction_failed error=%s", event["error"])
             case "restarting":
+                # Such as where the disk is full: the links are well, and nothing comes.
+                self._ended_by = self.error = event["error"]
                 logger.warning("standby_transfer_restarting error=%s", event["error"])
 
 

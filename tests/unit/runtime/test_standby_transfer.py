@@ -114,3 +114,19 @@ def test_after_a_start_it_is_told_how_far_behind_the_archive_is() -> None:
     transfer._take(stored("v"))
     transfer._take({"event": "archived", "vhost": "v", "next": 40, "newest_ms": 0})
     assert transfer.rows(["v"])[0]["last_timestamp"] == 1, "what came since is newer"
+
+
+def test_why_nothing_is_stored_is_told_until_something_is_or_nothing_is_left() -> None:
+    def told() -> tuple[str, str]:
+        [row] = transfer.rows(["v"])
+        return row["state"], row["error"]
+
+    for works in ({**LINK, "committed": 50, "committed_ms": 1}, stored("v")):
+        transfer = TransferSupervisor(lambda: (None, ""))
+        transfer._take({"event": "archived", "vhost": "v", "next": 40, "newest_ms": 1})
+        transfer._take({"event": "restarting", "error": "No space left on device"})
+        transfer._take({**LINK, "committed": 50, "committed_ms": 1})
+        assert told() == ("connected", "No space left on device")
+        transfer._stored["v"]["next"] = 50
+        transfer._take(works)
+        assert told() == ("connected", "")

@@ -75,7 +75,7 @@ def promote_standby_replication_downstream(
     """End the links and put every message that was not consumed back into its queue."""
     body = _body(start_from_scratch, all_available, exclude_virtual_hosts, queues, as_of)
     if to is not None:
-        body["to"] = {"uri": _without_password(_given("--to", to)), "password": _password()}
+        body["to"] = {"uri": _target(_given("--to", to)), "password": _password()}
     if dry_run:
         ctl.announce("Finding out what a promotion would bring back ...")
         found = carry_out(ctl, "dry-run", body, _LOOK)
@@ -158,12 +158,14 @@ def _given(option: str, text: str) -> str:
     return text
 
 
-def _without_password(uri: str) -> str:
-    """The URI, which must have no password: it stands in the process list."""
+def _target(uri: str) -> str:
+    """The URI, which must have a host, and no password: it stands in the process list."""
     try:
-        has_password = urlsplit(uri).password is not None
+        host, has_password = urlsplit(uri).hostname, urlsplit(uri).password is not None
     except ValueError:
-        has_password = False
+        host, has_password = None, False
+    if not host:
+        raise CtlError(exits.USAGE, "--to names no host; its form is amqp://USER@HOST:PORT/VHOST")
     if has_password:
         raise CtlError(
             exits.USAGE,

@@ -165,6 +165,14 @@ def test_a_dry_run_has_a_row_a_queue_and_says_what_would_be_lost() -> None:
     assert (path, body["queues"], body["as_of"]) == ("dry-run", ["q", "r"], "2026-11-21")
 
 
+@pytest.mark.parametrize("uri", ["amqp://", "amqp://u@[::1/x", "host"])
+def test_a_target_without_a_host_is_refused_before_a_password_is_asked_for(uri: str) -> None:
+    api = FakeApi([ROW])
+    with pytest.raises(CtlError, match=r"^--to names no host; its form is amqp://") as caught:
+        promote(api, to=uri)
+    assert (caught.value.status, api.asked) == (exits.USAGE, [])
+
+
 @pytest.mark.parametrize("option", ["to", "queues", "as_of", "exclude_virtual_hosts"])
 @pytest.mark.parametrize("text", ["", " ", ","])
 def test_an_option_that_is_empty_is_no_wish_for_everything(option: str, text: str) -> None:
