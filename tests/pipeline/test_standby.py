@@ -64,7 +64,7 @@ class FakeNode:
 
     @property
     def broker(self) -> Broker:
-        return cast(Broker, SimpleNamespace(definitions=self.definitions))
+        return cast(Broker, SimpleNamespace(definitions=self.definitions, queues={}))
 
     async def commit(self) -> None:
         """Nothing is kept."""
